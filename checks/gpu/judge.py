@@ -11,6 +11,7 @@ from checks.base.finding import (
     Kind,
     Setting,
     Status,
+    Subject,
     UnjudgedError,
     command,
     passed,
@@ -94,7 +95,7 @@ def _shared(processes: list[ProcessNeeds], gpus: GpuFacts) -> Iterable[Finding]:
         if len({one.id.command for one in together}) > 1 and sum(shares) > 1:
             names = " and ".join(one.name for one in together)
             found.append(
-                passed(place, f"{len(together)} processes ({names})", "1").warned(
+                passed(Subject(place, "gpu"), f"{len(together)} processes ({names})", "1").warned(
                     "each takes a share of the whole GPU: those that start later find too little",
                     "give each its own GPUs: --base-gpu-id, or CUDA_VISIBLE_DEVICES",
                 )

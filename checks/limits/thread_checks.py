@@ -14,6 +14,7 @@ from checks.base.finding import (
     Kind,
     Setting,
     Status,
+    Subject,
     passed,
     skip,
     unknown,
@@ -74,7 +75,8 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
         groups.setdefault(where, []).append(process)
     for origin, members in groups.items():
         subject = "this container" if inside else "container" if origin else "host"
-        subject += f", {origin}" * bool(origin)
+        kind = "container" if inside or origin else "host"
+        subject = Subject(f"{subject}, {origin}" if origin else subject, kind)
         if origin and not inside:
             text = "the container's own limit is set when it starts: run this check inside it too"
             yield skip(text, subject)
@@ -181,7 +183,7 @@ def _tightest(limit: Limit | Unknown) -> float:
 
 def _of_user(limits: LimitFacts, subject: str, need: _Need, nproc: Limit | Unknown) -> Finding:
     """RLIMIT_NPROC, which counts what all processes of the user have."""
-    subject = f"{subject}, user"
+    subject = Subject(f"{subject}, user", "user")
     if isinstance(nproc, Unknown):
         return unknown(subject, nproc)
     most = nproc.soft

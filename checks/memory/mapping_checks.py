@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from checks.base.check import CheckSet, any_launch, the_launch
-from checks.base.finding import Evidence, Finding, Kind, Setting, command, passed, unknown
+from checks.base.finding import Evidence, Finding, Kind, Setting, Subject, command, passed, unknown
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, counted, format_bytes, format_need
 from checks.base.unknown import Unknown
@@ -44,14 +44,15 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
     ranks = sum(1 for process in processes if process.gpu is not None)
     container = processes[0].container if processes else None
     if container is not None:
+        subject = Subject(container.origin, "container")
         if container.host_ipc:
             text = "the container shares the host's /dev/shm"
-            yield passed(container.origin, text, format_bytes(need_bytes))
+            yield passed(subject, text, format_bytes(need_bytes))
             return
         size = RUNTIME_SHM_BYTES if container.shm_bytes is None else container.shm_bytes
         said = "unless told otherwise" if container.shm_bytes is None else "as asked for"
         have = format_bytes(size, f"{{}} {said}")
-        found = _shm(container.origin, size, size, have, need_bytes, ranks, ())
+        found = _shm(subject, size, size, have, need_bytes, ranks, ())
         described = (one._replace(described_by=container.runtime) for one in found.settings)
         yield found._replace(settings=tuple(described))
         return

@@ -10,6 +10,7 @@ from checks.base.finding import (
     Finding,
     Kind,
     Setting,
+    Subject,
     UnjudgedError,
     command,
     or_unjudged,
@@ -178,8 +179,8 @@ def advertised(
 
 @or_unjudged
 def _advertised(service: Service, answer: ServiceAnswer | None, network: NetworkFacts) -> Finding:
-    name = passed(service.owner).known(service.host)
-    finding = passed(name, need="an address of this host")
+    name = passed(Subject(service.owner, "process")).known(service.host)
+    finding = passed(Subject(name, "address"), need="an address of this host")
     evidence = (Evidence(service.origin, name),)
     judged = finding._replace(evidence=evidence)
     found = Unknown("not resolved") if answer is None else answer.addresses

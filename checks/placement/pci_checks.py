@@ -11,6 +11,7 @@ from checks.base.finding import (
     Finding,
     Kind,
     Setting,
+    Subject,
     UnjudgedError,
     command,
     or_unjudged,
@@ -43,8 +44,9 @@ class _Used(NamedTuple):
     @property
     def subjects(self) -> dict[str, PciFunction]:
         """Return each by what a finding calls it."""
-        gpus = {f"GPU {address}": gpu for address, gpu in self.gpus.items()}
-        return gpus | {f"NIC {name}": nic for name, nic in self.nics.items()}
+        gpus = {Subject(f"GPU {address}", "gpu"): gpu for address, gpu in self.gpus.items()}
+        nics = {Subject(f"NIC {name}", "device"): nic for name, nic in self.nics.items()}
+        return {**gpus, **nics}
 
 
 def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None) -> _Used:

@@ -12,6 +12,7 @@ from checks.base.finding import (
     Kind,
     Setting,
     Status,
+    Subject,
     or_unjudged,
     passed,
     skip,
@@ -84,7 +85,7 @@ def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
 
     short: the devices of which some process gets none.
     """
-    finding = passed(nic.name).warned(
+    finding = passed(Subject(nic.name, "device")).warned(
         "opening the device fails with EAGAIN: a process that gets no handle leaves it out, "
         "and goes on with those that are left"
     )

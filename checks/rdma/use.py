@@ -12,6 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
+from checks.base.finding import Subject
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.facts import Nic, RdmaFacts
@@ -88,8 +89,11 @@ class Use(NamedTuple):
 
     @property
     def who(self) -> str:
-        first, more = self.processes[0].name if self.processes else "host", len(self.processes) - 1
-        return f"{first} and {more} more" if more > 0 else first
+        if len(self.processes) < 2:
+            return self.processes[0].name if self.processes else "host"
+        names = [one.name for one in self.processes]
+        ranks = tuple(n for name in names if isinstance(name, Subject) for n in name.ranks)
+        return Subject(f"{names[0]} and {len(names) - 1} more", "process", ranks)
 
     @property
     def environment(self) -> Mapping[str, str]:

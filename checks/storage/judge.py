@@ -11,6 +11,7 @@ from checks.base.finding import (
     Finding,
     Kind,
     Setting,
+    Subject,
     UnjudgedError,
     command,
     passed,
@@ -38,7 +39,7 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
     """Each folder."""
     for item in items:
         if isinstance(item.path, Unknown):
-            yield unknown(item.owner, item.path)
+            yield unknown(Subject(item.owner, "process"), item.path)
         else:
             yield _folder(item, item.path, storage)
 
@@ -97,7 +98,7 @@ def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Findi
     for item in items:
         path = item.path
         if isinstance(path, Unknown):
-            yield unknown(item.owner, path)
+            yield unknown(Subject(item.owner, "process"), path)
             continue
         found = storage.folders.get(path, Unknown("not looked at"))
         if isinstance(found, Unknown):

@@ -74,6 +74,8 @@ AMOUNTS = ("have", "need")
 # What a check's subjects are where they do not say it themselves: the longest beginning counts.
 SUBJECTS = {
     "advisory.": "process",
+    "boot.": "kernel",
+    "boot.upgrades": "software",
     "fleet.": "node",
     "gpu.": "gpu",
     "gpu.count": "launch",
@@ -81,6 +83,7 @@ SUBJECTS = {
     "gpu.imex": "device",
     "hugetlb.": "page pool",
     "io-uring.": "process",
+    "limits.": "process",
     "limits.threads": "kernel",
     "memlock.": "service",
     "memory.": "kernel",
@@ -101,16 +104,27 @@ SUBJECTS = {
     "topology.": "process",
 }
 # Subjects that are what they are called.
-_ITSELF = ("host", "launch")
+_ITSELF = {
+    "PCI": "host",
+    "cgroup": "cgroup",
+    "host": "host",
+    "launch": "launch",
+    "this container": "container",
+}
+KINDS = sorted({*SUBJECTS.values(), *_ITSELF.values(), "address", "user"})
 
 
 def second(
-    first: Json, command: str, launch: tuple[str, str] | None = None, host: str | None = None
+    first: Json,
+    command: str,
+    launch: tuple[str, str] | None = None,
+    host: str | None = None,
+    reason: str | None = None,
 ) -> Json:
     """Return an answer of the first version in the second.
 
     command: as it is typed, without the program. launch: its source and its summary, where the
-    command knows them beside its answer. host: likewise.
+    command knows them beside its answer. host, reason: likewise.
     """
     name = first["schema"].split("/")[1]
     code, own = first["exit_code"], first.get("status")
@@ -125,19 +139,29 @@ def second(
     if launch is None and isinstance(inner := first.get("launch"), dict) and "source" in inner:
         launch = inner["source"], ""
     findings = rest.pop("findings", [])
-    reason = first.get("error") or first.get("reason") or (first.get("exact") or {}).get("reason")
+    said = first.get("error") or first.get("reason") or (first.get("exact") or {}).get("reason")
     return {
         "schema": f"{first['schema'].rpartition('/')[0]}/v2",
         "version": program_version(),
         "command": command,
         "status": status,
         "exit_code": code,
-        "reason": reason or None,
+        "reason": said or reason or (_worst(findings) if code else None),
         "launch": launch and {"source": launch[0], "summary": launch[1] or None},
         "host": hosts[0] if hosts else host,
         "findings": findings,
         "answer": rest or None,
     }
+
+
+def _worst(findings: list[Json]) -> str | None:
+    """Return the first of the worst findings in one sentence."""
+    for status in ("fail", "unknown", "warn"):
+        for one in findings:
+            if one["status"] == status:
+                names = ", ".join(each["name"] for each in one["subjects"])
+                return f"{one['check']}: {names}: {one['text']}"
+    return None
 
 
 def _body(first: Json, name: str) -> Json:
@@ -211,7 +235,7 @@ def _subject(text: str, check: str) -> Json:
     beginnings = [one for one in SUBJECTS if check.startswith(one)]
     # A rule's is a place in the launch; one without a check is a process.
     usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "launch" if check else "process"
-    kind = known.kind or (text if text in _ITSELF else usual)
+    kind = known.kind or _ITSELF.get(text, usual)
     return {"kind": kind, "name": text, "ranks": list(known.ranks)}
 
 

@@ -117,13 +117,15 @@ def in_version(
     answer: dict[str, Any],
     *,
     launch: tuple[str, str] | None = None,
+    host: str | None = None,
+    reason: str | None = None,
     version: str | None = None,
     command: str = "",
 ) -> dict[str, Any]:
     """Return an answer of the first version in the one that was asked for.
 
-    launch: its source and summary, where the first version has no place for them. version, command:
-    where no command is running that could be asked.
+    launch: its source and summary, where the first version has no place for them; host, reason:
+    likewise. version, command: where no command is running that could be asked.
     """
     context = click.get_current_context(silent=True)
     if context is not None:
@@ -134,8 +136,9 @@ def in_version(
         from preflight.base.envelope import second
 
         launch = None if launch is None else (public(launch[0]), public(launch[1]))
-        host = None if context is None else context.params.get("root")
-        return second(answer, command, launch, host)
+        if host is None and context is not None:
+            host = context.params.get("root")
+        return second(answer, command, launch, host, reason and public(reason))
     return answer
 
 

@@ -68,20 +68,21 @@ def apply(
         raise UsageError("--force is about files, which --persist writes")
     consent = Consent(dry_run, yes, as_json)
     account = Account([], [], [], [], [])
-    source = ""
+    source, processes = "", ()
     if undo:
         if launch.words or persist:
             raise UsageError("--undo takes back what was done, whatever the launch: give it alone")
         code = undo_changes(this_machine(), consent, account)
     else:
         plan = plan_of(launch, "/", timeout_seconds)
-        source, machine = plan.source, this_machine()
+        source, processes, machine = plan.source, plan.processes, this_machine()
         code = apply_plan(
             plan, launch.words, machine, consent, persist=persist, force=force, account=account
         )
     if as_json:
         from checks.capture.secrets import public
         from preflight.base.output import say_json
+        from preflight.reading.understood import about
 
-        say_json(public(apply_object(account, source, code)))
+        say_json(public(apply_object(account, source, code)), launch=about(source, processes))
     return code

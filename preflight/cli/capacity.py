@@ -182,8 +182,9 @@ def capacity(
             save_pictures(found, replayed, html, svg, timeout_seconds)
     # The answer is not whole where a tier, or the workload that was asked about, is not known.
     tiers = [tier for server in found.servers for tier in server.capacity.tiers]
-    missing = any(isinstance(tier.tokens, Unknown) for tier in tiers)
-    code = exit_codes.UNKNOWN if missing or isinstance(found.workload, Unknown) else 0
+    decides = (*(tier.tokens for tier in tiers), found.workload)
+    reasons = [each.reason for each in decides if isinstance(each, Unknown)]
+    code = exit_codes.UNKNOWN if reasons else 0
     if as_json:
         from preflight.capacity.report import capacity_object
         from preflight.reading.understood import about
@@ -193,7 +194,8 @@ def capacity(
             from preflight.capacity.trace_report import trace_object
 
             told_object["trace"] = trace_object(found, replayed)
-        say_json(public(told_object), launch=about(found.source, found.processes))
+        launched = about(found.source, found.processes)
+        say_json(public(told_object), launch=launched, reason=next(iter(reasons), None))
     else:
         from preflight.capacity.report import capacity_text
         from preflight.pictures.bars import draws_blocks

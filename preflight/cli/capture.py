@@ -62,6 +62,9 @@ def capture(
     content = archive_bytes(capture_files(answers, extras))
     save(path, path, content, 0o600, timeout_seconds)
     if as_json:
+        from preflight.reading.understood import about
+        from preflight.sizing.launch_needs import source_name
+
         found = {
             "schema": "mooncake-preflight/capture/v1",
             "version": program_version(),
@@ -72,7 +75,9 @@ def capture(
             "size_bytes": len(content),
             "names": extras["names"],
         }
-        say_json(found, err=is_stream(path))
+        sizing = None if recorded.sized is None else recorded.sized.sizing
+        started = sizing and about(source_name(sizing), sizing.inputs.processes)
+        say_json(found, err=is_stream(path), launch=started)
     else:
         said = "as they are" if keep_names else "replaced"
         say(

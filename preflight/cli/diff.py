@@ -92,21 +92,25 @@ def diff(
     if lock is not None:
         from preflight.base.within import save
 
-        answer = answer_of(sides[1], timeout_seconds)
+        answer, started = answer_of(sides[1], timeout_seconds)
         text = locked_text(names[1], answer)
         save(f"--lock {lock}", lock, text.encode(), 0o644, timeout_seconds)
         if as_json:  # nothing differs from what is written
             same = differences_object((names[1], names[1]), answer, answer)
-            say_json(public({**same, "lock": lock}))
+            say_json(public({**same, "lock": lock}), launch=started, host=hosts[1])
         return 0
     if locked is None:
-        before, after = (answer_of(side, timeout_seconds) for side in sides)
+        before, _ = answer_of(sides[0], timeout_seconds)
     else:
         name, before = read_locked(locked, timeout_seconds)
         names = (f"{name} ({locked})", names[1])
-        after = without_secrets(answer_of(sides[1], timeout_seconds))
+    after, started = answer_of(sides[1], timeout_seconds)
+    if locked is not None:
+        after = without_secrets(after)
     if as_json:
-        say_json(public(differences_object(names, before, after)))
+        found, code = differences_object(names, before, after), exit_code(before, after)
+        reasons = (None, "lines of the answer differ", "the verdict of check is a worse one")
+        say_json(public(found), launch=started, host=hosts[1], reason=reasons[code])
     else:
         paint = painter(color)
         say(public(differences_text(names, before, after, verbosity, paint, columns())))

@@ -214,7 +214,8 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
     stages = {each.stage for each in reading.explanations}
     code = 2 if stages - {Stage.WARNING} else len(stages)
     if as_json:
-        say_json(explanations_object(reading, code))
+        causes = [each.cause for each in reading.explanations]
+        say_json(explanations_object(reading, code), reason=next(iter(causes), None))
     else:
         say(explanations_text(reading, painter(color), columns()))
     return code

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from preflight.inputs.host_source import Host
     from preflight.inputs.launch_words import LaunchWords
     from preflight.judging.store_keys import KeyMatch, StoreKeys
+    from preflight.sizing.launch_sizing import LaunchSizing
 
 _COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
 
@@ -43,33 +44,45 @@ def keys(
     from preflight.base.program_version import program_version
     from preflight.base.within import within
     from preflight.inputs.host_source import open_host
-    from preflight.judging.store_keys import Meeting, matches
+    from preflight.judging.store_keys import Meeting, launch_keys, matches
+    from preflight.sizing.launch_needs import source_name
 
     host = open_host(root, timeout_seconds)
     words = launch.words
     several = len(words) == 2 and not launch.is_command and all(map(os.path.isfile, words))
     each = [launch._replace(words=(word,)) for word in words] if several else [launch]
-    sides = within(timeout_seconds, "the launch", lambda: [_keys_of(one, host) for one in each])
+    sized = within(timeout_seconds, "the launch", lambda: [_sized(one, host) for one in each])
+    sides = [launch_keys(one) for one in sized]
     found = list(matches(*sides))
     verdicts = {match.verdict for match in found}
-    code = 1 if verdicts & {Meeting.NEVER, Meeting.COLLIDE} else 3 * (Meeting.UNKNOWN in verdicts)
+    bad = verdicts & {Meeting.NEVER, Meeting.COLLIDE}
+    code = 1 if bad else 3 * (Meeting.UNKNOWN in verdicts)
+    bad = bad or {Meeting.UNKNOWN}
     if as_json:
         about = {"schema": "mooncake-preflight/keys/v1", "version": program_version()}
-        say_json(public({**about, "exit_code": code, **_object(sides, found)}))
+        answer = public({**about, "exit_code": code, **_object(sides, found)})
+        reasons = [match.reasons[0] for match in found if match.verdict in bad and match.reasons]
+        launches = (" and ".join(map(source_name, sized)), "; ".join(map(_summary, sized)))
+        say_json(answer, launch=launches, reason=next(iter(reasons), None))
     else:
         # A key's own text has a colon before an at sign, as a password in a URL has.
         say(_patterns(sides, columns()) + public(_text(found, painter(color), columns())))
     return code
 
 
-def _keys_of(words: LaunchWords, host: Host) -> tuple[StoreKeys, ...]:
+def _sized(words: LaunchWords, host: Host) -> LaunchSizing:
     from preflight.inputs.host_source import size_and_needs
-    from preflight.judging.store_keys import launch_keys
 
     sized = size_and_needs(words, host)
     if sized is None:
         raise NoLaunchError("keys needs a launch: mooncake-preflight keys launch.sh")
-    return launch_keys(sized.sizing)
+    return sized.sizing
+
+
+def _summary(sizing: LaunchSizing) -> str:
+    from preflight.reading.understood import sentence
+
+    return sentence(sizing.inputs.processes)
 
 
 def _object(sides: Iterable[Iterable[StoreKeys]], found: Iterable[KeyMatch]) -> dict[str, Any]:

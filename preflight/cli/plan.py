@@ -89,7 +89,11 @@ def plan(
         from preflight.reading.understood import about
         from preflight.settings.dialects.plan_object import plan_object
 
-        say_json(public(plan_object(found, code)), launch=about(found.source, found.processes))
+        why = [*found.impossible, *(f"{gap.topic}: {gap.reason}" for gap in found.gaps)]
+        why += ["there are settings to change"] if code == exit_codes.WARN else []
+        launched = about(found.source, found.processes)
+        answer = public(plan_object(found, code))
+        say_json(answer, launch=launched, reason=next(iter(why), None))
         return code
     gaps, impossible = missing(found, format_), refused(found, format_)
     if FORMATS[format_].launch and not found.source and not gaps:

@@ -50,7 +50,8 @@ def read(
     reading = within(timeout_seconds, name, lambda: read_whole(launch, host))
     code = 3 if reading.unread else 0
     if as_json:
-        say_json(public(reading_object(reading, code)))
+        unread = [f"{each.what}, {each.origin}: {each.why}" for each in reading.unread]
+        say_json(public(reading_object(reading, code)), reason=next(iter(unread), None))
     else:
         say(public(reading_text(reading, painter(color), columns(), verbosity)))
     return code

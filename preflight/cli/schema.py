@@ -12,6 +12,7 @@ from preflight.base.envelope import (
     ABOUT,
     AMOUNTS,
     HOSTS,
+    KINDS,
     RAW,
     REASONS,
     SOURCES,
@@ -53,7 +54,7 @@ _SHARED = {
         "description": "value: null where the text is no number of something",
     },
     "subject": _record(
-        kind={"type": "string", "minLength": 1},
+        kind={"enum": KINDS},
         name=_TEXT,
         ranks={"type": "array", "items": {"type": "integer", "minimum": 0}},
     ),

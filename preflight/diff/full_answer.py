@@ -26,7 +26,9 @@ from preflight.judging.store_keys import launch_keys
 from preflight.mooncake.allocations import Allocation
 from preflight.processes.processes import LaunchProcess
 from preflight.programs.sglang_argument_tables import argument_table
+from preflight.reading.understood import sentence
 from preflight.settings.plan import kept_settings, plan
+from preflight.sizing.launch_needs import source_name
 from preflight.sizing.sizing_text import BACKINGS
 
 
@@ -81,8 +83,11 @@ def parse_versions(option: str, text: str) -> dict[str, str]:
     return found
 
 
-def answer_of(side: Side, timeout_seconds: float) -> Answer:
-    """Return everything that is answered of one side. Raises UsageError."""
+def answer_of(side: Side, timeout_seconds: float) -> tuple[Answer, tuple[str, str]]:
+    """Return everything that is answered of one side, and its launch with what that starts.
+
+    Raises UsageError.
+    """
     words = side.words._replace(
         mooncake_version=side.versions.get("mooncake", side.words.mooncake_version),
         sglang_version=side.versions.get("sglang", side.words.sglang_version),
@@ -93,7 +98,14 @@ def answer_of(side: Side, timeout_seconds: float) -> Answer:
     if facts is not seen.facts:
         seen = seen._replace(facts=facts)
         seen = seen._replace(of_host=judged_again(seen, checks))
-    return full_answer(seen)
+    sized = _sized(seen).sizing
+    return full_answer(seen), (source_name(sized), sentence(sized.inputs.processes))
+
+
+def _sized(seen: JudgedHost) -> Sized:
+    if not isinstance(seen.launch, Sized):
+        raise UsageError("there is no launch" if seen.launch is None else seen.launch.reason)
+    return seen.launch
 
 
 def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
@@ -116,9 +128,7 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
 
 def full_answer(seen: JudgedHost) -> Answer:
     """Return everything that is answered. Raises UsageError for a launch that was not read."""
-    sized = seen.launch
-    if not isinstance(sized, Sized):
-        raise UsageError("there is no launch" if sized is None else sized.reason)
+    sized = _sized(seen)
     findings = [*seen.findings, *advisory_findings(seen)]
     lines = [
         *_verdict(sized, findings),

@@ -285,11 +285,12 @@ def fit_object(found: Fitted, hits: Hits | None = None) -> Json:
             "segment": _size(sizes.segment, values.segment_bytes, fits is not None),
             "arena": _size(sizes.arena, values.arena_bytes, fits is not None),
         },
-        "pools": [] if fits is None else plain(fits.pools),
+        "pools": [] if fits is None else [target.as_object() for target in fits.pools],
         "bounds": [
             {**fields(bound, "size", "value_bytes"), "findings": _objects(bound.findings)}
             for bound in answer.bounds
         ],
+        "findings": _objects((*answer.blocking, *answer.unknown, *answer.beside)),
         "blocking": _objects(answer.blocking),
         "unknown": _objects(answer.unknown),
         "beside": _objects(answer.beside),

@@ -13,7 +13,7 @@ from checks.run.facts import read_facts
 from preflight.base.program_version import program_version
 from preflight.base.usage_error import UsageError
 from preflight.base.within import within
-from preflight.inputs.host_source import Host, captured_installed, size_and_needs
+from preflight.inputs.host_source import Host, Sized, captured_installed, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.processes.processes import LaunchOptions
@@ -28,11 +28,12 @@ WIDEST_LAUNCH = (
 
 
 class Recorded(NamedTuple):
-    """What goes into the file. hosts: names that the launch has of others."""
+    """What goes into the file. hosts: names that the launch has of others. sized: the launch."""
 
     answers: Answers
     extras: dict[str, Any]
     hosts: tuple[str, ...] = ()
+    sized: Sized | None = None
 
 
 def record(
@@ -62,7 +63,7 @@ def record(
         extras["launch"] = launch_record(sized.launch, sized.options, files, whole_launch)
         services = sized.needs.services
         hosts = tuple(one.host for one in services if not isinstance(one.host, Unknown))
-    return Recorded(without_secrets(host.root.answers), extras, hosts)
+    return Recorded(without_secrets(host.root.answers), extras, hosts, sized)
 
 
 def _installed(host: Host) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import Check
-from checks.base.finding import Consequence, Evidence, Finding, Status, unknown
+from checks.base.finding import Consequence, Evidence, Finding, Status, Subject, unknown
 from checks.base.unknown import Unknown
 from preflight.judging.pages import PAGES
 from preflight.judging.store_checks import KEYS, key_findings
@@ -132,7 +132,9 @@ def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
         failure = process.failure
         if failure is not None:
             text = f"{failure.what}: {failure.error}"
-            yield Finding(MAPPING.id, Status.FAIL, process.process.name, text=text)
+            yield Finding(
+                MAPPING.id, Status.FAIL, Subject(process.process.name, "process"), text=text
+            )
     if not broken:
         yield Finding(MAPPING.id, Status.PASS, "launch", have="nothing impossible")
 

@@ -91,25 +91,41 @@ def answer_object(answer: ProbeAnswer) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": program_version(),
         **fields(answer, "status", "reason", "exit_code", "devices"),
-        **(dict.fromkeys(order) if answer.order is None else fields(answer.order, *order)),
+        **(
+            dict.fromkeys(order, Unknown(answer.reason))
+            if answer.order is None
+            else fields(answer.order, *order)
+        ),
         "measured": None if answer.measured is None else _measured_object(answer.measured),
         "met": None if answer.met is None else _met_object(answer, answer.met),
         "predicted": plain(answer.predicted),
         "need": fields(answer.need, *need)
         if isinstance(answer.need, ProbeNeed)
         else plain(answer.need),
-        **fields(answer, "users", "saved"),
+        "users": [
+            {
+                **fields(one, "device", "processes"),
+                "contexts": _counted(one.contexts, one.text),
+                "regions": _counted(one.regions, one.text),
+            }
+            for one in answer.users
+        ],
+        **fields(answer, "saved"),
     }
 
 
 def _measured_object(measured: Measurement) -> dict[str, Any]:
-    counts = ("registrations", "spent_bytes", "memory_drop_bytes", "stopped")
     return {
         **fields(measured, "held_bytes", "held_regions", "region_bytes"),
         "longest_bytes": measured.range_bytes,
-        **fields(measured, *counts),
-        "left_regions": measured.left,
+        **fields(measured, "registrations", "spent_bytes", "stopped"),
+        "memory_drop_bytes": _counted(measured.memory_drop_bytes, "MemAvailable was not read"),
+        "left_regions": _counted(measured.left, "the measuring process ended before it counted"),
     }
+
+
+def _counted(number: int | None, why: str) -> int | Unknown:
+    return Unknown(why) if number is None else number
 
 
 def _met_object(answer: ProbeAnswer, met: LimitMet) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.base.finding import Kind, Setting
 from checks.base.unknown import Unknown
@@ -91,6 +91,11 @@ class PoolTarget(NamedTuple):
     @property
     def grows(self) -> bool:
         return self.now_pages is None or self.pages > self.now_pages
+
+    def as_object(self) -> dict[str, Any]:
+        """Return its fields, for JSON."""
+        now = Unknown("this pool was not read") if self.now_pages is None else self.now_pages
+        return {**self._asdict(), "now_pages": now}
 
 
 TOPICS = ("pages", "memory", "devices", "environment")

@@ -47,7 +47,7 @@ def gpu_addresses(gpus: GpuFacts) -> tuple[str, ...]:
 
 
 def _node(node: NumaNode) -> TopologyNode:
-    cpus = "not known" if isinstance(node.cpus, Unknown) else ranges(node.cpus)
+    cpus = node.cpus if isinstance(node.cpus, Unknown) else ranges(node.cpus)
     return TopologyNode(node.node, cpus, node.total_bytes)
 
 
@@ -61,9 +61,14 @@ def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Topo
     function = next((one for one in facts.gpus.on_pci if one.address == address), None)
     seen = () if isinstance(facts.gpus.nvml, Unknown) else facts.gpus.nvml.gpus
     nvml = next((gpu for gpu in seen if gpu.address == address), None)
-    node = None if function is None or isinstance(function.node, Unknown) else function.node
+    node = (
+        Unknown(f"{address}: is not among the devices on PCI")
+        if function is None
+        else function.node
+    )
     known = address if ":" in address else ""
-    return TopologyDevice("gpu", f"GPU{index}", known, node, _model(function, nvml), users)
+    name, model = f"GPU{index}", _model(function, nvml)
+    return TopologyDevice("gpu", name, known, _int(node), model, users, False, _unread(node))
 
 
 def _model(function: PciFunction | None, nvml: NvmlGpu | None) -> str:
@@ -78,11 +83,19 @@ def _model(function: PciFunction | None, nvml: NvmlGpu | None) -> str:
 
 def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> TopologyDevice:
     function = facts.pci.nics.get(nic.name)
-    node = None if isinstance(nic.node, Unknown) else nic.node
     address = "" if function is None else function.address
     ports = () if isinstance(nic.ports, Unknown) else nic.ports
     active = any(isinstance(port.state, str) and "ACTIVE" in port.state for port in ports)
-    return TopologyDevice("nic", nic.name, address, node, _kind(nic), users, active)
+    node, kind = nic.node, _kind(nic)
+    return TopologyDevice("nic", nic.name, address, _int(node), kind, users, active, _unread(node))
+
+
+def _int(node: int | Unknown | None) -> int | None:
+    return None if isinstance(node, Unknown) else node
+
+
+def _unread(node: int | Unknown | None) -> Unknown | None:
+    return node if isinstance(node, Unknown) else None
 
 
 def _kind(nic: Nic) -> str:
@@ -138,7 +151,7 @@ class TopologyDevice(NamedTuple):
     kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: PCI, "" for a device without one.
     node: its NUMA node, None where the firmware names none. what: model and, of a NIC, its ports
     (``NVIDIA H20``, ``mlx5 400 Gb/s ACTIVE``). used_by: processes of the launch, () without one.
-    active: of a NIC, whether a port of it is.
+    active: of a NIC, whether a port of it is. unread: why ``node`` could not be read.
     """
 
     kind: str
@@ -148,13 +161,14 @@ class TopologyDevice(NamedTuple):
     what: str
     used_by: tuple[str, ...] = ()
     active: bool = False
+    unread: Unknown | None = None
 
 
 class TopologyNode(NamedTuple):
     """A NUMA node. cpus: as the kernel lists them. memory_bytes: MemTotal."""
 
     node: int
-    cpus: str
+    cpus: str | Unknown
     memory_bytes: int | Unknown
 
 

@@ -165,7 +165,6 @@ def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
 def answer_object(answer: TopologyAnswer, exit_code: int) -> dict[str, Any]:
     """Return all as ``schemas/topology-v1.schema.json``, the checks' passes and skips too."""
     topology = answer.topology
-    device = ("name", "address", "node", "what", "used_by")
     finding = ("subject", "have", "need", "text", "advice")
     return {
         "schema": SCHEMA,
@@ -174,8 +173,8 @@ def answer_object(answer: TopologyAnswer, exit_code: int) -> dict[str, Any]:
         "exit_code": exit_code,
         **fields(answer, "root", "source"),
         "nodes": plain(topology.nodes),
-        "gpus": [fields(gpu, *device) for gpu in topology.gpus],
-        "nics": [fields(nic, *device) for nic in topology.nics],
+        "gpus": [_device_object(gpu) for gpu in topology.gpus],
+        "nics": [_device_object(nic) for nic in topology.nics],
         "paths": [
             {"gpu": gpu, "nic": nic, "path": plain(path)}
             for (gpu, nic), path in topology.paths.items()
@@ -188,6 +187,11 @@ def answer_object(answer: TopologyAnswer, exit_code: int) -> dict[str, Any]:
         ],
         "notes": plain(answer.notes),
     }
+
+
+def _device_object(device: TopologyDevice) -> dict[str, Any]:
+    node = device.node if device.unread is None else device.unread
+    return {**fields(device, "name", "address"), "node": node, **fields(device, "what", "used_by")}
 
 
 def _view_object(seen: MooncakeView) -> dict[str, Any]:
@@ -253,7 +257,8 @@ def _in_order(devices: Sequence[TopologyDevice]) -> list[TopologyDevice]:
 def _heading(node: TopologyNode) -> str:
     size = node.memory_bytes
     memory = "memory not known" if isinstance(size, Unknown) else format_bytes(size)
-    cpus = "no CPU" if not node.cpus else f"CPUs {node.cpus}"
+    known = "not known" if isinstance(node.cpus, Unknown) else node.cpus
+    cpus = f"CPUs {known}" if known else "no CPU"
     return f"node {node.node}  {memory}  {cpus}"
 
 

@@ -110,6 +110,7 @@ def wants_json(path: Words) -> Words:
 
 
 _firsts: list[Json] = []
+_seconds: list[Json] = []
 
 
 @pytest.fixture(autouse=True)
@@ -139,6 +140,8 @@ def object_of(path: Words, words: Sequence[str], capsys: pytest.CaptureFixture[s
     second: Json = json.loads(said.out)
     SECONDS[second["schema"]].validate(second)
     assert second["command"] == " ".join(path)
+    assert second["reason"] or second["exit_code"] == 0
+    _seconds[:] = [second]
     (first,) = _firsts
     VALIDATORS[first["schema"]].validate(first)
     assert (first["exit_code"], second["exit_code"]) == (code, code)
@@ -291,6 +294,8 @@ def test_an_answer_is_as_its_schema_says(
     given = [*words, "--root", str(hosts / host), *([launched(launch)] if launch else [])]
     found = object_of((name,), given, capsys)
     assert (found["exit_code"], found.get("status")) == (code, status)
+    if launch and status != "error":
+        assert "1 SGLang server (Qwen" in _seconds[0]["launch"]["summary"]
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def plan_object(plan: Plan, exit_code: int) -> Json:
             }
             for setting in plan.settings
         ],
-        "pools": [target._asdict() for target in plan.pools],
+        "pools": [target.as_object() for target in plan.pools],
         "default_page_bytes": plain(plan.default_page_bytes),
         "unknown": [{"topic": gap.topic, "reason": gap.reason} for gap in plan.gaps],
         "conflicts": list(plan.conflicts),
