@@ -198,7 +198,7 @@ def verdict_reason(report: Report) -> str:
         return f"{launch or 'a launch'} {what} on {where}"
     if report.verdict is Status.UNKNOWN:
         return f"whether {launch or 'a launch'} runs on {where} cannot be known"
-    about = f"{launch} on {where}" if launch else f"{where}, without a launch to hold against it"
+    about = f"{launch} on {where}" if launch else f"{where}, without a launch to check it for"
     if report.verdict is Status.WARN:
         return f"{about}: nothing fails, something is not as it should be"
     return f"{about}: nothing stands in the way"

@@ -16,7 +16,7 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
     """Say which NIC of one node reaches which of another, from the nodes' reports.
 
     REPORTS are what fleet merge takes. Nodes whose ports lie in the same networks are one kind;
-    kinds are held against each other by addresses, prefixes, GID types and routes. Nothing is sent:
+    kinds are compared by addresses, prefixes, GID types and routes. Nothing is sent:
     whether packets get through is what fleet pair-listen and pair-connect try.
 
     Exit codes: 0 every pair that Mooncake makes has a way; 1 some have none; 2 some nodes do not

@@ -154,7 +154,7 @@ def becomes(row: Number, value: int) -> str:
     """Return what holds in place of a number that ``row`` does not take, in words."""
     if row.negative_wraps and value < 0:
         return f"read as {value + 2**64}"
-    return row.refused or row.beyond or f"{row.default} holds"
+    return row.refused or row.beyond or f"{row.default} is used"
 
 
 def read_switch(row: Switch, text: str) -> bool | None:

@@ -31,7 +31,9 @@ def indexer_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     geometry = known(versions.geometry)
     on_top = geometry.index_layers and versions.sglang.indexer is Indexer.ON_TOP
     if on_top and server.hicache and _size_gb(server) > 0:
-        yield Seen(f"{geometry.name}: index keys of {len(geometry.index_layers)} layers on top")
+        yield Seen(
+            f"{geometry.name}: index keys of {len(geometry.index_layers)} layers come on top"
+        )
 
 
 @RULES.memory("draft-on-top")
@@ -48,7 +50,11 @@ def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     geometry, size = known(versions.geometry), _size_gb(server) * 10**9
     copies = known(server.number("tp_size")) // max(1, known(server.attention_dp))
     if geometry.kind is AttentionKind.MLA and server.hicache and copies > 1:
-        paid = f": {format_bytes(copies * size)} for {format_bytes(size)}" if size > 0 else ""
+        paid = (
+            f": {format_bytes(copies * size)} for {format_bytes(size)} of KV cache"
+            if size > 0
+            else ""
+        )
         yield Seen(f"{geometry.name}: {copies} ranks keep the same rows{paid}")
 
 

@@ -29,9 +29,12 @@ def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[See
         size = read_number(Reader.WHOLE, word.text).value
         if size is None or size >= 2**63:
             text = f"{name}={word.text}: 1342177280 bytes are taken"
-            yield Seen(f"{text}, up to 0.3.12 its leading digits", word.origin)
+            yield Seen(f"{text}; up to 0.3.12 the digits at its beginning", word.origin)
         elif size <= 0:
-            yield Seen(f"{name}={word.text}: a segmentation fault at start", word.origin)
+            yield Seen(
+                f"{name}={word.text}: the process ends at start with a segmentation fault",
+                word.origin,
+            )
 
 
 @RULES.process("offload-without-switch")
@@ -121,7 +124,7 @@ def offload_quota_unset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     open_ended = [item for item in _offloads(processes) if not _has_quota(item.process)]
     clients = sum(offload.ranks for offload in open_ended)
     if clients > 1:
-        text = f"{clients} clients offload, and {_QUOTA} is not set: {clients} x 90% of the disk"
+        text = f"{clients} clients offload, and {_QUOTA} is not set: each may fill 90% of the disk"
         yield Seen(text, open_ended[0].process.command.origin)
 
 

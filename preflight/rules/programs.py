@@ -68,7 +68,7 @@ def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
     for key, where in process.store.unknown_keys if process.store else ():
         near = spelling.nearest(key, KEYS)
         yield Seen(
-            f"{key!r}{where} is no setting of the store service{f': {near}?' if near else ''}"
+            f"{key!r}{where} is no setting of the store service{f': did you mean {near}?' if near else ''}"
         )
 
 
@@ -117,7 +117,7 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
         if each.flag is None and each.problem:
             near = spelling.nearest(each.name, known)
             text = f"--{each.name}: no release from {oldest} to {newest} has it"
-            yield _seen(process, f"{text}{f': --{near}?' if near else ''}", each)
+            yield _seen(process, f"{text}{f': did you mean --{near}?' if near else ''}", each)
 
 
 def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:

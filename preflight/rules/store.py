@@ -102,7 +102,7 @@ def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Seen
     spelling = Spelling()
     for key in store.unknown_keys:
         near = spelling.nearest(key, KEYS)
-        yield Seen(f"{key!r} is no setting of the store{f': {near}?' if near else ''}")
+        yield Seen(f"{key!r} is no setting of the store{f': did you mean {near}?' if near else ''}")
 
 
 @RULES.store("environment-value-defaulted")
@@ -141,7 +141,9 @@ def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Itera
     names = ("client_server_address", "master_server_address", "standalone_storage")
     client, master, standalone = (known(store.value(name)) for name in names)
     if client and not store.error and not master and not standalone:
-        text = f"client_server_address is {client!r}, standalone_storage is off, no master"
+        text = (
+            f"client_server_address is {client!r}, standalone_storage is off and no master is named"
+        )
         yield Seen(text + _blamed(store))
 
 

@@ -71,7 +71,7 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 told.add(name)
                 prefix = name.partition("_")[0]
                 near = spelling.nearest(name, (one for one in known if one.startswith(prefix)))
-                hint = f": {near} is meant?" if near else ""
+                hint = f": did you mean {near}?" if near else ""
                 yield Seen(f"{name}: neither Mooncake nor SGLang reads it{hint}", word.origin)
 
 
@@ -110,13 +110,13 @@ def number_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.launch("number-defaulted")
 def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     def said(row: Number, text: str, read: NumberRead) -> str | None:
-        return None if read.value is not None else f"{row.name}={text}: {row.default} holds"
+        return None if read.value is not None else f"{row.name}={text}: {row.default} is used"
 
     yield from _numbers(processes, said)
     for _, name, word in settings_of(processes, tuple(row.name for row in RATIOS), offloads):
         row = next(row for row in RATIOS if row.name == name)
         if word.text and read_ratio(word.text) is None:
-            text = f"{name}={word.text}: not above 0 and up to 1, {row.default} holds"
+            text = f"{name}={word.text}: not above 0 and up to 1: {row.default} is used"
             yield Seen(text, word.origin)
 
 
@@ -158,7 +158,7 @@ def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 least, most = ports.default
                 yield Seen(
                     f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]} is no range that "
-                    f"Mooncake takes: {least} to {most} holds",
+                    f"Mooncake takes: {least} to {most} is used",
                     word.origin,
                 )
 
@@ -182,7 +182,7 @@ def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         if not meant and (taken is None or row.default == ("on" if taken else "off")):
             continue
         if taken is None or not known or taken != (meant in _MEANS_ON):
-            becomes = {True: "on", False: "off", None: f"the default holds, {row.default}"}[taken]
+            becomes = {True: "on", False: "off", None: f"the default is used, {row.default}"}[taken]
             yield Seen(f"{name}={word.text}: {becomes}", word.origin)
 
 
@@ -194,7 +194,7 @@ def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         harmless = not word.text and row.otherwise == row.default
         if not takes_word(row, word.text) and not harmless:
             words = ", ".join(row.words)
-            text = f"{name}={word.text}: not one of {words}: {row.otherwise} holds"
+            text = f"{name}={word.text}: not one of {words}: {row.otherwise} is used"
             yield Seen(text, word.origin)
 
 

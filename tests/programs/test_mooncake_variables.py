@@ -86,7 +86,7 @@ def test_a_plain_number_is_itself(value: int) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "what"),
     [
-        ("MC_MTU", 9000, "4096 holds"),
+        ("MC_MTU", 9000, "4096 is used"),
         ("MC_SLICE_SIZE", -1, "read as 18446744073709551615"),
         ("MC_TRANSFER_TIMEOUT", 1, "5 s are taken"),
         ("MC_STORE_CLIENT_SETUP_RETRIES", 0, "setup ends with -1 before the first attempt"),

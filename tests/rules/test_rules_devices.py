@@ -70,7 +70,7 @@ EXAMPLES = [
     Example(
         "variable-misspelt",
         (env(MC_GID_INDX="3"),),
-        "MC_GID_INDX: neither Mooncake nor SGLang reads it: MC_GID_INDEX is meant?",
+        "MC_GID_INDX: neither Mooncake nor SGLang reads it: did you mean MC_GID_INDEX?",
         (env(MC_GID_INDEX="3"),),
     ),
     Example(

@@ -27,7 +27,7 @@ EXAMPLES = [
     Example(
         UNKNOWN,
         ("mooncake_master --rcp_port=50051",),
-        "--rcp_port: no release from 0.3.4 to 0.3.14 has it: --rpc_port?",
+        "--rcp_port: no release from 0.3.4 to 0.3.14 has it: did you mean --rpc_port?",
         ("mooncake_master --rpc-port=50051 -metrics_port 9003 --logtostderr",),
     ),
     Example(

@@ -53,7 +53,7 @@ def _with_store(model: str, **more: str) -> Line:
 HALVES = _with_store(MHA, MC_STORE_USE_HUGEPAGE="1")
 ALONE = _with_store(MHA, MOONCAKE_STANDALONE_STORAGE="1")
 EXAMPLES = [
-    MemoryExample("indexer-on-top", V32, "index keys of 61 layers on top", R1),
+    MemoryExample("indexer-on-top", V32, "index keys of 61 layers come on top", R1),
     MemoryExample("draft-on-top", f"{R1} --speculative-algorithm EAGLE", "EAGLE", R1),
     MemoryExample(
         "mla-copies",

@@ -134,7 +134,7 @@ EXAMPLES = [
     Example(
         "offload-quota-unset",
         ((OFFLOADS[0], {**OFFLOADS[1], "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": "1TB"}),),
-        "8 x 90% of the disk",
+        "each may fill 90% of the disk",
         (CLIENT,),
     ),
     Example(

@@ -125,7 +125,7 @@ EXAMPLES = [
     Example(
         "standalone-without-switch",
         ((STORE, {"MOONCAKE_CLIENT": "127.0.0.1:50052"}),),
-        "standalone_storage is off, no master",
+        "standalone_storage is off and no master",
         ((STORE, {"MOONCAKE_CLIENT": "a:1", "MOONCAKE_STANDALONE_STORAGE": "1"}),),
     ),
     Example(

@@ -50,19 +50,19 @@ EXAMPLES = [
     Example(
         "number-misread",
         (("mooncake_client", {"MC_MTU": "9k"}),),
-        "MC_MTU=9k: Mooncake reads 9, not 512 or 1024 or 2048 or 4096: 4096 holds",
+        "MC_MTU=9k: Mooncake reads 9, not 512 or 1024 or 2048 or 4096: 4096 is used",
         (("bench_multiturn.py", {"MC_MTU": "9k"}),),
     ),
     Example(
         "number-defaulted",
         (env(MC_IB_TC="high"),),
-        "MC_IB_TC=high: the device's own holds",
+        "MC_IB_TC=high: the device's own is used",
         (env(MC_IB_TC="106"),),
     ),
     Example(
         "number-defaulted",
         (env(MC_TCP_ADMISSION_TIMEOUT_MS="1s"),),
-        "MC_TCP_ADMISSION_TIMEOUT_MS=1s: 1000 ms holds",
+        "MC_TCP_ADMISSION_TIMEOUT_MS=1s: 1000 ms is used",
         (env(MC_TCP_ADMISSION_TIMEOUT_MS="1000"),),
     ),
     Example(
@@ -73,25 +73,25 @@ EXAMPLES = [
                 {"MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": "100GB"},
             ),
         ),
-        "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=100GB: 2 TiB holds",
+        "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=100GB: 2 TiB is used",
         (("mooncake_client", {"MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": "100GB"}),),
     ),
     Example(
         "number-defaulted",
         ((CLIENT, {HIGH: "90%"}),),
-        f"{HIGH}=90%: not above 0 and up to 1, 0.9 holds",
+        f"{HIGH}=90%: not above 0 and up to 1: 0.9 is used",
         ((CLIENT, {HIGH: "0.95"}),),
     ),
     Example(
         "number-out-of-range",
         (env(MC_GID_INDEX="300"),),
-        "MC_GID_INDEX=300: not 0 to 255: automatic choice holds",
+        "MC_GID_INDEX=300: not 0 to 255: automatic choice is used",
         (env(MC_GID_INDEX="255"),),
     ),
     Example(
         "number-out-of-range",
         (env(MC_MTU="9000"),),
-        "MC_MTU=9000: not 512 or 1024 or 2048 or 4096: 4096 holds",
+        "MC_MTU=9000: not 512 or 1024 or 2048 or 4096: 4096 is used",
         (env(MC_MTU="1024"),),
     ),
     Example(
@@ -133,13 +133,13 @@ EXAMPLES = [
         "port-range-reset",
         (env(MC_MIN_RPC_PORT="40000", MC_MAX_RPC_PORT="41000"),),
         "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT: 40000 to 41000 is no range that Mooncake takes: "
-        "15000 to 17000 holds",
+        "15000 to 17000 is used",
         (env(MC_MIN_RPC_PORT="61000", MC_MAX_RPC_PORT="65535"),),
     ),
     Example(
         "port-range-reset",
         (env(MC_STORE_CLIENT_MIN_PORT="20000"),),
-        "20000 to 14300 is no range that Mooncake takes: 12300 to 14300 holds",
+        "20000 to 14300 is no range that Mooncake takes: 12300 to 14300 is used",
         (env(MC_STORE_CLIENT_MIN_PORT="20000", MC_STORE_CLIENT_MAX_PORT="$MAX"),),
     ),
     Example(
@@ -163,7 +163,7 @@ EXAMPLES = [
     Example(
         "switch-misread",
         (env(WITH_NVIDIA_PEERMEM="auto"),),
-        "WITH_NVIDIA_PEERMEM=auto: the default holds, on",
+        "WITH_NVIDIA_PEERMEM=auto: the default is used, on",
         (env(WITH_NVIDIA_PEERMEM="", MC_STORE_MEMCPY="ON"),),
     ),
     Example(
@@ -175,19 +175,19 @@ EXAMPLES = [
     Example(
         "choice-unknown",
         (env(MC_LOG_LEVEL="debug"),),
-        "MC_LOG_LEVEL=debug: not one of TRACE, INFO, WARNING, ERROR: INFO holds",
+        "MC_LOG_LEVEL=debug: not one of TRACE, INFO, WARNING, ERROR: INFO is used",
         (env(MC_LOG_LEVEL="TRACE", MC_ENDPOINT_STORE_TYPE=""),),
     ),
     Example(
         "choice-unknown",
         (env(MC_RPC_PROTOCOL="RDMA"),),
-        "MC_RPC_PROTOCOL=RDMA: not one of tcp, rdma: tcp holds",
+        "MC_RPC_PROTOCOL=RDMA: not one of tcp, rdma: tcp is used",
         (env(MC_RPC_PROTOCOL="rdma", MC_EFA_NIC_SELECTION="ALL"),),
     ),
     Example(
         "choice-unknown",
         (("mooncake_client", {"MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY": ""}),),
-        "none, which never evicts, holds",
+        "none, which never evicts, is used",
         (("mooncake_client", {"MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY": "lru"}),),
     ),
     Example(

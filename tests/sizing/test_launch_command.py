@@ -51,7 +51,7 @@ def test_a_script(script: Path, host: Path) -> None:
     ran = run([str(script), "--mooncake-version", "0.3.13.post1"], root=host)
     assert ran.code == 0, ran.out
     assert str(PAGES) in ran.out
-    assert "MC_GID_INDEX is meant?" in " ".join(ran.out.split())
+    assert "did you mean MC_GID_INDEX?" in " ".join(ran.out.split())
     assert f"{script}:4" in ran.out
 
 
