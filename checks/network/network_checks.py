@@ -67,8 +67,9 @@ def _port(
     evidence: tuple[Evidence, ...] = (Evidence(port.origin, str(number)),)
     judged = finding._replace(evidence=evidence)
     if not 0 < number <= LARGEST_PORT:
-        text = f"a port is a number from 1 to {LARGEST_PORT}"
-        return judged.failed(text, f"give such a number at {port.origin}")
+        text, need = f"no port has the number {number}", f"at most {LARGEST_PORT}"
+        advice = f"give a port from 1 to {LARGEST_PORT} at {port.origin}"
+        return judged.failed(text, advice, have=f"port {number}", need=need)
     same = users[port.network, number]
     place = next(index for index, other in enumerate(same) if other is port)
     # One that is waited for has ended before the next begins: a guide's alternatives.
@@ -82,7 +83,8 @@ def _port(
     ]
     if others:
         text = f"{others[0].what} of {others[0].owner} binds it too: the later one ends"
-        return judged.failed(text, "give one of them another port", have="two users")
+        need = f"port {number} for one alone"
+        return judged.failed(text, "give one of them another port", have="two processes", need=need)
     if port.network:
         return judged._replace(have=f"a network of its own: {port.network}")
     state = finding.known(network.ports.get(number, Unknown(f"port {number}: not tried")))

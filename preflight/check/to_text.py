@@ -60,7 +60,7 @@ def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str
     """
     verdict = verdict_line(report, paint, width)
     if verbosity < 0:
-        return verdict
+        return "\n".join(filter(None, (verdict, _notes(report, width, verbosity))))
     head = verdict
     if report.understood:
         head += f"\n{filled(f'    read: {clean(report.understood)}', width)}"
@@ -294,10 +294,11 @@ def _notes(report: Report, width: int, verbosity: int) -> str:
     lines = [
         filled(f"waiver of {check}: nothing is found that it would waive", width)
         for check in report.unused_waivers
+        if verbosity >= 0
     ]
     wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
     if wanting:
-        more = "-v, or " if verbosity == 0 else ""
+        more = "" if verbosity > 0 else "-v, or " if verbosity == 0 else "without -q, or "
         said = f"More: {more}mooncake-preflight explain {wanting[0].finding.check}"
         lines.append(filled(said, width))
     return "\n".join(lines)

@@ -102,13 +102,14 @@ def list_text(rows: list[dict[str, str]], width: int) -> str:
     import textwrap
 
     column = max(len(row["id"]) for row in rows) + 2
-    lines = (
-        textwrap.wrap(row["asks"], max(width - column, 30), break_on_hyphens=False) for row in rows
-    )
-    return "\n".join(
-        f"{row['id']:<{column}}" + ("\n" + " " * column).join(each)
-        for row, each in zip(rows, lines, strict=True)
-    )
+    beside = width - column >= 40  # else below, where whole words have room
+    inner = column if beside else 4
+    lines = []
+    for row in rows:
+        each = textwrap.wrap(row["asks"], width - inner, break_on_hyphens=False)
+        lines += [f"{row['id']:<{column}}{each.pop(0)}" if beside else row["id"]]
+        lines += [" " * inner + line for line in each]
+    return "\n".join(lines)
 
 
 def print_index(as_json: bool) -> int:

@@ -234,7 +234,7 @@ def _reader(root: Root, folder: str) -> ReadFile:
 
     def read(name: str) -> str | Unknown:
         if not name.startswith("/"):
-            return Root(folder or ".").text("/" + name)
+            return Root("/").text(os.path.normpath(os.path.join(own, name)))
         beside = os.path.normpath(name)
         # Of another host's tree, what lies in the launch's own folder came with the launch.
         if not root.live and os.path.isfile(beside) and beside.startswith(own + "/"):

@@ -54,7 +54,8 @@ def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
         raise RefusedError(f"ValueError: Config file must be YAML format, got: {shown}")
     text = read_file(path)
     if isinstance(text, Unknown):
-        return Unknown(f"--config {path}: {text.reason}")
+        advice = f"put {path} where the launch looks for it, or write its settings as flags"
+        return Unknown(f"--config: {text.reason}", advice=advice)
     import yaml
 
     try:

@@ -368,7 +368,8 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
 
 def _of_server(server: SglangServer) -> Iterator[str]:
     model = server.value("model_path")
-    yield "model not known" if not isinstance(model, str) else model.rstrip("/").rpartition("/")[2]
+    name = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else "model not known"
+    yield name or "no model named"
     for name, short in (("tp_size", "tp"), ("dp_size", "dp"), ("pp_size", "pp")):
         value = server.value(name)
         if isinstance(value, Unknown):

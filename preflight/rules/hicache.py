@@ -66,6 +66,9 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
 @RULES.server("values-refused")
 def values_refused(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
+    model = server.value("model_path")
+    if isinstance(model, str) and not model.strip("/ "):
+        yield Seen(f"--model-path is {model!r}: no model is named")
     if not arguments.error and (arguments.exact or every_release_refuses(arguments)):
         yield from map(Seen, refusals(arguments, arguments.version))
 
@@ -89,6 +92,8 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("hicache-not-enabled")
 def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
+    if server.arguments.unread is not None:  # a file that was not read may enable it
+        return
     if server.hicache or server.value("disaggregation_decode_enable_offload_kvcache") is True:
         return
     # A decode server reads them for the host pool in which it keeps retracted requests.
@@ -125,7 +130,7 @@ def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
 def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     if server.value("page_size") == 1:
         yield Seen("--page-size 1 with the Mooncake store")
-    elif not server.arguments.given("page_size"):
+    elif not server.arguments.given("page_size") and server.arguments.unread is None:
         yield Seen("no --page-size: 1 on CUDA, unless the model or attention backend sets its own")
 
 

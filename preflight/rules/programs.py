@@ -68,7 +68,8 @@ def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
     for key, where in process.store.unknown_keys if process.store else ():
         near = spelling.nearest(key, KEYS)
         yield Seen(
-            f"{key!r}{where} is no setting of the store service{f': did you mean {near}?' if near else ''}"
+            f"{key!r}{where} is no setting of the store service"
+            f"{f': did you mean {near}?' if near else ''}"
         )
 
 

@@ -29,6 +29,7 @@ from checks.run.facts import Facts
 from preflight.base.command_frame import run_command
 from preflight.base.envelope import second
 from preflight.base.error_object import error_object
+from preflight.base.output import json_text
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.cli.probe import probe
@@ -257,7 +258,7 @@ def test_a_launch_is_held_against_what_was_measured(
     found, reason = judge(measurement, need, 256 * MIB, ORDER)
     assert (found, bool(reason)) == (status, True)
     answer = ProbeAnswer(found, reason, ("rxe0",), ORDER, (), measurement, measurement.met, need)
-    jsonschema.validate(answer_object(answer), SCHEMA)
+    jsonschema.validate(json.loads(json_text(answer_object(answer))), SCHEMA)
     jsonschema.validate(second(answer_object(answer), "probe"), second_schema(SCHEMA))
     assert answer.exit_code == {"measured": 0, "fits": 0, "too little": 2}.get(status, 3)
     assert reason in answer_text(answer)
