@@ -44,9 +44,9 @@ class _Used(NamedTuple):
     @property
     def subjects(self) -> dict[str, PciFunction]:
         """Return each by what a finding calls it."""
-        gpus = {Subject(f"GPU {address}", "gpu"): gpu for address, gpu in self.gpus.items()}
-        nics = {Subject(f"NIC {name}", "device"): nic for name, nic in self.nics.items()}
-        return {**gpus, **nics}
+        found: dict[str, Function] = {}
+        found |= {Subject(f"GPU {address}", "gpu"): gpu for address, gpu in self.gpus.items()}
+        return found | {Subject(f"NIC {name}", "device"): nic for name, nic in self.nics.items()}
 
 
 def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None) -> _Used:

@@ -10,6 +10,7 @@ from preflight.cli.options import JSON, ROOT, TIMEOUT, command, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
+    from preflight.processes.processes import LaunchProcess
 
 
 @command(
@@ -68,7 +69,8 @@ def apply(
         raise UsageError("--force is about files, which --persist writes")
     consent = Consent(dry_run, yes, as_json)
     account = Account([], [], [], [], [])
-    source, processes = "", ()
+    source = ""
+    processes: tuple[LaunchProcess, ...] = ()
     if undo:
         if launch.words or persist:
             raise UsageError("--undo takes back what was done, whatever the launch: give it alone")

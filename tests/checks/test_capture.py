@@ -99,7 +99,7 @@ def test_a_capture_gives_the_same_findings_as_the_host(
     """With the launch that it holds, with the same one given, for another launch, and for none."""
     root = "/" if kind == "this machine" else str(build_host(tmp_path / "host", HOSTS[kind]()))
     host = open_host(root)
-    answers, extras, _ = record(script, host, 10.0)
+    answers, extras, *_ = record(script, host, 10.0)
     path = saved(tmp_path / "host.tar.gz", answers, extras)
     live = findings(host, script, monkeypatch)
     for words in (LaunchWords(), script):
@@ -123,7 +123,7 @@ def test_replaced_names_change_no_status(
     from checks.capture.anonymise import anonymise
 
     host = open_host(str(build_host(tmp_path / "host", HOSTS[kind]())))
-    answers, extras, _ = record(script, host, 10.0)
+    answers, extras, *_ = record(script, host, 10.0)
     path = saved(tmp_path / "host.tar.gz", *anonymise(answers, extras, [], []))
 
     def short(found: Any) -> list[tuple[str, ...]]:
@@ -206,7 +206,7 @@ def test_a_capture_of_before_keeps_its_version(
     """It has one version, and not whether that was assumed: it is read as it was."""
     monkeypatch.setattr("sys.path", [_install(tmp_path / "empty")])
     host = open_host(str(build_host(tmp_path / "host", gpu_host())))
-    answers, extras, _ = record(script, host, 10.0)
+    answers, extras, *_ = record(script, host, 10.0)
     del extras["installed"]
     old = saved(tmp_path / "old.tar.gz", answers, {**extras, "mooncake_version": "0.3.12"})
     found = findings(open_host(str(old)), LaunchWords(), monkeypatch)
@@ -223,16 +223,16 @@ def test_a_record_of_what_is_installed_that_is_none_is_no_traceback(
     broken: object, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = open_host(str(build_host(tmp_path / "host", plain_host())))
-    answers, extras, _ = record(script, host, 10.0)
+    answers, extras, *_ = record(script, host, 10.0)
     path = saved(tmp_path / "a.tar.gz", answers, {**extras, "installed": broken})
     assert findings(open_host(str(path)), LaunchWords(), monkeypatch)["findings"]
 
 
 @pytest.mark.slow
 def test_a_capture_of_a_capture_is_the_same_capture(script: LaunchWords, tmp_path: Path) -> None:
-    answers, extras, _ = record(script, open_host("/"), 10.0)
+    answers, extras, *_ = record(script, open_host("/"), 10.0)
     first = saved(tmp_path / "a.tar.gz", answers, extras)
-    again, more, _ = record(LaunchWords(), open_host(str(first)), 10.0)
+    again, more, *_ = record(LaunchWords(), open_host(str(first)), 10.0)
     for got, wanted in zip(again, answers, strict=True):
         assert _comparable(got) == _comparable(wanted)
     assert more["environment"] == extras["environment"]

@@ -35,7 +35,7 @@ EXAMPLES = [
     Example(
         "offload-buffer-misread",
         (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "0"}),),
-        "a segmentation fault at start",
+        "ends at start with a segmentation fault",
         (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": " +1048576 "}),),
     ),
     Example(

@@ -106,13 +106,13 @@ EXAMPLES = [
     Example(
         "service-key-unknown",
         ((f"{SERVICE} -Dglobal_segment_sise=4gb", MASTER),),
-        "'global_segment_sise' (-D) is no setting of the store service: global_segment_size?",
+        "'global_segment_sise' (-D) is no setting of the store service: did you mean global_segment",
         ((f"{SERVICE} -Dglobal_segment_size=4gb", MASTER),),
     ),
     Example(
         "service-key-unknown",
         (f"{SERVICE} --config=a.json",),
-        "'master_server_addr' is no setting of the store service: master_server_address?",
+        "'master_server_addr' is no setting of the store service: did you mean master_server",
         (f"{SERVICE} --config=b.json",),
         {"a.json": service(master_server_addr="m:1"), "b.json": service(tenant_id="t")},
     ),
