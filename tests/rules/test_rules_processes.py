@@ -106,7 +106,7 @@ EXAMPLES = [
     Example(
         "service-key-unknown",
         ((f"{SERVICE} -Dglobal_segment_sise=4gb", MASTER),),
-        "'global_segment_sise' (-D) is no setting of the store service: did you mean global_segment",
+        "'global_segment_sise' (-D) is no setting of the store service: did you mean global_segmen",
         ((f"{SERVICE} -Dglobal_segment_size=4gb", MASTER),),
     ),
     Example(
