@@ -54,6 +54,9 @@ def kv_bytes_per_token(name: str) -> int:
         ("GLM-4.6", 92 * 8 * 256 * 2),
         ("GLM-5", 78 * 576 * 2),
         ("MiniMax-M2", 62 * 8 * 256 * 2),
+        ("stepfun-ai/step3", 61 * 1 * 512 * 2),  # one head for all 64
+        ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", 40 * 8 * 256 * 2),
+        ("baidu/ERNIE-4.5-300B-A47B-PT", 54 * 8 * 256 * 2),
         ("gpt-oss-20b", 12 * 8 * 128 * 2),  # the other 12 layers keep a window
     ],
 )
