@@ -378,7 +378,7 @@ def _without_dynamos(
             name = word.text.partition("=")[0]
             # Dynamo reads --config F alone; --config=F reaches nobody.
             keeps = any(flag.startswith(name) for flag in known) and not word.text.startswith(
-                "--config="
+                ("--config=", "--enable-multimodal")  # the second is Dynamo's own too
             )
         if keeps:
             kept.append(word)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from checks.base.units import GIB
 from preflight.processes.services import ports
 from tests.processes.test_unread import sized
@@ -34,6 +36,32 @@ def test_its_ports_are_drawn_unless_they_are_given(tmp_path: Path) -> None:
 
     assert bound("--port 1234") == []
     assert bound("--disaggregation-bootstrap-port 9001") == [9001]
+
+
+# What ai-dynamo 1.6.1's own parser (dynamo.sglang.args, parse_known_args) leaves for SGLang.
+HANDED_ON = (
+    ("--namespace n --tp 2 --endpoint dyn://a.b.c", "--tp 2"),
+    ("--endpoint=dyn://a.b.c --page-size=64 --fpm-trace --dp 2", "--page-size=64 --dp 2"),
+    ("--dyn-tool-call-parser hermes --hicache-size 4", "--hicache-size 4"),
+    ("--enable-multimodal --enable-mixed-chunk --no-enable-rl", "--enable-mixed-chunk"),
+    ("--gateway-workers 2 --tokenizer-worker-num 2", "--tokenizer-worker-num 2"),
+    ("--output-modalities text image --tp-size 4", "--tp-size 4"),
+    ("--use-sglang-tokenizer --base-gpu-id 1 --embedding-worker", "--base-gpu-id 1"),
+    ("--custom-jinja-template t --chat-template c", "--chat-template c"),
+)
+
+
+@pytest.mark.parametrize(("words", "handed"), HANDED_ON)
+def test_the_words_that_dynamo_hands_on(tmp_path: Path, words: str, handed: str) -> None:
+    (process,) = sized(tmp_path, f"python3 -m dynamo.sglang {words}\n").inputs.processes
+    (alone,) = sized(tmp_path, f"python3 -m sglang.launch_server {handed}\n").inputs.processes
+    assert process.server is not None
+    assert alone.server is not None
+    values = [
+        {name: setting.value for name, setting in one.arguments.settings.items()}
+        for one in (process.server, alone.server)
+    ]
+    assert values[0] == values[1]
 
 
 def test_a_configuration_file_behind_an_equals_sign_reaches_nobody(tmp_path: Path) -> None:
