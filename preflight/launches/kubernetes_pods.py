@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -57,6 +58,7 @@ _MERGE_KEYS = {
 # there are, and which one this is.
 _LWS = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
 _RBG = ("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_GROUP_SIZE", "RBG_LWP_WORKER_INDEX")
+_SGLANG = re.compile(r"\bdynamo\.sglang\b")
 # Patches of a group's template (sgl-project/rbg api/workloads/v1alpha2, and v1alpha1).
 _PATCHES = {
     "leader": ("leaderTemplatePatch", "patchLeaderTemplate"),
@@ -201,12 +203,43 @@ def _role_templates(item: Node) -> list[Node]:
 def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
     """Pods anywhere below a node, as many as it asks for."""
     # Dynamo's nodeCount and AIBrix's podGroupSize are the pods of one replica.
-    times = _number(node.at("replicas"))
-    times *= _number(node.at("multinode", "nodeCount")) * _number(node.at("podGroupSize"))
+    nodes = _number(node.at("multinode", "nodeCount"))
+    times = _number(node.at("replicas")) * _number(node.at("podGroupSize"))
     dynamo = not node.fields.keys().isdisjoint(("extraPodSpec", "podTemplate"))
     for pod in _below(node, role, templates):
         made = _component(node, pod) if dynamo else pod
-        yield made._replace(copies=times * made.copies) if times != 1 else made
+        made = made._replace(copies=times * made.copies) if times != 1 else made
+        yield from _over_nodes(made, nodes) if nodes != 1 else (made,)
+
+
+def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
+    """Yield the leader and the workers of a component of Dynamo over several nodes.
+
+    Its operator tells SGLang which node each is (deploy/operator/internal/dynamo
+    backend_sglang.go); what it tells other engines is not read.
+    """
+    main, *others = pod.spec.at("containers").items or [Node({})]
+    words, args = main.at("command").items, main.at("args").items
+    if nodes < 2 or not any(_SGLANG.search(item.text or "") for item in (*words, *args)):
+        yield pod._replace(copies=pod.copies * nodes)
+        return
+    direct = bool(words) and "python" in (words[0].text or "")
+    for which, rank, copies in (
+        ("leader", "0", pod.copies),
+        ("worker", "$(LWS_WORKER_INDEX)", pod.copies * (nodes - 1)),
+    ):
+        flags = f"--dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes {nodes} --node-rank {rank}"
+        told = [*args, *(Node(word, main.line) for word in flags.split())]
+        if not direct:  # the text of a shell
+            told = [
+                item._replace(value=_SGLANG.sub(rf"\g<0> {flags}", item.text or "", count=1))
+                for item in args
+            ]
+        first = Node({**main.fields, "args": Node(told, main.line)}, main.line)
+        spec = {**pod.spec.fields, "containers": Node([first, *others], main.line)}
+        given = {**pod.given, **_numbered(_LWS, str(nodes), "0" if which == "leader" else None)}
+        role = (*pod.role, which)
+        yield Pod(Node(spec, pod.spec.line), role, given, open=True, copies=copies)
 
 
 def _component(node: Node, pod: Pod) -> Pod:

@@ -340,13 +340,17 @@ spec:
 def test_components_of_dynamo_have_what_their_graph_says_of_them() -> None:
     reading = read_kubernetes(DYNAMO, "m.yaml", {})
     assert [note.id for note in reading.notes] == ["pods-together"]
-    front, worker, other, second = reading.commands
+    front, worker, following, other, second, last = reading.commands
     assert [c.words[2].text for c in (front, other)] == ["dynamo.frontend", "dynamo.frontend"]
-    assert (worker.copies, second.copies) == (4, 2)
-    assert {name: word.text for name, word in worker.environment.items()} == {
-        "MC_A": "a",
-        "MC_B": "b",
-    }
+    # Its operator tells each node of a component which it is (backend_sglang.go).
+    assert [c.copies for c in (worker, following, second, last)] == [2, 2, 1, 1]
+    assert [word.text for word in worker.words[3:]] == [
+        *("--tp", "16", "--dist-init-addr", "$(LWS_LEADER_ADDRESS):29500"),
+        *("--nnodes", "2", "--node-rank", "0"),
+    ]
+    assert following.words[-1].unresolved == ("LWS_WORKER_INDEX",)
+    own = {name: word.text for name, word in worker.environment.items() if name[:3] != "LWS"}
+    assert own == {"MC_A": "a", "MC_B": "b"}
     assert worker.container is not None
     assert worker.container.shm_size_bytes == 80 << 30
     assert worker.container.memory_bytes == 200 << 30
