@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from checks.base.needs import Default
 from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
-from preflight.programs.sglang_arguments import Setting, file_text
+from preflight.programs.sglang_arguments import SettingValue, file_text, port_value, word_value
 from preflight.programs.store_processes import StoreProcess
 from preflight.programs.store_service_config import LEAST_SIZE_BYTES, PROTOCOLS
 
@@ -83,12 +84,12 @@ class Consumer(NamedTuple):
     release: str
     engines: int | Unknown = 1
     workers: int | Unknown = 1
-    settings: Mapping[str, Setting] = {}
+    settings: Mapping[str, SettingValue] = {}
     clients: tuple[Client, ...] = ()
-    transfer: Setting | None = None
+    transfer: SettingValue | None = None
     pools: tuple[WorkerPool, ...] = ()
     registers_gpu: str = ""
-    ports: tuple[tuple[str, Setting], ...] = ()
+    ports: tuple[tuple[str, SettingValue], ...] = ()
     refused: tuple[str, ...] = ()
     misread: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -149,6 +150,72 @@ class Consumer(NamedTuple):
         )
 
 
+class Findings:
+    """What a reader finds of one consumer, list by list, until all of it is read."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, SettingValue] = {}
+        self.clients: list[Client] = []
+        self.pools: list[WorkerPool] = []
+        self.ports: list[tuple[str, SettingValue]] = []
+        self.refused: list[str] = []
+        self.misread: list[str] = []
+        self.ignored: list[str] = []
+        self.uncounted: list[str] = []
+        self.parts: list[str] = []
+        self.sockets: list[str] = []
+
+    def add(self, found: Consumer) -> None:
+        """Add what another reader says of a part of it."""
+        self.settings |= found.settings
+        self.parts += [found.release] if found.release else []
+        for name in _LISTS:
+            getattr(self, name).extend(getattr(found, name))
+
+    def consumer(self, release: str = "", **more: Any) -> Consumer:
+        """Return all of it, as of ``release``, with ``more`` of a consumer's fields."""
+        lists: dict[str, Any] = {name: tuple(getattr(self, name)) for name in _LISTS}
+        return Consumer(release, settings=self.settings, **lists, **more)
+
+    @property
+    def rdma(self) -> bool:
+        """Whether one of its clients registers with NICs."""
+        clients = [one.store.client for one in self.clients]
+        return any(
+            isinstance(one, StoreClient) and one.protocol is Protocol.RDMA for one in clients
+        )
+
+
+_LISTS = "clients pools ports refused misread ignored uncounted parts sockets".split()
+
+
+def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingValue:
+    """Return the port that a flag or variable names, or the default of a program."""
+    if word is None:
+        return SettingValue(default, Default(f"default of {whose}"))
+    value = word_value(word)
+    port = value if isinstance(value, Unknown) else port_value(value, name)
+    return SettingValue(port, f"{name} at {word.origin}", written_as=name)
+
+
+def flags_of(words: Sequence[Word]) -> tuple[dict[str, list[Word]], list[Word]]:
+    """Return the values of each flag by its name, ``--a b`` and ``--a=b``, and the other words."""
+    flags: dict[str, list[Word]] = {}
+    others = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, equals, text = word.text.partition("=")
+        if not name.startswith("-"):
+            others.append(word)
+            continue
+        value = word._replace(text=text)
+        if not equals and left and not left[0].text.startswith("-"):
+            value = left.pop(0)
+        flags.setdefault(name.lstrip("-").replace("_", "-"), []).append(value)
+    return flags, others
+
+
 def setup_refuses(segment: int, local: int, protocol: str) -> str:
     """Return why Mooncake's setup answers these values with an error; "" where it takes them.
 
@@ -204,9 +271,9 @@ def lost_store(why: Unknown, path: str = "") -> StoreProcess:
     return StoreProcess(why, devices=why, file=path)
 
 
-def shown_store(config: Mapping[str, Any], path: str) -> dict[str, Setting]:
+def shown_store(config: Mapping[str, Any], path: str) -> dict[str, SettingValue]:
     """Return the settings of a store's file by their names in an answer."""
-    return {f"store.{name}": Setting(value, path) for name, value in config.items()}
+    return {f"store.{name}": SettingValue(value, path) for name, value in config.items()}
 
 
 def chunked_pool(size: int) -> OwnPool:

@@ -11,15 +11,24 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from checks.base.needs import Default
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
-from preflight.consumers.consumer import Client, Consumer, WorkerPool, attempt, setup_refuses
+from preflight.consumers.consumer import (
+    STORE_PATH,
+    Client,
+    Consumer,
+    Findings,
+    WorkerPool,
+    attempt,
+    flags_of,
+    port_of,
+    setup_refuses,
+)
 from preflight.consumers.lmcache_settings import lmcache_values, overridden
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
 from preflight.programs.mooncake_grammar import byte_size
-from preflight.programs.sglang_arguments import Setting, file_text, port_value, unresolved
+from preflight.programs.sglang_arguments import SettingValue, file_text, unresolved
 from preflight.programs.store_processes import StoreProcess
 
 RELEASE = "LMCache 0.5.6"
@@ -42,6 +51,11 @@ _MOONCAKE_DEFAULTS = {
 # Of the multiprocess server: what never reaches Mooncake, and pools that nobody here counts.
 _L2_KEYS = frozenset("type num_workers eviction per_op_workers".split())
 _OTHER_POOLS = ("--gds-l1-path", "--l1-devdax-path")
+_SERVER_PORTS = (
+    ("port", "port", 5555),
+    ("prometheus port", "prometheus-port", 9090),
+    ("HTTP port", "http-port", 8080),
+)
 _LAZY_BYTES = 20 * GIB  # L1MemoryManagerConfig.init_size_in_bytes
 _BARE_KEYS = frozenset(
     "local_hostname metadata_server global_segment_size local_buffer_size protocol device_name "
@@ -111,7 +125,7 @@ def read_lmcache(
     return _Takes(values, environment, read_file, said).all()
 
 
-class _Takes:
+class _Takes(Findings):
     """LMCache's values on their way to pools and clients."""
 
     def __init__(
@@ -121,16 +135,14 @@ class _Takes:
         read_file: ReadFile,
         said: list[str],
     ) -> None:
+        super().__init__()
         self.values, self.environment, self.read_file = values, environment, read_file
         extra = values["extra_config"] or {}
         self.extra: dict[str, Any] = extra if isinstance(extra, dict) else {}
         self.misread = said
-        self.refused: list[str] = []
         if not isinstance(extra, dict):
             self.refused.append(f"AttributeError: extra_config is {extra!r}, and no mapping")
-        self.ignored: list[str] = []
         self.uncounted = [text for name, text in _UNCOUNTED.items() if values[name]]
-        self.clients: list[Client] = []
 
     def all(self) -> Consumer:
         values = self.values
@@ -144,17 +156,9 @@ class _Takes:
         origin = self.environment.get(FILE_VARIABLE)
         where = "LMCACHE_<KEY>" if origin is None else origin.text
         names = ("chunk_size", "max_local_cpu_size", "local_cpu_use_hugepages", "remote_url")
-        settings = {f"lmcache.{name}": Setting(values[name], where) for name in names}
-        return Consumer(
-            RELEASE,
-            settings=settings,
-            clients=tuple(self.clients),
-            pools=self._pools(),
-            refused=tuple(self.refused),
-            misread=tuple(self.misread),
-            ignored=tuple(self.ignored),
-            uncounted=tuple(self.uncounted),
-        )
+        self.settings = {f"lmcache.{name}": SettingValue(values[name], where) for name in names}
+        self._pools()
+        return self.consumer(RELEASE)
 
     @property
     def _first_if_mla(self) -> bool:
@@ -163,34 +167,27 @@ class _Takes:
         own = self.values["lookup_server_worker_ids"]
         return not every and not own and bool(self.extra.get("save_only_first_rank", True))
 
-    def _pools(self) -> tuple[WorkerPool, ...]:
+    def _pools(self) -> None:
         values = self.values
         size = attempt(lambda: int(values["max_local_cpu_size"] * GIB))
         if isinstance(size, str):
             self.refused.append(f"LMCache: max_local_cpu_size: {size}")
-            return ()
-        pools = []
+            return
         device_only = values["enable_pd"] and not values["local_cpu"]
         if size > 0 and not (device_only and values["nixl_buffer_device"] != "cpu"):
-            rdma = any(
-                isinstance(one.store.client, StoreClient)
-                and one.store.client.protocol is Protocol.RDMA
-                for one in self.clients
-            )
             huge = HUGEPAGE_BYTES if values["local_cpu_use_hugepages"] else None
             if huge and values["enable_p2p"]:
                 self.refused.append("ValueError: Hugepages are not supported with P2P mode")
-            memory = OwnPool(size, size, rdma, False, huge, _NO_PAGES if huge else "")
+            memory = OwnPool(size, size, self.rdma, False, huge, _NO_PAGES if huge else "")
             first = attempt(lambda: int(float(self.extra["first_rank_max_local_cpu_size"]) * GIB))
             mla = first if isinstance(first, int) and self._first_if_mla else size
-            pools.append(WorkerPool(memory, first_if_mla=self._first_if_mla, mla_bytes=mla))
+            self.pools.append(WorkerPool(memory, first_if_mla=self._first_if_mla, mla_bytes=mla))
         if values["enable_hidden_state_cache"]:
             more = attempt(lambda: int(values["max_hidden_state_cpu_size"] * GIB))
             if isinstance(more, str):
                 self.refused.append(f"max_hidden_state_cpu_size: {more}")
             else:
-                pools.append(WorkerPool(OwnPool(more, more)))
-        return tuple(pools)
+                self.pools.append(WorkerPool(OwnPool(more, more)))
 
     def _remotes(self) -> None:
         for name in self.values["remote_storage_plugins"] or ():
@@ -223,17 +220,17 @@ class _Takes:
         client = StoreClient(0, LOOKUP_BUFFER_BYTES, Protocol.TCP)
         master = _RIGHT_KEYS["master_server_address"][1]
         self.misread.append(f"external_lookup_client {url}: Mooncake takes {master} as its master")
-        self.clients.append(Client(StoreProcess(client, (), (), "", master), in_scheduler=True))
+        self.clients.append(Client(StoreProcess(client, master=master), in_scheduler=True))
 
     def _store(self) -> None:
-        path = self.environment.get("MOONCAKE_CONFIG_PATH")
+        path = self.environment.get(STORE_PATH)
         where = "extra_config"
         raw: Any = self.values["extra_config"]
         if path is not None:
             where = path.text
             text = file_text(path, self.read_file)
             if isinstance(text, Unknown):
-                self._client(StoreProcess(text, (), (), text, text, file=where), text)
+                self._client(StoreProcess(text, devices=text, master=text, file=where), text)
                 return
             raw = attempt(lambda: json.loads(text))
         if not isinstance(raw, dict):
@@ -297,69 +294,38 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
     http = named[:2] == ["lmcache", "server"] or "lmcache.v1.multiprocess.http_server" in named
     if not http and "lmcache.v1.multiprocess.server" not in named:
         return Consumer(RELEASE, uncounted=("what its clients store in it, without a bound",))
-    flags: dict[str, Word] = {}
-    adapters: list[Word] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        name, equals, text = word.text.partition("=")
-        value = word._replace(text=text)
-        if not name.startswith("--"):
-            continue
-        if not equals and left and not left[0].text.startswith("--"):
-            value = left.pop(0)
-        if name == "--l2-adapter":
-            adapters.append(value)
-        flags[name] = value
-    return _server(flags, adapters, http)
-
-
-def _server(flags: Mapping[str, Word], adapters: list[Word], http: bool) -> Consumer:
-    refused: list[str] = []
-    misread: list[str] = []
-    uncounted = [f"what {name} takes" for name in _OTHER_POOLS if name in flags]
-    clients: list[Client] = []
-    for word in adapters:
+    flags, _ = flags_of(words)
+    found = Findings()
+    found.uncounted += [f"what {name} takes" for name in _OTHER_POOLS if name[2:] in flags]
+    for word in flags.get("l2-adapter", ()):
         config = attempt(lambda word=word: json.loads(word.text))  # type: ignore[misc]
         if not isinstance(config, dict):
-            uncounted.append(f"what --l2-adapter {word.text} takes")
+            found.uncounted.append(f"what --l2-adapter {word.text} takes")
         elif config.get("type") == "mooncake_store":
             setup = {k: str(v) for k, v in config.items() if k not in _L2_KEYS and v is not None}
             problem, client = setup_client({**_MOONCAKE_DEFAULTS, **setup})
-            if problem:
-                refused.append(f"--l2-adapter: {problem}")
+            found.refused += [f"--l2-adapter: {problem}"] if problem else []
             if client is not None:
-                clients.append(Client(_store_of(client, setup)))
-    registered = any(
-        isinstance(one.store.client, StoreClient) and one.store.client.protocol is Protocol.RDMA
-        for one in clients
-    )
-    pools: list[WorkerPool] = []
-    size = flags.get("--l1-size-gb")
-    if "--l1-manager" in flags:
-        uncounted.append("what --l1-manager takes")
-    elif size is None or "--eviction-policy" not in flags:
-        refused.append(
+                found.clients.append(Client(_store_of(client, setup)))
+    last = {name: values[-1] for name, values in flags.items()}
+    size = last.get("l1-size-gb")
+    if "l1-manager" in last:
+        found.uncounted.append("what --l1-manager takes")
+    elif size is None or "eviction-policy" not in last:
+        found.refused.append(
             "ValueError: Legacy L1 configuration requires --l1-size-gb and --eviction-policy"
         )
     elif size.unresolved:
-        uncounted.append(f"its L1 pool ({unresolved(size).reason})")
+        found.uncounted.append(f"its L1 pool ({unresolved(size).reason})")
     else:
-        pools += _l1_pool(flags, size.text, registered, refused)
-    ports = [("port", "--port", 5555), ("prometheus port", "--prometheus-port", 9090)]
-    ports += [("HTTP port", "--http-port", 8080)] if http else []
-    return Consumer(
-        RELEASE,
-        settings={} if size is None else {"l1_size_gb": Setting(size.text, str(size.origin))},
-        clients=tuple(clients),
-        pools=tuple(pools),
-        ports=tuple(
-            (what, _server_port(flags.get(flag), default)) for what, flag, default in ports
-        ),
-        refused=tuple(refused),
-        misread=tuple(misread),
-        uncounted=tuple(uncounted),
-    )
+        found.pools += _l1_pool(last, size.text, found.rdma, found.refused)
+    if size is not None:
+        found.settings["l1_size_gb"] = SettingValue(size.text, str(size.origin))
+    for what, flag, default in _SERVER_PORTS:
+        if http or flag != "http-port":
+            port = port_of(last.get(flag), default, f"--{flag}", "LMCache")
+            found.ports.append((what, port))
+    return found.consumer(RELEASE)
 
 
 def _l1_pool(
@@ -369,9 +335,9 @@ def _l1_pool(
     if isinstance(size, str):
         refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")
         return []
-    name = flags.get("--shm-name")
+    name = flags.get("shm-name")
     shared = name is not None and name.text != ""
-    if "--l1-use-hugepages" in flags:
+    if "l1-use-hugepages" in flags:
         if shared:
             refused.append("ValueError: l1-use-hugepages is incompatible with shared memory.")
         error = (
@@ -379,25 +345,16 @@ def _l1_pool(
             f"{size} byte L1 buffer"
         )
         return [WorkerPool(OwnPool(size, size, registered, False, HUGEPAGE_BYTES, error))]
-    first = attempt(lambda: int(flags["--l1-init-size-gb"].text) * GIB)
-    lazy = "--no-l1-use-lazy" not in flags and not shared
+    first = attempt(lambda: int(flags["l1-init-size-gb"].text) * GIB)
+    lazy = "no-l1-use-lazy" not in flags and not shared
     least = min(size, first if isinstance(first, int) else _LAZY_BYTES) if lazy else size
     return [WorkerPool(OwnPool(size, least, registered, shared))]
-
-
-def _server_port(word: Word | None, default: int) -> Setting:
-    if word is None:
-        return Setting(default, Default("default of LMCache"))
-    value = unresolved(word) if word.unresolved else port_value(word.text, "its port")
-    return Setting(value, str(word.origin))
 
 
 def _store_of(client: StoreClient, setup: Mapping[str, str]) -> StoreProcess:
     return StoreProcess(
         client,
-        (),
-        (),
-        setup.get("rdma_devices", ""),
-        setup.get("master_server_addr", _RIGHT_KEYS["master_server_address"][1]),
+        devices=setup.get("rdma_devices", ""),
+        master=setup.get("master_server_addr", _RIGHT_KEYS["master_server_address"][1]),
         metadata=setup["metadata_server"],
     )

@@ -13,26 +13,28 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from checks.base.needs import Default
 from checks.base.units import GIB, MIB, format_bytes
 from checks.base.unknown import Unknown
 from preflight.consumers.consumer import (
     STORE_PATH,
     Client,
     Consumer,
+    Findings,
     WorkerPool,
     attempt,
     chunked_pool,
     file_client,
+    flags_of,
     json_object,
     lost_store,
+    port_of,
     shown_store,
     store_file,
 )
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import human_readable_int, vllm_size_bytes
 from preflight.programs.memory_records import OwnPool
-from preflight.programs.sglang_arguments import Setting, file_text, port_value, word_value
+from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
 from preflight.programs.store_processes import StoreProcess
 
 # config.py DEFAULT_GLOBAL_SEGMENT_SIZE, DEFAULT_LOCAL_BUFFER_SIZE; staging.py
@@ -171,7 +173,7 @@ def _memcache(environment: Mapping[str, Word], read_file: ReadFile) -> Consumer:
     dram = values.get(_MEMCACHE_DRAM, "its default")
     return Consumer(
         "",
-        settings={_MEMCACHE_DRAM: Setting(dram, path.text)},
+        settings={_MEMCACHE_DRAM: SettingValue(dram, path.text)},
         uncounted=(f"what MemCache takes on host and device: {dram} of DRAM in each worker",),
     )
 
@@ -179,53 +181,44 @@ def _memcache(environment: Mapping[str, Word], read_file: ReadFile) -> Consumer:
 def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
     """Return the pinned host pool of Dynamo's KVBM: of an engine, in units of 10^9 bytes."""
     sizes: dict[str, float] = {}
-    misread, uncounted, ignored = [], [], []
+    found = Findings()
     for tier in ("CPU", "DISK"):
         name = f"DYN_KVBM_{tier}_CACHE_GB"
         word = environment.get(name)
         text: str | Unknown = "" if word is None else word_value(word)
         blocks = environment.get(f"DYN_KVBM_{tier}_CACHE_OVERRIDE_NUM_BLOCKS")
         if isinstance(text, Unknown):
-            uncounted.append(f"KVBM's {tier} tier ({text.reason})")
+            found.uncounted.append(f"KVBM's {tier} tier ({text.reason})")
         elif blocks is not None and blocks.text.strip() not in ("", "0"):
-            uncounted.append(f"KVBM's {tier} tier: {blocks.text} blocks of the model's size")
+            found.uncounted.append(f"KVBM's {tier} tier: {blocks.text} blocks of the model's size")
         size = attempt(lambda text=text: float(str(text)))  # type: ignore[misc]
         sizes[tier] = 0.0 if isinstance(size, str) or not 0 <= size < 1e9 else size
         if isinstance(size, str) and isinstance(text, str) and text:
-            misread.append(f"{name}={text}: no number to KVBM, which takes 0")
-    if not uncounted and not any(sizes.values()):
-        return Consumer("", refused=(_KVBM_NOTHING,), misread=tuple(misread))
+            found.misread.append(f"{name}={text}: no number to KVBM, which takes 0")
+    if not found.uncounted and not any(sizes.values()):
+        found.refused.append(_KVBM_NOTHING)
+        return found.consumer()
     if 0 < sizes["DISK"] < sizes["CPU"]:
-        ignored.append(
+        found.ignored.append(
             "DYN_KVBM_DISK_CACHE_GB is less than DYN_KVBM_CPU_CACHE_GB: KVBM writes through, and "
             "the disk holds nothing that the host has not"
         )
     whole = int(sizes["CPU"] * 10**9)
-    ports = []
+    found.pools += [WorkerPool(chunked_pool(whole), of_engine=True)] if whole else []
     for name, default in _KVBM_PORTS.items():
-        word = environment.get(name)
-        setting = Setting(default, Default("default of KVBM"))
-        if word is not None:
-            value = word_value(word)
-            port = value if isinstance(value, Unknown) else port_value(value, name)
-            setting = Setting(port, f"{name} at {word.origin}", written_as=name)
-        ports.append((f"KVBM {name.split('_')[-2].lower()} port", setting))
-    return Consumer(
-        "",
-        settings={"kvbm.cpu_cache_gb": Setting(sizes["CPU"], "DYN_KVBM_CPU_CACHE_GB")},
-        pools=(WorkerPool(chunked_pool(whole), of_engine=True),) if whole else (),
-        ports=tuple(ports),
-        misread=tuple(misread),
-        ignored=tuple(ignored),
-        uncounted=tuple(uncounted),
-    )
+        what = f"KVBM {name.split('_')[-2].lower()} port"
+        found.ports.append((what, port_of(environment.get(name), default, name, "KVBM")))
+    found.settings["kvbm.cpu_cache_gb"] = SettingValue(sizes["CPU"], "DYN_KVBM_CPU_CACHE_GB")
+    return found.consumer()
 
 
 def read_trtllm(
     words: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
 ) -> Consumer:
     """Return what ``trtllm-serve`` takes: its store's client and staging; the rest by name."""
-    flags, model = _trtllm_flags(words)
+    given, others = flags_of(words[1:] if words and words[0].text == "serve" else words)
+    flags = {name.replace("-", "_"): values[-1] for name, values in given.items()}
+    model = word_value(others[0]) if others else None
     config: Any = {}
     file = next((flags[name] for name in _TRTLLM_CONFIGS if name in flags), None)
     if file is not None:
@@ -256,15 +249,12 @@ def read_trtllm(
         if isinstance(pp, int) and pp > 1:
             refused.append("The mooncake-store connector does not support pipeline parallelism.")
     gate = found.gate_bytes * workers + _RESERVE_BYTES if isinstance(workers, int) else 0
-    port = flags.get("port")
-    served = 8000 if port is None else word_value(port)
-    number = port_value(served, "--port") if isinstance(served, str) else served
-    where = Default("default of trtllm-serve") if port is None else str(port.origin)
+    port = port_of(flags.get("port"), 8000, "--port", "trtllm-serve")
     return found._replace(
         workers=workers,
         gate_bytes=gate if found.gate_bytes else 0,
-        settings={**found.settings, "model": Setting(model, "command line")},
-        ports=(("HTTP port", Setting(number, where)),),
+        settings={**found.settings, "model": SettingValue(model, "command line")},
+        ports=(("HTTP port", port),),
         refused=(*refused, *found.refused),
         uncounted=(*uncounted, *found.uncounted),
     )
@@ -303,21 +293,3 @@ def _trtllm_store(
         refused=store.refused,
         gate_bytes=config["global_segment_size"] + staging,
     )
-
-
-def _trtllm_flags(words: Sequence[Word]) -> tuple[dict[str, Word], str | Unknown | None]:
-    """Return the flags by name, and the model: the first word that belongs to none."""
-    flags: dict[str, Word] = {}
-    model: str | Unknown | None = None
-    left = [word for at, word in enumerate(words) if at or word.text != "serve"]
-    while left:
-        word = left.pop(0)
-        name, equals, text = word.text.partition("=")
-        if not name.startswith("-"):
-            model = word_value(word) if model is None else model
-            continue
-        value = word._replace(text=text)
-        if not equals and left and not left[0].text.startswith("-"):
-            value = left.pop(0)
-        flags[name.lstrip("-").replace("-", "_")] = value
-    return flags, model

@@ -7,22 +7,23 @@ Read in vLLM 0.33.0 (``vllm/config/vllm.py``, ``vllm/distributed/kv_transfer/kv_
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from checks.base.needs import Default
 from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import (
     STORE_PATH,
     Client,
     Consumer,
+    Findings,
     WorkerPool,
     attempt,
     chunked_pool,
     file_client,
     json_object,
     lost_store,
+    port_of,
     shown_store,
     store_file,
 )
@@ -31,14 +32,13 @@ from preflight.consumers.vllm_arguments import (
     expand_numbers,
     model_of,
     node_of,
-    port_setting,
     vllm_arguments,
     workers_of,
 )
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import vllm_size_bytes
 from preflight.programs.memory_records import OwnPool
-from preflight.programs.sglang_arguments import Setting, file_text, word_value
+from preflight.programs.sglang_arguments import SettingValue, file_text
 from preflight.programs.store_processes import StoreProcess
 
 RELEASE = "vLLM 0.33.0"
@@ -94,35 +94,20 @@ def _consumer(
     engines, workers, hosts = workers_of(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
     connectors.read()
-    uncounted = list(connectors.uncounted)
-    if arguments.unread is not None:
-        uncounted.insert(0, f"what its --config says ({arguments.unread.reason})")
     if "numa-bind" in arguments.flags and connectors.clients:
-        uncounted.append("which NUMA node --numa-bind binds each worker to")
-    settings = {"model": model_of(arguments)} | connectors.settings
+        connectors.uncounted.append("which NUMA node --numa-bind binds each worker to")
     for name, default in _SHOWN.items():
-        settings[name.replace("-", "_")] = arguments.setting(name, default)
-    http = () if "headless" in arguments.flags else (("HTTP port", arguments.port()),)
+        connectors.settings[name.replace("-", "_")] = arguments.setting(name, default)
     node, leader = node_of(arguments)
-    return Consumer(
+    return connectors.consumer(
         RELEASE,
-        engines,
-        workers,
-        settings,
-        tuple(connectors.clients),
-        connectors.transfer,
-        (*_weights(arguments, uncounted), *connectors.pools),
-        connectors.registers,
-        (*http, *connectors.ports),
-        tuple(connectors.refused),
-        tuple(connectors.misread),
-        tuple(connectors.ignored),
-        tuple(uncounted),
-        hosts,
-        node,
-        leader,
-        parts=tuple(connectors.parts),
-        sockets=tuple(connectors.sockets),
+        engines=engines,
+        workers=workers,
+        transfer=connectors.transfer,
+        registers_gpu=connectors.registers,
+        hosts=hosts,
+        node=node,
+        leader=leader,
     )
 
 
@@ -144,20 +129,7 @@ def read_dynamo_vllm(
     return found._replace(ports=ports, refused=tuple(refused))
 
 
-def _weights(arguments: VllmArguments, uncounted: list[str]) -> Iterator[WorkerPool]:
-    """--cpu-offload-gb: pinned weights of each worker, in GiB."""
-    given = arguments.setting("cpu-offload-gb", "0")
-    if isinstance(given.value, Unknown):
-        if given.given:
-            uncounted.append(f"its weights on the host ({given.value.reason})")
-        return
-    size = attempt(lambda: int(float(given.value) * GIB))
-    if isinstance(size, int) and size > 0:
-        # Whole parameters up to this much; a smaller model has fewer.
-        yield WorkerPool(OwnPool(size, 0))
-
-
-class _Connectors:
+class _Connectors(Findings):
     """--kv-transfer-config and --kv-offloading-size on their way to what each connector takes."""
 
     def __init__(
@@ -168,21 +140,30 @@ class _Connectors:
         engines: int | Unknown,
         workers: int | Unknown,
     ) -> None:
+        super().__init__()
         self.arguments, self.environment, self.read_file = arguments, environment, read_file
         self.engines, self.workers = engines, workers
-        self.clients: list[Client] = []
-        self.transfer: Setting | None = None
-        self.pools: list[WorkerPool] = []
+        self.transfer: SettingValue | None = None
         self.registers = ""
-        self.settings: dict[str, Setting] = {}
-        self.ports: list[tuple[str, Setting]] = []
-        self.refused: list[str] = []
-        self.misread: list[str] = []
-        self.ignored: list[str] = []
-        self.uncounted: list[str] = []
-        self.parts: list[str] = []
-        self.sockets: list[str] = []
         self.engine_id: Any = None
+        self.settings["model"] = model_of(arguments)
+        if "headless" not in arguments.flags:
+            self.ports.append(("HTTP port", arguments.port()))
+        if arguments.unread is not None:
+            self.uncounted.append(f"what its --config says ({arguments.unread.reason})")
+        self._weights()
+
+    def _weights(self) -> None:
+        """--cpu-offload-gb: pinned weights of each worker, in GiB."""
+        given = self.arguments.setting("cpu-offload-gb", "0")
+        if isinstance(given.value, Unknown):
+            if given.given:
+                self.uncounted.append(f"its weights on the host ({given.value.reason})")
+            return
+        size = attempt(lambda: int(float(given.value) * GIB))
+        if isinstance(size, int) and size > 0:
+            # Whole parameters up to this much; a smaller model has fewer.
+            self.pools.append(WorkerPool(OwnPool(size, 0)))
 
     def read(self) -> None:
         config = self._config()
@@ -352,18 +333,12 @@ class _Connectors:
         self.registers = "the KV cache on the GPU, whose size only a start tells"
         if extra.get("mooncake_protocol", "rdma") == "rdma":
             devices = extra.get("device_name", "")
-            self.transfer = Setting(devices, "device_name in --kv-transfer-config")
+            self.transfer = SettingValue(devices, "device_name in --kv-transfer-config")
         if role != "kv_consumer" and extra.get("bootstrap_server_address") is None:
-            self.ports.append(("bootstrap port", self._bootstrap()))
-
-    def _bootstrap(self) -> Setting:
-        name = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
-        word = self.environment.get(name)
-        if word is None:
-            return Setting(BOOTSTRAP_PORT, Default(f"default of vLLM: {name} is not set"))
-        return port_setting(
-            Setting(word_value(word), f"{name} at {word.origin}", written_as=name), name
-        )
+            name = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
+            default = f"vLLM: {name} is not set"
+            port = port_of(self.environment.get(name), BOOTSTRAP_PORT, name, default)
+            self.ports.append(("bootstrap port", port))
 
     def _offloading(self, extra: dict[str, Any], _role: str) -> None:
         size = attempt(lambda: int(extra.get("cpu_bytes_to_use") or 0))
@@ -399,29 +374,22 @@ class _Connectors:
     def _lmcache(self, extra: dict[str, Any], _role: str) -> None:
         from preflight.consumers.lmcache import read_lmcache
 
-        self._add(read_lmcache(self.environment, self.read_file, extra))
+        self.add(read_lmcache(self.environment, self.read_file, extra))
         if self.engine_id is not None:  # otherwise drawn at random
             port = extra.get("lmcache_rpc_port", 0)
             self._socket(f"engine_{self.engine_id}_lmcache_rpc_port_{port}_")
-
-    def _add(self, found: Consumer) -> None:
-        """Add what a connector's own reader says of it."""
-        self.settings |= found.settings
-        self.parts += [found.release] if found.release else []
-        for name in ("clients", "pools", "ports", "refused", "misread", "ignored", "uncounted"):
-            getattr(self, name).extend(getattr(found, name))
 
     def _ascend(self, extra: dict[str, Any], _role: str) -> None:
         from preflight.consumers.others import read_ascend_store
 
         self.registers = "the KV cache on the NPU, whose size only a start tells"
-        self._add(read_ascend_store(extra, self.environment, self.read_file))
+        self.add(read_ascend_store(extra, self.environment, self.read_file))
 
     def _kvbm(self, _extra: dict[str, Any], _role: str) -> None:
         from preflight.consumers.others import read_kvbm
 
         found = read_kvbm(self.environment)
-        self._add(found)
+        self.add(found)
         each, workers = self.arguments.number("kv-cache-memory-bytes", 0), self.workers
         host = sum(pool.memory.bytes for pool in found.pools)
         if isinstance(each, int) and isinstance(workers, int) and 0 < host < each * workers:

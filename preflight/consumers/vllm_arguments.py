@@ -16,7 +16,7 @@ from preflight.consumers.consumer import attempt
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import human_readable_int
 from preflight.programs.sglang_arguments import (
-    Setting,
+    SettingValue,
     file_text,
     port_value,
     unresolved,
@@ -41,11 +41,6 @@ _SWITCHES = frozenset(
 )
 
 
-def port_setting(setting: Setting, what: str) -> Setting:
-    value = setting.value
-    return setting._replace(value=port_value(value, what) if isinstance(value, str) else value)
-
-
 class VllmArguments(NamedTuple):
     """What vLLM's own words say; the last of a flag counts. unread: why some may be missing."""
 
@@ -53,18 +48,20 @@ class VllmArguments(NamedTuple):
     model: Word | None
     unread: Unknown | None = None
 
-    def setting(self, name: str, default: Any = None) -> Setting:
+    def setting(self, name: str, default: Any = None) -> SettingValue:
         word = self.flags.get(name)
         if word is None:
             if self.unread is not None:
-                return Setting(self.unread, self.unread.reason, given=False)
-            return Setting(default, Default("default of vLLM"), given=False)
+                return SettingValue(self.unread, self.unread.reason, given=False)
+            return SettingValue(default, Default("default of vLLM"), given=False)
         value = word_value(word)
-        return Setting(value, f"--{name} at {word.origin}", written_as=f"--{name}")
+        return SettingValue(value, f"--{name} at {word.origin}", written_as=f"--{name}")
 
-    def port(self) -> Setting:
+    def port(self) -> SettingValue:
         setting = self.setting("port", HTTP_PORT)
-        return port_setting(setting, setting.origin)
+        value = setting.value
+        port = port_value(value, setting.origin) if isinstance(value, str) else value
+        return setting._replace(value=port)
 
     def number(self, name: str, default: int | Unknown) -> int | Unknown:
         value = self.setting(name, default).value
@@ -205,11 +202,11 @@ def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, 
     return engines, max(1, world // nodes), nodes
 
 
-def model_of(arguments: VllmArguments) -> Setting:
+def model_of(arguments: VllmArguments) -> SettingValue:
     word = arguments.model
     if word is None:
-        return Setting(None, Default("default of vLLM"), given=False)
-    return Setting(word_value(word), str(word.origin))
+        return SettingValue(None, Default("default of vLLM"), given=False)
+    return SettingValue(word_value(word), str(word.origin))
 
 
 def node_of(arguments: VllmArguments) -> tuple[int | None, str]:

@@ -16,7 +16,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.source import Word
 from preflight.processes.container_paths import place_of
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
-from preflight.programs.sglang_arguments import Setting
+from preflight.programs.sglang_arguments import SettingValue
 
 _PROGRAMS = (Kind.STORE_SERVICE, Kind.CLIENT, Kind.MASTER)
 
@@ -150,7 +150,7 @@ def _engine_devices(server: SglangServer, rank: int) -> RdmaUse | None:
         return None
     if server.value("disaggregation_transfer_backend") != "mooncake":
         return None
-    setting: Setting = server.arguments.settings["disaggregation_ib_device"]
+    setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]
     value = setting.value
     if isinstance(value, str) and value.endswith(".json"):  # a map in a file
         return RdmaUse(Unknown(f"{value} is not read"), setting.origin, setting.written_as)

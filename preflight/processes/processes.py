@@ -19,7 +19,11 @@ from preflight.programs.sglang_argument_tables import (
     argument_flags,
     argument_table,
 )
-from preflight.programs.sglang_arguments import ParsedArguments, Setting, parse_sglang_arguments
+from preflight.programs.sglang_arguments import (
+    ParsedArguments,
+    SettingValue,
+    parse_sglang_arguments,
+)
 from preflight.programs.store_config import StoreConfig, read_store_config
 from preflight.programs.store_processes import (
     StoreProcess,
@@ -396,7 +400,7 @@ def _server(
     # A decode server's host pool for retracted requests attaches the storage backend too.
     decodes = arguments.value("disaggregation_mode") == "decode"
     if backend == "mooncake" and (hicache or offloads or decodes):
-        extra: Setting = arguments.settings["hicache_storage_backend_extra_config"]
+        extra: SettingValue = arguments.settings["hicache_storage_backend_extra_config"]
         store = read_store_config(extra, command.environment, read_file, sglang_version)
     return SglangServer(command, arguments, store)
 

@@ -17,7 +17,7 @@ from preflight.launches.launchers import starts_anew
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.mooncake_flags import is_on, value_of
-from preflight.programs.sglang_arguments import Setting, port_value, unresolved
+from preflight.programs.sglang_arguments import SettingValue, port_value, unresolved
 
 # What listens where when nothing is said.
 MASTER_PORT = 50051
@@ -195,17 +195,17 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
     for own in process.stores:
         if own.master == "":
             continue
-        yield from _master(process, Setting(own.master, process.name), bound)
+        yield from _master(process, SettingValue(own.master, process.name), bound)
         origin = process.name
         if process.kind is Kind.CLIENT:
             given = value_of(process.arguments, "metadata_server")
             default = Default("default of --metadata_server")
             origin = default if given is None else str(given.origin)
         if process.kind in (Kind.CLIENT, Kind.STORE_SERVICE) or process.consumer is not None:
-            yield from _metadata(process, Setting(own.metadata, origin), bound)
+            yield from _metadata(process, SettingValue(own.metadata, origin), bound)
 
 
-def _master(process: LaunchProcess, setting: Setting, bound: Bound) -> Iterator[Service]:
+def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
     value = setting.value
     if value in (None, "") or isinstance(value, Unknown):
         if isinstance(value, Unknown):
@@ -221,7 +221,7 @@ def _master(process: LaunchProcess, setting: Setting, bound: Bound) -> Iterator[
 
 
 def _health(
-    process: LaunchProcess, master: Setting, port: Setting, bound: Bound
+    process: LaunchProcess, master: SettingValue, port: SettingValue, bound: Bound
 ) -> Iterator[Service]:
     if not isinstance(master.value, str) or "://" in master.value or not master.value:
         return
@@ -231,7 +231,7 @@ def _health(
     yield Service("master-admin", host, number, "/health", process.name, origin, own)
 
 
-def _metadata(process: LaunchProcess, setting: Setting, bound: Bound) -> Iterator[Service]:
+def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
     value = setting.value
     if value in (None, "", PEER_TO_PEER):
         return
@@ -251,10 +251,10 @@ def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
         if separator and scheme in ("http", "https", "grpc") and not word.unresolved:
-            yield _service(process, "worker", rest, 80, Setting(rest, str(word.origin)), bound)
+            yield _service(process, "worker", rest, 80, SettingValue(rest, str(word.origin)), bound)
 
 
-def _advertised(process: LaunchProcess, setting: Setting) -> Iterator[Service]:
+def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:
     """Yield the name under which a store registers; its default localhost has a rule of its own."""
     value = setting.value
     if value in (None, "", "localhost"):
@@ -264,7 +264,7 @@ def _advertised(process: LaunchProcess, setting: Setting) -> Iterator[Service]:
 
 
 def _plain(
-    process: LaunchProcess, kind: str, setting: Setting, default: int | None, bound: Bound
+    process: LaunchProcess, kind: str, setting: SettingValue, default: int | None, bound: Bound
 ) -> Iterator[Service]:
     if isinstance(setting.value, Unknown):
         yield Service(kind, setting.value, default, "", process.name, setting.origin, False)
@@ -277,7 +277,7 @@ def _service(
     kind: str,
     text: str,
     default: int | None,
-    setting: Setting,
+    setting: SettingValue,
     bound: Bound,
 ) -> Service:
     address = split_address(text)

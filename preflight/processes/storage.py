@@ -18,7 +18,7 @@ from preflight.processes.container_paths import host_path
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess
 from preflight.programs.memory_records import StoreClient
-from preflight.programs.sglang_arguments import Setting, word_value
+from preflight.programs.sglang_arguments import SettingValue, word_value
 from preflight.programs.store_processes import offload_buffer_bytes, offload_folder
 
 # storage_backend.h: what offload may fill without MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES.
@@ -33,7 +33,7 @@ _CONFIG_VARIABLES = ("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "MOONCAKE_CONFIG_PAT
 class Offload(NamedTuple):
     """One process's SSD offload: its folder, its limit, and whether it uses io_uring."""
 
-    folder: Setting
+    folder: SettingValue
     limit_bytes: int
     limit_origin: str
     uring: bool
@@ -43,7 +43,7 @@ def offload_of(process: LaunchProcess) -> Offload | None:
     """Return how ``process`` (each of its ranks) offloads; None where it does not."""
     environment = process.command.environment
     store = process.server.store if process.server else None
-    folder: Setting | None = None
+    folder: SettingValue | None = None
     if store is not None:
         if store.value("enable_ssd_offload") is not True:
             return None
@@ -114,15 +114,15 @@ def _limit(environment: Mapping[str, Word]) -> tuple[int, str]:
     return DEFAULT_LIMIT_BYTES, Default("default of Mooncake")
 
 
-def _folder(environment: Mapping[str, Word]) -> Setting:
+def _folder(environment: Mapping[str, Word]) -> SettingValue:
     word = environment.get(_FOLDER)
     if word is None:
-        return Setting(DEFAULT_FOLDER, Default("default of Mooncake"))
+        return SettingValue(DEFAULT_FOLDER, Default("default of Mooncake"))
     value = word_value(word)
-    return Setting(value, f"{_FOLDER} at {word.origin}")
+    return SettingValue(value, f"{_FOLDER} at {word.origin}")
 
 
-def _path(setting: Setting) -> str | Unknown:
+def _path(setting: SettingValue) -> str | Unknown:
     return setting.value if isinstance(setting.value, str | Unknown) else str(setting.value)
 
 

@@ -23,7 +23,7 @@ from preflight.programs.sglang_argument_tables import (
 )
 
 
-class Setting(NamedTuple):
+class SettingValue(NamedTuple):
     """A value as its consumer has it, or Unknown where a variable stands in it; and its origin.
 
     given: False for an argument that nobody wrote: a default, or one that the release lacks.
@@ -42,7 +42,7 @@ class ParsedArguments(NamedTuple):
     A name that only other releases have is there with the value None, and was not given.
     """
 
-    settings: Mapping[str, Setting]
+    settings: Mapping[str, SettingValue]
     error: str | None  # SGLang's own words, without "sglang serve: error: "
     unrecognized: tuple[Word, ...]
     version: str  # of SGLang, whose arguments these are
@@ -262,33 +262,33 @@ def _without_what_is_refused(
     return namespace, unrecognized
 
 
-def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, Setting]:
+def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, SettingValue]:
     given = {name: _setting(stored) for name, stored in vars(namespace).items()}
     return {**_defaults(table.version), **given}
 
 
 @lru_cache(maxsize=8)
-def _defaults(version: str) -> Mapping[str, Setting]:
+def _defaults(version: str) -> Mapping[str, SettingValue]:
     """Return what every argument is where nobody gives it."""
-    absent = Setting(None, f"absent from SGLang {version}", False)
+    absent = SettingValue(None, f"absent from SGLang {version}", False)
     settings = dict.fromkeys(argument_names(), absent)
     origin = Default(f"default of SGLang {version}")
     for row in argument_table(version).rows:
         if settings[row["name"]] is absent and not row.get("silent"):
             default = row.get("default", False if row.get("value") is True else None)
-            settings[row["name"]] = Setting(default, origin, False)
+            settings[row["name"]] = SettingValue(default, origin, False)
     return settings
 
 
-def _setting(stored: _Stored) -> Setting:
+def _setting(stored: _Stored) -> SettingValue:
     given, flag = stored
     if isinstance(given, list):
         unknown = next((item.value for item in given if isinstance(item.value, Unknown)), None)
-        return Setting([item.value for item in given] if unknown is None else unknown, flag)
+        return SettingValue([item.value for item in given] if unknown is None else unknown, flag)
     if not isinstance(given, _Given):
-        return Setting(given, flag)
+        return SettingValue(given, flag)
     where = f" at {given.word.origin}" if given.word else ""
-    return Setting(given.value, f"{flag}{where}", written_as=flag)
+    return SettingValue(given.value, f"{flag}{where}", written_as=flag)
 
 
 def _converter(kind: str) -> Any:

@@ -20,7 +20,7 @@ from checks.base.unknown import Unknown
 from checks.releases.sglang import StoreReader, store_reader
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import sglang_env_bool, sglang_env_int
-from preflight.programs.sglang_arguments import Setting, file_text, word_value
+from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
 
 
 class Source(Enum):
@@ -58,7 +58,7 @@ class StoreConfig(NamedTuple):
     """What the store is set up with, and what was written and is not used."""
 
     source: Source | Unknown
-    settings: Mapping[str, Setting]
+    settings: Mapping[str, SettingValue]
     extra: Mapping[str, Any]  # the parsed extra config, all of it
     unused: tuple[tuple[str, str], ...]  # (name, where) of Mooncake settings that no source reads
     unknown_keys: tuple[str, ...]
@@ -71,7 +71,7 @@ class StoreConfig(NamedTuple):
 
 
 def read_store_config(
-    extra_config: Setting,
+    extra_config: SettingValue,
     environment: Mapping[str, Word],
     read_file: ReadFile,
     sglang_version: str | None = None,
@@ -125,9 +125,9 @@ def _from_json(
         if key in reader.absent:
             settings[key] = _absent(key)
         elif key in config:
-            settings[key] = Setting(config[key], f"{key} in {where}")
+            settings[key] = SettingValue(config[key], f"{key} in {where}")
         else:
-            settings[key] = Setting(
+            settings[key] = SettingValue(
                 _default(key, reader), Default(f"default of SGLang: not in {source.value}")
             )
     read = set()
@@ -141,7 +141,7 @@ def _from_json(
     if host is not None:
         settings["local_hostname"] = host
     elif reader.hostname_first and not settings["local_hostname"].value:
-        settings["local_hostname"] = Setting(
+        settings["local_hostname"] = SettingValue(
             "localhost", Default("default of SGLang: empty in JSON")
         )
     unused = [
@@ -173,11 +173,11 @@ def _default(key: str, reader: StoreReader) -> Any:
     return {"protocol": reader.protocol, "device_name": reader.device}.get(key, KEYS[key].default)
 
 
-def _absent(key: str) -> Setting:
-    return Setting(KEYS[key].default, f"{key} is no setting of this SGLang")
+def _absent(key: str) -> SettingValue:
+    return SettingValue(KEYS[key].default, f"{key} is no setting of this SGLang")
 
 
-def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> Setting | None:
+def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> SettingValue | None:
     """The variable that names this host, the first that counts: LOCAL_HOSTNAME must say something,
     where the JSON or the default can stand in for it."""
     for variable in reader.hostnames:
@@ -223,7 +223,7 @@ def _from_environment(
         key: _absent(key) if key in reader.absent else _from_variable(key, environment, reader)
         for key in KEYS
     }
-    settings["local_hostname"] = _hostname(environment, reader) or Setting(
+    settings["local_hostname"] = _hostname(environment, reader) or SettingValue(
         "localhost", Default(f"default of SGLang: {reader.hostnames[0]} is not set")
     )
     error = None
@@ -245,12 +245,12 @@ def _from_environment(
     return StoreConfig(Source.ENVIRONMENT, settings, extra, ignored, unknown, error)
 
 
-def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> Setting:
+def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> SettingValue:
     entry = KEYS[key]
     word = environment.get(entry.variable)
     if word is None:
         default = _default(key, reader)
-        return Setting(default, Default(f"default of SGLang: {entry.variable} is not set"))
+        return SettingValue(default, Default(f"default of SGLang: {entry.variable} is not set"))
     setting = _word_setting(entry.variable, word)
     if isinstance(setting.value, Unknown):
         return setting
@@ -258,17 +258,17 @@ def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReade
         return setting._replace(value=entry.read(word.text))
     except ValueError:
         origin = Default(f"default of SGLang, in place of {setting.origin}")
-        return Setting(entry.default, origin)
+        return SettingValue(entry.default, origin)
 
 
-def _word_setting(variable: str, word: Word) -> Setting:
+def _word_setting(variable: str, word: Word) -> SettingValue:
     value = word_value(word)
-    return Setting(value, f"{variable} at {word.origin}", written_as=variable)
+    return SettingValue(value, f"{variable} at {word.origin}", written_as=variable)
 
 
-def _unread(source: Source | Unknown) -> dict[str, Setting]:
+def _unread(source: Source | Unknown) -> dict[str, SettingValue]:
     reason = source if isinstance(source, Unknown) else Unknown(f"{source.value} cannot be read")
-    return {key: Setting(reason, reason.reason) for key in KEYS}
+    return {key: SettingValue(reason, reason.reason) for key in KEYS}
 
 
 # Read from the extra config by HiCache itself, whatever the storage backend.
@@ -294,7 +294,7 @@ _HICACHE_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 
 def read_extra_config(
-    given: Setting, read_file: ReadFile
+    given: SettingValue, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
     """Return the object that it holds, and SGLang's words where it holds none."""
     text = given.value

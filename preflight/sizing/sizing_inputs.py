@@ -121,11 +121,11 @@ def choose_mooncake(
         behaviour = mooncake_release(text)
     except ValueError as error:
         raise UsageError(f"--mooncake-version {error}") from None
-    notes += _nearest("Mooncake", text, NEWEST_KNOWN, newer_than_known(text), RESTS_ON)
+    notes += _taken_for("Mooncake", text, NEWEST_KNOWN, newer_than_known(text), RESTS_ON)
     return behaviour, Input(text, origin, assumed), tuple(notes)
 
 
-def _nearest(program: str, text: str, newest: str, newer: bool, rests: str) -> list[Note]:
+def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) -> list[Note]:
     """Say of what is no known release which one it is taken for, and what rests on that."""
     name = program.lower()
     if newer:
@@ -194,7 +194,7 @@ def choose_sglang(
         release, version = known
         text, newest = str(version.value), sglang.NEWEST_KNOWN
         newer = sglang.newer_than_known(text)
-        said = _nearest("SGLang", text, newest, newer, sglang.RESTS_ON)
+        said = _taken_for("SGLang", text, newest, newer, sglang.RESTS_ON)
         return release, version, tuple(said)
     here = _installed_sglang(installed)
     newest = sglang.NEWEST_KNOWN

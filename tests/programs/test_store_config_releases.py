@@ -12,7 +12,7 @@ import pytest
 
 from checks.releases.sglang import RELEASES, sglang_release, store_reader
 from preflight.launches.source import Origin, Word
-from preflight.programs.sglang_arguments import Setting
+from preflight.programs.sglang_arguments import SettingValue
 from preflight.programs.store_config import Source, StoreConfig, read_store_config
 
 PATH = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
@@ -26,7 +26,7 @@ def read(
     file: dict[str, Any] | None = None,
 ) -> StoreConfig:
     words = {name: Word(text, Origin("e")) for name, text in (environment or {}).items()}
-    given = Setting(None if extra is None else json.dumps(extra), "extra")
+    given = SettingValue(None if extra is None else json.dumps(extra), "extra")
     return read_store_config(given, words, lambda _: json.dumps(file or {}), version)
 
 
