@@ -53,7 +53,8 @@ ENGINES: dict[str, set[str]] = {
     "e-srtslurm-vllm-mooncake.yaml": set(),
     # SGLang, in a launch that picks its engine: argparse knows two flags of that beginning
     "c-infx-glm5.2_fp4_b300_sglang_mtp.sh": {"arguments-refused"},
-    "c-infx-amd-server_sglang.sh": set(),
+    # MODEL_DIR and MODEL_NAME are empty, where the caller sets neither: --model-path /
+    "c-infx-amd-server_sglang.sh": {"values-refused"},
     "c-infx-qwen3.5_fp8_h200_mtp.sh": set(),
 }
 
