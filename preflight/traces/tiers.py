@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from heapq import heappop, heappush
 from math import ceil, inf
 from random import Random
 from typing import NamedTuple
@@ -199,175 +199,227 @@ class StorePool:
             self._flows.evicted["SSD"] += 1
 
 
+class _Node:
+    """Blocks that one request added, until another one ends or parts within them.
+
+    l1, l2: whether each tier holds it. in_l1: how many of its children L1 holds. left: requests
+    that left it in L1. used: later uses are larger.
+    """
+
+    __slots__ = ("blocks", "children", "in_l1", "l1", "l2", "left", "parent", "used")
+
+    def __init__(self, blocks: Sequence[int], parent: _Node | None) -> None:
+        self.blocks, self.parent = blocks, parent or self
+        self.children: dict[int, _Node] = {}
+        self.l1 = self.l2 = False
+        self.in_l1 = self.left = self.used = 0
+
+    @property
+    def leaf_of(self) -> str | None:
+        """The tier that may evict it: nothing behind it is there."""
+        if self.l1:
+            return None if self.in_l1 else "L1"
+        return "L2" if self.l2 and not self.children else None
+
+
 class _Cache:
-    """L1 and L2 of one instance, the least recently used first."""
+    """L1 and L2 of one instance: SGLang's tree of prefixes."""
 
     def __init__(
         self, l1: int, l2: int | None, pool: StorePool | None, rules: Rules, flows: Flows
     ) -> None:
-        # How many requests left each there; those of them that L2 has too; those that it alone has.
-        self._l1: OrderedDict[int, int] = OrderedDict()
-        self._both: dict[int, None] = {}
-        self._host: OrderedDict[int, None] = OrderedDict()
-        # Of the last, what a request parted from its node when it was there alone; and when each
-        # was used last, by the number of the request: what comes out of L1 may be older.
-        self._parted: OrderedDict[int, None] = OrderedDict()
-        self._used: dict[int, int] = {}
-        self._requests = 0
-        # The next block of the same node of the tree, but for the last one.
-        self._next: dict[int, int] = {}
-        self._whole_nodes = rules.whole_nodes
-        self._sizes, self._pool, self._flows, self._now = (l1, l2 or 0), pool, flows, 0.0
+        self._root, self._uses, self._now = _Node((), None), 0, 0.0
+        # Blocks, and how many of them are free.
+        self._size, self._free1 = l1, l1
+        self._has_l2, self._free2 = bool(l2), l2 or 0
+        # By tier, what it may evict, the least recently used first; and what it no longer may.
+        self._leaves: dict[str, list[tuple[int, _Node]]] = {"L1": [], "L2": []}
+        # With write_back: what L1 got back from L2, in that order; and what a request holds.
+        self._doubles: dict[_Node, None] = {}
+        self._held: list[_Node] = []
+        self._pool, self._rules, self._flows = pool, rules, flows
         self._back = rules.write_policy == "write_back"
         self._after = 2 if rules.write_policy == "write_through_selective" else 1
-        self._threshold = rules.prefetch_threshold
 
     def take(self, blocks: Sequence[int], block_tokens: int, now: float) -> list[str]:
         """Serve one request; returns the tier of each block that is found, from the first on."""
-        l1, host, parted, size = self._l1, self._host, self._parted, self._sizes[0]
-        self._now, self._requests = now, self._requests + 1
-        blocks = blocks[:size]  # what is longer than L1 does not run at all
-        found: list[str] = []
-        for block in blocks:
-            if block in l1:
-                found.append("L1")
-            elif block in host or block in parted:
-                found.append("L2")
-            else:
-                break
-        if self._whole_nodes and found:
-            self._split(blocks[len(found) - 1])
-        known = len(found)
+        self._now = now
+        blocks = blocks[: self._size]  # what is longer than L1 does not run at all
+        found = self._match(blocks)
+        loaded = [node for node in self._held if not node.l1]
+        for node in loaded:
+            self._load(node)
         if self._pool is not None:
-            self._fetch(self._pool, blocks[known:], block_tokens, found)
-        if self._whole_nodes:
-            self._next.update(pairwise(blocks[known : len(found)]))
-            self._next.update(pairwise(blocks[len(found) :]))
-        self._used.update(dict.fromkeys(blocks, self._requests))
-        for block in reversed(blocks):
-            if block in l1:
-                l1.move_to_end(block)
-                continue
-            l1[block] = 0
-            if block in host or block in parted:
-                del (host if block in host else parted)[block]
-                self._both[block] = None
-                self._flows.moved["L2", "L1"] += 1
-        while len(l1) > size:
-            self._evict(self._oldest(l1))
-        if self._sizes[1] and not self._back:
-            self._write_through(blocks)
+            stored = self._fetch(self._pool, blocks[len(found) :], block_tokens)
+            if stored:
+                node = self._add(blocks[len(found) : len(found) + len(stored)])
+                node.l2 = True
+                self._free2 -= len(stored)
+                self._load(node)
+                loaded.append(node)
+                found += stored
+        while self._free1 < len(blocks) - len(found):
+            self._evict()
+        step = max(1, len(blocks)) if self._rules.whole_nodes else 1
+        for at in range(len(found), len(blocks), step):
+            self._enter(self._add(blocks[at : at + step]))
+        self._use(self._held)
+        if self._back:
+            self._doubles.update(dict.fromkeys(reversed(loaded)))
+        elif self._has_l2:
+            self._write_through()
         return found
 
-    def _fetch(
-        self, pool: StorePool, wanted: Sequence[int], block_tokens: int, found: list[str]
-    ) -> None:
-        """From the store into L2: all that it has, or nothing where that is too little."""
-        if len(wanted) * block_tokens < self._threshold:
-            return
-        stored = pool.find(wanted, self._now)
-        if len(stored) * block_tokens < self._threshold:
-            return
-        for count, (block, tier) in enumerate(zip(wanted, stored, strict=False)):
-            # What this request fetched already is not given up for the rest of it.
-            kept = count if self._back else count + len(self._both)
-            if kept >= self._sizes[1] or not self._room():
-                break
-            self._host[block] = None
-            self._used[block] = self._requests
-            self._flows.moved[tier, "L2"] += 1
-            found.append(tier)
+    def _match(self, blocks: Sequence[int]) -> list[str]:
+        """The tiers of what is there; a node that the request ends in, or parts from, is split."""
+        node, found = self._root, list[str]()
+        self._held = []
+        while child := node.children.get(blocks[len(found)]) if len(found) < len(blocks) else None:
+            pairs = zip(child.blocks, blocks[len(found) :], strict=False)
+            same = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
+            if same is None:
+                same = min(len(child.blocks), len(blocks) - len(found))
+            node = self._split(child, same) if same < len(child.blocks) else child
+            self._held.append(node)
+            found += ["L1" if node.l1 else "L2"] * same
+        self._use(self._held)
+        return found
 
-    def _write_through(self, blocks: Sequence[int]) -> None:
-        """What was left in L1 often enough, from the first on: a copy needs its parent's."""
-        l1, both, at, room = self._l1, self._both, 0, True
-        while at < len(blocks):
-            end = at + 1
-            while end < len(blocks) and self._next.get(blocks[end - 1]) == blocks[end]:
-                end += 1
-            node, at = blocks[at:end], end
-            if node[-1] in both:
-                continue
-            for block in node:
-                l1[block] += 1
-            room = room and l1[node[0]] >= self._after and self._room(len(node))
-            for block in node if room else ():
-                if block not in both:
-                    both[block] = None
-                    self._copied(block)
+    def _split(self, node: _Node, at: int) -> _Node:
+        """Returns the front of a node. The rest counts as used now."""
+        front = _Node(node.blocks[:at], node.parent)
+        front.children[node.blocks[at]] = node
+        front.l1, front.l2, front.left, front.in_l1 = node.l1, node.l2, node.left, int(node.l1)
+        front.parent.children[node.blocks[0]] = front
+        node.parent, node.blocks = front, node.blocks[at:]
+        self._use((node,))
+        if self._back and node.l1 and node.l2:
+            self._doubles[front] = None
+        return front
 
-    def _copied(self, block: int) -> None:
-        self._flows.moved["L1", "L2"] += 1
-        if self._pool is not None:
-            self._pool.put(block, self._now)
+    def _use(self, nodes: Iterable[_Node]) -> None:
+        """The last of them the last."""
+        for node in nodes:
+            self._uses += 1
+            node.used = self._uses
+            self._may_go(node)
 
-    def _room(self, wanted: int = 1) -> bool:
-        """Make room for so many more in L2; False where it holds nothing that may go."""
-        both, host, parted, used = self._both, self._host, self._parted, self._used
-        while len(both) + len(host) + len(parted) + wanted > self._sizes[1]:
-            if self._back and both:
-                for block in self._oldest(both):
-                    del both[block]
-            elif host or parted:
-                held = host
-                if parted and (not host or used[next(iter(parted))] <= used[next(iter(host))]):
-                    held = parted
-                for block in self._oldest(held):
-                    del held[block]
-                    self._flows.evicted["L2"] += 1
-                    self._forget(block)
-            else:
-                return False
-        return True
+    def _may_go(self, node: _Node) -> None:
+        tier = node.leaf_of
+        if tier is not None:
+            heappush(self._leaves[tier], (node.used, node))
 
-    def _split(self, block: int) -> None:
-        """End a node at ``block``; what comes behind it counts as used now."""
-        rest = []
-        while (after := self._next.pop(block, None)) is not None:
-            rest.append((block, after))
-            block = after
-        self._next.update(rest[1:])
-        for _, after in reversed(rest):
-            if after in self._l1:
-                self._l1.move_to_end(after)
-            elif after in self._host:  # a write back that found no room drops the end of a node
-                del self._host[after]
-                self._parted[after] = None
-            elif after in self._parted:
-                self._parted.move_to_end(after)
-            else:
-                continue
-            self._used[after] = self._requests
+    def _oldest(self, tier: str) -> _Node | None:
+        """Take the least recently used of what a tier may evict; None for none."""
+        leaves = self._leaves[tier]
+        while leaves:
+            used, node = heappop(leaves)
+            if used == node.used and node.leaf_of == tier:
+                return node
+        return None
 
-    def _oldest(self, held: Iterable[int]) -> list[int]:
-        """The node that was used least recently of those there, its last block first."""
-        blocks = iter(held)
-        node = [next(blocks)]
-        for block in blocks:
-            if self._next.get(block) != node[-1]:
-                break
-            node.append(block)
+    def _add(self, blocks: Sequence[int]) -> _Node:
+        """A node behind those that the request holds."""
+        parent = self._held[-1] if self._held else self._root
+        node = parent.children[blocks[0]] = _Node(blocks, parent)
+        self._held.append(node)
         return node
 
-    def _evict(self, node: Sequence[int]) -> None:
-        """Take a node out of L1. With write_back one without a copy gets it now, or is lost."""
-        written = self._back and self._sizes[1] and node[0] not in self._both
-        room = written and self._room(len(node))
-        for block in node:
-            del self._l1[block]
-            self._flows.evicted["L1"] += 1
-            if block in self._both:
-                del self._both[block]
-                self._host[block] = None
-            elif room:
-                self._host[block] = None
-                self._copied(block)
-            else:
-                self._forget(block)
+    def _enter(self, node: _Node) -> None:
+        node.l1 = True
+        node.parent.in_l1 += 1
+        self._free1 -= len(node.blocks)
 
-    def _forget(self, block: int) -> None:
-        self._next.pop(block, None)
-        del self._used[block]
+    def _load(self, node: _Node) -> None:
+        self._enter(node)
+        self._flows.moved["L2", "L1"] += len(node.blocks)
+
+    def _fetch(self, pool: StorePool, wanted: Sequence[int], block_tokens: int) -> list[str]:
+        """From the store into L2: what has room there, or nothing where that is too little."""
+        least = max(1, ceil(self._rules.prefetch_threshold / block_tokens))
+        if len(wanted) < least or (self._held and not self._held[-1].l2):
+            return []
+        stored = pool.find(wanted, self._now)
+        if len(stored) < least:
+            return []
+        self._room(len(stored))
+        del stored[self._free2 :]
+        if len(stored) < least:
+            return []
+        for tier in stored:
+            self._flows.moved[tier, "L2"] += 1
+        return stored
+
+    def _write_through(self) -> None:
+        """Copies of what was left in L1 often enough; a copy needs its parent's."""
+        for at, node in enumerate(self._held):
+            node.left += 1
+            if node.l2 or node.left < self._after:
+                continue
+            for each in self._held[: at + 1]:
+                if not each.l2:
+                    if not self._room(len(each.blocks)):
+                        break
+                    self._copy(each)
+
+    def _copy(self, node: _Node) -> None:
+        node.l2 = True
+        self._free2 -= len(node.blocks)
+        self._flows.moved["L1", "L2"] += len(node.blocks)
+        for block in node.blocks if self._pool is not None else ():
+            self._pool.put(block, self._now)
+
+    def _room(self, wanted: int) -> bool:
+        """Make room for so many blocks in L2; False where it holds too little that may go."""
+        if self._back:
+            self._give_up_doubles(wanted)
+        while self._free2 < wanted and (node := self._oldest("L2")) is not None:
+            del node.parent.children[node.blocks[0]]
+            self._forget(node)
+            self._may_go(node.parent)
+        return self._free2 >= wanted
+
+    def _give_up_doubles(self, wanted: int) -> None:
+        """Copies that L1 holds too; of its leaves last, for these leave it next."""
+        for leaves in (False, True):
+            gone = []
+            for node in self._doubles:
+                if self._free2 >= wanted:
+                    break
+                if node.l1 and node.l2:
+                    if not leaves and not node.in_l1 and node not in self._held:
+                        continue
+                    node.l2 = False
+                    self._free2 += len(node.blocks)
+                gone.append(node)
+            for node in gone:
+                del self._doubles[node]
+
+    def _forget(self, node: _Node) -> None:
+        """What left L2 for good."""
+        node.l2 = False
+        self._free2 += len(node.blocks)
+        self._flows.evicted["L2"] += len(node.blocks)
+        self._doubles.pop(node, None)
+
+    def _evict(self) -> None:
+        """A leaf of L1. With write_back one without a copy gets it now, or is lost."""
+        node = self._oldest("L1")
+        assert node is not None  # no request is longer than L1
+        if self._back and self._has_l2 and not node.l2 and self._room(len(node.blocks)):
+            self._copy(node)
+        node.l1 = False
+        node.parent.in_l1 -= 1
+        self._free1 += len(node.blocks)
+        self._flows.evicted["L1"] += len(node.blocks)
+        if not node.l2:
+            del node.parent.children[node.blocks[0]]
+            behind = list(node.children.values())
+            for each in behind:
+                self._forget(each)
+                behind += each.children.values()
+        self._may_go(node)
+        self._may_go(node.parent)
 
 
 class Replay:
