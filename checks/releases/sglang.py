@@ -156,6 +156,8 @@ class SglangRelease(NamedTuple):
     # The decode offload manager takes its host pool from the storage backend's allocator too.
     decode_offload_allocates: bool = False
     buffer_only: bool = False  # --hicache-host-memory-mode buffer_only has a ratio of its own
+    # UnifiedRadixCache keeps L1 and L2 of every model; before, HiRadixCache that of most.
+    unified_cache: bool = False
     probes_numactl: bool = False  # a rank that numactl cannot bind goes on unbound; else it ends
     store: StoreReader = StoreReader()
 
@@ -226,6 +228,7 @@ _CHANGES = (
         segment_divisor=SegmentDivisor.TP_PP,
         pins_in_chunks=True,
         buffer_only=True,
+        unified_cache=True,
     ),
     _change("0.5.20", role_decides_row=True, raw_on_amd=frozenset({"tilelang", "aiter", "triton"})),
     _change(

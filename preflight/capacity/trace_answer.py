@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
@@ -95,21 +95,25 @@ def page_of(found: CapacityAnswer) -> int:
     return found.servers[0].page_tokens or DEFAULT_PAGE_TOKENS
 
 
-def trace_answer(
-    found: CapacityAnswer, trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
-) -> TraceAnswer:
-    """Replay ``trace``, which is read once. tell: told now and then how far it is.
+def trace_answers(
+    found: Sequence[CapacityAnswer],
+    trace: Trace,
+    asked: TraceRequest,
+    tell: Callable[[str], None],
+) -> tuple[TraceAnswer, ...]:
+    """Replay ``trace``, which is read once, on each. tell: told now and then how far it is.
 
     Raises UsageError for a line that cannot be meant.
     """
-    page = page_of(found)
+    page = page_of(found[0])
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge
-    plans = _behind_router(
-        found, [plan_of(server, found.router, asked) for server in found.servers]
-    )
-    replays = [() if isinstance(plan, Unknown) else plan.replays(block) for plan in plans]
-    every = [replay for each in replays for replay in each]
+    plans = [_behind_router(each, asked) for each in found]
+    replays = [
+        [() if isinstance(plan, Unknown) else plan.replays(block) for plan in each]
+        for each in plans
+    ]
+    every = [replay for each in replays for own in each for replay in own]
     counter = CurveCounter()
     requests, tokens, outputs = 0, 0, 0
     times: list[float] = []
@@ -128,28 +132,44 @@ def trace_answer(
             replay.take(request)
     curve = counter.curve()
     span = times[-1] - times[0] if len(times) > 1 else None
-    also = (max(1, tokens // block) for _, tokens in asked.also)
-    sizes = sorted({*_doubling(curve), *_held(found, block), *also})
-    best: list[float | None] = [None] * len(sizes)
+    always = {*_doubling(curve), *(max(1, size // block) for _, size in asked.also)}
+    sizes = [sorted({*always, *_held(each, block)}) for each in found]
+    best: dict[int, float] = {}
     if counter.uses is not None and curve.accesses:
-        best = [hits / curve.accesses for hits in optimum(counter.uses, sizes)]
-    rates = tuple(zip(sizes, best, strict=True))
-    servers = tuple(
-        plan
-        if isinstance(plan, Unknown)
-        else ServerReplay(
-            own[0].flows,
-            own[-1].flows,
-            plan.rules,
-            plan.merged,
-            (*plan.notes, *_replay_notes(plan, None if asked.routing else found.router, span)),
-        )
-        for plan, own in zip(plans, replays, strict=True)
-    )
+        drawn = sorted({size for each in sizes for size in each})
+        hits = optimum(counter.uses, drawn)
+        best = {size: each / curve.accesses for size, each in zip(drawn, hits, strict=True)}
     notes = tuple(_trace_notes(trace, page, block, requests, tokens))
-    return TraceAnswer(
-        trace, block, requests, tokens, outputs, span, curve, rates, servers, notes, asked
+    return tuple(
+        TraceAnswer(
+            trace,
+            block,
+            requests,
+            tokens,
+            outputs,
+            span,
+            curve,
+            tuple((size, best.get(size)) for size in shown),
+            tuple(_server_replays(each.router, asked, span, zip(own, ran, strict=True))),
+            notes,
+            asked,
+        )
+        for each, shown, own, ran in zip(found, sizes, plans, replays, strict=True)
     )
+
+
+def _server_replays(
+    router: Router | None,
+    asked: TraceRequest,
+    span: float | None,
+    ran: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
+) -> Iterator[ServerReplay | Unknown]:
+    for plan, own in ran:
+        if isinstance(plan, Unknown):
+            yield plan
+            continue
+        notes = *plan.notes, *_replay_notes(plan, None if asked.routing else router, span)
+        yield ServerReplay(own[0].flows, own[-1].flows, plan.rules, plan.merged, notes)
 
 
 def _doubling(curve: Curve) -> Iterator[int]:
@@ -168,7 +188,7 @@ def _held(found: CapacityAnswer, block: int) -> Iterator[int]:
                 yield max(1, tier.tokens.most // block)
 
 
-class Plan(NamedTuple):
+class ReplayPlan(NamedTuple):
     """What is replayed of one server. sizes: the least that its tiers hold, and the most."""
 
     sizes: tuple[TierSizes, ...]
@@ -181,11 +201,12 @@ class Plan(NamedTuple):
         return tuple(Replay(one, self.rules, block, self.page_tokens) for one in self.sizes)
 
 
-def _behind_router(found: CapacityAnswer, plans: list[Plan | Unknown]) -> list[Plan | Unknown]:
+def _behind_router(found: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
     """Servers that are alike, behind one router, answer one stream of requests: the first is all.
 
     Those that differ are each replayed with all of it.
     """
+    plans = [plan_of(server, found.router, asked) for server in found.servers]
     if found.router is None:
         return plans
     first: dict[tuple[object, ...], int] = {}
@@ -196,7 +217,7 @@ def _behind_router(found: CapacityAnswer, plans: list[Plan | Unknown]) -> list[P
         leader = first.setdefault(alike, at)
         if leader != at:
             one = plans[leader]
-            assert isinstance(one, Plan)
+            assert isinstance(one, ReplayPlan)
             caches = one.rules.caches + plan.rules.caches
             plans[leader] = one._replace(rules=one.rules._replace(caches=caches))
             plans[at] = Unknown(
@@ -206,7 +227,9 @@ def _behind_router(found: CapacityAnswer, plans: list[Plan | Unknown]) -> list[P
     return plans
 
 
-def plan_of(server: ServerCapacity, router: Router | None, asked: TraceRequest) -> Plan | Unknown:
+def plan_of(
+    server: ServerCapacity, router: Router | None, asked: TraceRequest
+) -> ReplayPlan | Unknown:
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")
@@ -242,16 +265,23 @@ def plan_of(server: ServerCapacity, router: Router | None, asked: TraceRequest) 
         routing = Routing(asked.routing)
     else:
         routing = router.routing if router else Routing()
-    rules = Rules(deployment.write_policy, deployment.groups, routing, _threshold(server), store)
+    rules = Rules(
+        deployment.write_policy,
+        deployment.groups,
+        routing,
+        _threshold(server),
+        store,
+        unified=deployment.given.release.unified_cache,
+    )
     least, most = (
         TierSizes(gpu_tokens, *(part and part[end] for part in (host, pool, disk)))
         for end, gpu_tokens in enumerate(gpu or (0, 0))
     )
     each = (least,) if least == most else (least, most)
-    return Plan(each, rules, page, merged, tuple(notes))
+    return ReplayPlan(each, rules, page, merged, tuple(notes))
 
 
-def _replay_notes(plan: Plan, router: Router | None, span: float | None) -> Iterator[str]:
+def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:
     """What the answer rests on, and what is left out of it."""
     rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:

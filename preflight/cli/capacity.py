@@ -164,7 +164,7 @@ def capacity(
     replayed = None
     if trace is not None or kind is not None:
         from preflight.base.progress import Progress
-        from preflight.capacity.trace_answer import TraceRequest, page_of, trace_answer
+        from preflight.capacity.trace_answer import TraceRequest, page_of, trace_answers
         from preflight.traces.formats import open_trace
         from preflight.traces.generate import profile_trace
 
@@ -174,7 +174,7 @@ def capacity(
             opened = profile_trace(kind, page_of(found), KIND_REQUESTS, 0)
         else:
             opened = open_trace(str(trace), page_of(found), trace_block_tokens)
-        replayed = trace_answer(found, opened, told, progress.show)
+        (replayed,) = trace_answers([found], opened, told, progress.show)
         progress.clear()
         if html is not None or svg is not None:
             from preflight.pictures.hit_curve import save_pictures

@@ -19,8 +19,7 @@ from preflight.capacity.answer import (
     compute_capacity,
 )
 from preflight.capacity.deployment import Bounds, Tier
-from preflight.capacity.trace_answer import TraceAnswer, TraceRequest, page_of, trace_answer
-from preflight.capacity.trace_report import tier_sizes
+from preflight.capacity.trace_answer import TraceAnswer, TraceRequest, page_of, trace_answers
 from preflight.fit.fit_launch import Fitted
 from preflight.traces.formats import open_trace
 
@@ -31,7 +30,10 @@ _MORE_GIB = 16
 
 
 class Tried(NamedTuple):
-    """Sizes that fit. rates: hits of each server, least and most, as a part of all accesses."""
+    """Sizes that fit. rates: hits of each server, least and most, as a part of all accesses.
+
+    Servers that are alike behind the launch's router answer one stream of requests: one rate.
+    """
 
     about: str
     sizes: str
@@ -80,25 +82,17 @@ def fitted_for_hits(
         assert refused is not None
         return refused, None
     also = tuple(_as_it_is(*found[0]))
-    answer = _replayed([capacity for _, capacity in found], name, tell, also)
-    rates = _rates(answer)
-    tried = []
-    for (one, capacity), (_, part) in zip(found, TRIED, strict=False):
-        own = tuple(rates[: len(capacity.servers)])
-        del rates[: len(capacity.servers)]
-        tried.append(Tried(f"{part:.0%} to L2", one.answer.values.text, own))
+    answers = _replayed([capacity for _, capacity in found], name, tell, also)
+    tried = [
+        Tried(f"{part:.0%} to L2", one.answer.values.text, _rates(answer))
+        for (one, _), (_, part), answer in zip(found, TRIED, answers, strict=False)
+    ]
     best = max(range(len(tried)), key=lambda at: tried[at].least)
-    chosen, capacity = found[best]
-    before = sum(len(each.servers) for _, each in found[:best])
-    replays = answer.servers[before : before + len(capacity.servers)]
-    shown = {max(1, size) for _, size in tier_sizes(capacity, answer)}
-    rest = {max(1, size) for _, each in found for _, size in tier_sizes(each, answer)} - shown
-    drawn = answer._replace(
-        servers=replays, best=tuple(each for each in answer.best if each[0] not in rest)
-    )
+    (chosen, capacity), drawn = found[best], answers[best]
     more = () if name == "-" else _next_gib(chosen, capacity, name, tell)
     order = sorted(tried, key=lambda one: -one.least)
-    hits = Hits(name, answer.curve.ceiling, tuple(order), more, answer.notes, capacity, drawn)
+    notes = (*drawn.notes, *_left_out(capacity, drawn))
+    hits = Hits(name, drawn.curve.ceiling, tuple(order), more, notes, capacity, drawn)
     return chosen, hits
 
 
@@ -126,48 +120,49 @@ def _capacity(one: Fitted) -> CapacityAnswer:
 
 
 def _replayed(
-    answers: list[CapacityAnswer],
+    found: list[CapacityAnswer],
     name: str,
     tell: Callable[[str], None],
     also: tuple[tuple[str, int], ...] = (),
-) -> TraceAnswer:
-    servers = tuple(server for each in answers for server in each.servers)
-    every = CapacityAnswer(servers, None, None, ())
-    router = answers[0].router
-    asked = TraceRequest(router.routing.how if router else None, also=also)
-    return trace_answer(every, open_trace(name, page_of(every)), asked, tell)
+) -> tuple[TraceAnswer, ...]:
+    return trace_answers(found, open_trace(name, page_of(found[0])), TraceRequest(also=also), tell)
 
 
-def _rates(answer: TraceAnswer) -> list[tuple[float, float]]:
-    found = []
-    for each in answer.servers:
-        if isinstance(each, Unknown):
-            raise UsageError(f"--goal hits: {each.reason}")
-        found.append((1 - each.least.missed, 1 - each.most.missed))
-    return found
+def _rates(answer: TraceAnswer) -> tuple[tuple[float, float], ...]:
+    """Of the servers that are replayed. Raises UsageError where none is."""
+    replays = [each for each in answer.servers if not isinstance(each, Unknown)]
+    if not replays:
+        reasons = [each.reason for each in answer.servers if isinstance(each, Unknown)]
+        raise UsageError(f"--goal hits: {reasons[0]}")
+    return tuple((1 - each.least.missed, 1 - each.most.missed) for each in replays)
+
+
+def _left_out(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
+    for server, replay in zip(capacity.servers, answer.servers, strict=True):
+        if isinstance(replay, Unknown):
+            yield f"{server.subject}: not replayed: {replay.reason}"
 
 
 def _next_gib(
     one: Fitted, capacity: CapacityAnswer, name: str, tell: Callable[[str], None]
 ) -> tuple[tuple[str, int], ...]:
     """What more of each size would save, were there room for it."""
+    shares = [share for share in one.answer.shares if share.tokens is not None]
     grown = [
-        (share.size, tuple(_grown(each, share.size, share.tokens) for each in capacity.servers))
-        for share in one.answer.shares
-        if share.tokens is not None
+        capacity._replace(
+            servers=tuple(_grown(each, share.size, share.tokens or 0) for each in capacity.servers)
+        )
+        for share in shares
     ]
-    answers = [capacity, *(capacity._replace(servers=servers) for _, servers in grown)]
-    answer = _replayed(answers, name, tell)
-    saved = [
-        0 if isinstance(each, Unknown) else sum(each.least.saved.values())
-        for each in answer.servers
-    ]
-    count = len(capacity.servers)
-    base = sum(saved[:count])
+    base, *more = (_saved(answer) for answer in _replayed([capacity, *grown], name, tell))
     return tuple(
-        (size, (sum(saved[at * count : (at + 1) * count]) - base) // _MORE_GIB)
-        for at, (size, _) in enumerate(grown, 1)
+        (share.size, (saved - base) // _MORE_GIB) for share, saved in zip(shares, more, strict=True)
     )
+
+
+def _saved(answer: TraceAnswer) -> int:
+    replays = (each for each in answer.servers if not isinstance(each, Unknown))
+    return sum(sum(each.least.saved.values()) for each in replays)
 
 
 def _grown(server: ServerCapacity, size: str, tokens: int) -> ServerCapacity:

@@ -7,7 +7,7 @@ used keep, and the best that could be. A letter is a tier of the launch, by its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import log2
+from math import hypot, log2
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
@@ -33,6 +33,7 @@ Paint = Callable[[str, str], str]
 # "100 % |"
 _AXIS = 7
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 270, 46, 16, 12, 40
+_MARK = 7  # the radius of a tier's mark
 
 
 class _Mark(NamedTuple):
@@ -186,11 +187,15 @@ def plot_figure(found: CapacityAnswer, answer: TraceAnswer, **attributes: str) -
     if best:
         shapes.append(line(best, "t2"))
     shapes.append(line([(at / 120, plot.rate(at / 120)) for at in range(121)], "t1 whole"))
+    places: list[tuple[float, float]] = []
     for number, mark in enumerate(plot.marks):
         kind = f"mark t{number % 4}"
         said = element("title", f"as large as {mark.name}: {percent(mark.rate)}")
         place = x(mark.across), y(mark.rate)
-        circle = element("circle", said, cx=place[0], cy=place[1], r=7, class_=kind)
+        while any(hypot(place[0] - a, place[1] - b) < 2 * _MARK for a, b in places):
+            place = place[0], place[1] - 2 * _MARK - 1  # above the one that stands there
+        places.append(place)
+        circle = element("circle", said, cx=place[0], cy=place[1], r=_MARK, class_=kind)
         shapes += [circle, text(mark.letter, place[0], place[1] + 3.5, "letter", "middle")]
     marks = "; ".join(f"as large as {mark.name} {percent(mark.rate)}" for mark in plot.marks)
     label = f"Hits of one cache by its size: ceiling {percent(answer.curve.ceiling)}; {marks}"

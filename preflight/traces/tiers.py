@@ -1,18 +1,20 @@
 """A trace through the tiers of a launch, request by request, as SGLang and Mooncake move blocks.
 
 What is modelled, and where it was read (SGLang 0.5.23, ``unified_tree_core.py``,
-``unified_radix_cache.py``, ``cache_controller.py``; Mooncake ``master_service.cpp``):
+``unified_radix_cache.py``, ``scheduler.py``; 0.5.18, ``hiradix_cache.py``; Mooncake
+``master_service.cpp``):
 
 - a request takes its longest prefix from L1, goes on in L2, then in the store: a query of the
-  store begins where L2 ends, and fewer tokens than the threshold are not fetched;
-- L1 evicts the least recently used leaf of its tree, as a whole: a node is what one request added,
-  until another one ends or parts within it, which splits it, and counts as a use of both parts. A
-  block with a copy in L2 lives on there alone; one without is lost, or written then
-  (``write_back``);
-- L2 gets a block when a request has left it in L1 (``write_through``) or has left it there twice
+  store begins where L2 ends, if L2 has a copy of the prefix; fewer tokens than the threshold are
+  not fetched;
+- L1 and L2 are one tree. A node is what one request added, until another one ends or parts within
+  it, which splits it, and counts as a use of the rest. L1 evicts the least recently used leaf, as a
+  whole: with a copy in L2 it lives on there alone; without, it is lost, or written then
+  (``write_back``). L2 evicts the least recently used leaf that it alone holds;
+- L2 gets a node when a request has left it in L1 (``write_through``) or has left it there twice
   (``write_through_selective``). What L1 holds too is not evicted from L2, so L2 may be full: then
-  the block waits for the next request that has it. With ``write_back`` copies that L1 holds too go
-  first;
+  the node waits for the next request that has it. With ``write_back`` copies that L1 holds too go
+  first, those of its leaves last;
 - the store gets what L2 gets, once. Above the watermark it evicts a part of all its objects, by the
   end of their leases: one that is asked for is leased, and stays so long; one that was only written
   has no lease, so it goes at once where all others are leased;
@@ -82,7 +84,11 @@ ROUTINGS = ("round-robin", "cache-aware", "sticky", "random")
 
 
 class Rules(NamedTuple):
-    """How blocks move. whole_nodes: L1 and L2 evict nodes of the tree, not single blocks."""
+    """How blocks move. whole_nodes: L1 and L2 evict nodes of the tree, not single blocks.
+
+    unified: SGLang's UnifiedRadixCache. HiRadixCache before it makes room in L2 for a whole copy,
+    whatever is free, and does not give up copies that L1 holds too.
+    """
 
     write_policy: str = "write_through"
     caches: int = 1
@@ -90,6 +96,7 @@ class Rules(NamedTuple):
     prefetch_threshold: int = PREFETCH_THRESHOLD_TOKENS
     store: StoreRules = StoreRules()
     whole_nodes: bool = True
+    unified: bool = True
 
 
 @dataclass
@@ -272,21 +279,26 @@ class _Cache:
 
     def _match(self, blocks: Sequence[int]) -> list[str]:
         """The tiers of what is there; a node that the request ends in, or parts from, is split."""
-        node, found = self._root, list[str]()
+        node, found, rest = self._root, list[str](), blocks
         self._held = []
-        while child := node.children.get(blocks[len(found)]) if len(found) < len(blocks) else None:
-            pairs = zip(child.blocks, blocks[len(found) :], strict=False)
-            same = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
-            if same is None:
-                same = min(len(child.blocks), len(blocks) - len(found))
-            node = self._split(child, same) if same < len(child.blocks) else child
+        while rest and rest[0] in node.children:
+            node = node.children[rest[0]]
+            apart = (
+                at
+                for at, pair in enumerate(zip(node.blocks, rest, strict=False))
+                if pair[0] != pair[1]
+            )
+            same = next(apart, min(len(node.blocks), len(rest)))
+            if same < len(node.blocks):
+                node = self._split(node, same)
             self._held.append(node)
             found += ["L1" if node.l1 else "L2"] * same
+            rest = rest[same:]
         self._use(self._held)
         return found
 
     def _split(self, node: _Node, at: int) -> _Node:
-        """Returns the front of a node. The rest counts as used now."""
+        """Return the front of a node; the rest counts as used now."""
         front = _Node(node.blocks[:at], node.parent)
         front.children[node.blocks[at]] = node
         front.l1, front.l2, front.left, front.in_l1 = node.l1, node.l2, node.left, int(node.l1)
@@ -371,9 +383,12 @@ class _Cache:
 
     def _room(self, wanted: int) -> bool:
         """Make room for so many blocks in L2; False where it holds too little that may go."""
-        if self._back:
+        if self._free2 >= wanted:
+            return True
+        enough = wanted if self._rules.unified else wanted + self._free2
+        if self._rules.unified and self._back:
             self._give_up_doubles(wanted)
-        while self._free2 < wanted and (node := self._oldest("L2")) is not None:
+        while self._free2 < enough and (node := self._oldest("L2")) is not None:
             del node.parent.children[node.blocks[0]]
             self._forget(node)
             self._may_go(node.parent)

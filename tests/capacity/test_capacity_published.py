@@ -15,7 +15,7 @@ import pytest
 from checks.base.units import GIB
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
-from preflight.capacity.trace_answer import Plan, TraceRequest, plan_of, rounds_of
+from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of, rounds_of
 from preflight.capacity.workload import Workload, WorkloadOptions
 from preflight.traces.generate import rounds_trace
 from tests.builders.capacity_launches import answer_to, server_of, tokens_of
@@ -207,7 +207,7 @@ def test_the_rounds_come_out_of_a_trace_of_the_same_requests(
     assert isinstance(workload, Workload)
     page = server.page_tokens or 0
     plan = plan_of(server, None, TraceRequest())
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, ReplayPlan)
     requests = list(rounds_trace(rounds_of(workload), page, 7).requests)
     replays = plan.replays(page)
     for each in server.capacity.rounds:

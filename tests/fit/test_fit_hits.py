@@ -63,6 +63,34 @@ def test_the_share_with_the_most_hits_is_chosen(
     assert "knee: one cache of" in page
 
 
+@pytest.mark.slow
+def test_requests_are_spread_as_the_launchs_router_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two servers that are alike answer one stream, once; with more of a prompt than a part of it
+    known a request goes where it was before: half of each prompt is its own here."""
+    monkeypatch.chdir(tmp_path)
+    prompts = [[*range(4), *(100 * number + at for at in range(4))] for number in range(1, 40)]
+    lines = [{"input_length": 4096, "hash_ids": prompt} for prompt in prompts * 2]
+    (tmp_path / "t.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    # Nothing is fetched from the store, which both share.
+    own = """--hicache-storage-backend-extra-config '{"prefetch_threshold": 99999}'"""
+    server = f"{SCRIPT.rstrip()} {own}"
+    second = server.replace("launch_server", "launch_server --port 30001")
+    found = []
+    for threshold in ("0.2", "0.8"):
+        router = "python3 -m sglang_router.launch_router --policy cache_aware --cache-threshold"
+        (tmp_path / "run.sh").write_text(f"{router} {threshold} &\n{server} &\n{second}")
+        words = ["--memory", "60gb", "--gpus", "2xH800", "--json", "--keep", "1gb"]
+        run(["fit", *words, "--goal", "hits", "--trace", "t.jsonl", "run.sh"])
+        out = json.loads(capsys.readouterr().out)
+        assert all(len(one["servers"]) == 1 for one in out["hits"]["tried"])
+        assert any("the router spreads requests over it" in note for note in out["hits"]["notes"])
+        found.append(out["hits"]["tried"][0]["servers"][0]["least"])
+    # 0.2: all go to one cache after the first; 0.8: the first of each prompt to either.
+    assert found[0] > found[1]
+
+
 def test_pictures_are_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", "--svg", "o.svg", "run.sh"]) == 64
     assert "give --goal hits --trace FILE" in capsys.readouterr().err
