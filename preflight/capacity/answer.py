@@ -33,7 +33,7 @@ from preflight.capacity.store_tiers import (
     pool_tier,
     segments,
 )
-from preflight.capacity.workload import Workload, WorkloadOptions, workload_of
+from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions, workload_of
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.processes.processes import Kind, LaunchOptions, LaunchProcess
@@ -74,7 +74,7 @@ class CapacityAnswer(NamedTuple):
     """
 
     servers: tuple[ServerCapacity, ...]
-    workload: Workload | Unknown | None
+    workload: MultiTurnWorkload | Unknown | None
     conversation_tokens: int | None
     notes: tuple[str, ...]
     router: Router | None = None
@@ -83,7 +83,7 @@ class CapacityAnswer(NamedTuple):
     processes: tuple[LaunchProcess, ...] = ()
 
 
-class _Store(NamedTuple):
+class _StoreSetup(NamedTuple):
     pool: tuple[Segments, ...] | Unknown
     eviction: Eviction | Unknown
     folders: Mapping[str, Folder | Unknown]
@@ -136,7 +136,7 @@ def _store(
     options: LaunchOptions,
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
-) -> _Store:
+) -> _StoreSetup:
     _, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
     hosts = cluster_hosts(inputs, asked.cluster)
     counts = {process.name: hosts for process in inputs.processes}
@@ -145,7 +145,7 @@ def _store(
         for process in inputs.processes
         if process.kind is Kind.MASTER
     )
-    return _Store(
+    return _StoreSetup(
         segments(inputs, asked.cluster),
         eviction(inputs.processes, str(mooncake.value), asked.watermark),
         folders,
@@ -157,8 +157,8 @@ def _store(
 def _server(
     deployment: Deployment,
     inputs: LaunchInputs,
-    store: _Store,
-    workload: Workload | Unknown | None,
+    store: _StoreSetup,
+    workload: MultiTurnWorkload | Unknown | None,
     asked: CapacityRequest,
 ) -> ServerCapacity:
     request = deployment.request
@@ -174,7 +174,7 @@ def _server(
     length = _conversation(workload, asked, page or 1)
     shown = tuple(_counted(tier, length) for tier in tiers.shown)
     found: tuple[Round, ...] = ()
-    if isinstance(workload, Workload) and page is not None and deployment.reuses:
+    if isinstance(workload, MultiTurnWorkload) and page is not None and deployment.reuses:
         found = rounds(workload, page, tier_models(deployment, tiers))
     capacity = Capacity(
         shown,
@@ -188,10 +188,10 @@ def _server(
 
 
 def _conversation(
-    workload: Workload | Unknown | None, asked: CapacityRequest, page: int
+    workload: MultiTurnWorkload | Unknown | None, asked: CapacityRequest, page: int
 ) -> int | None:
     """The tokens that one client keeps at the end; of one request where no workload is given."""
-    if isinstance(workload, Workload):
+    if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
     length = asked.wanted.request_length
     if length is None or length < 1:
@@ -208,7 +208,7 @@ def _counted(tier: Tier, length: int | None) -> Tier:
 
 
 def _server_notes(
-    deployment: Deployment, tiers: Tiers, workload: Workload | Unknown | None
+    deployment: Deployment, tiers: Tiers, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
     server = deployment.server
     for tier in tiers.shown:
@@ -217,7 +217,7 @@ def _server_notes(
     if isinstance(workload, Unknown):
         yield f"the benchmark of the launch is not known: {workload.reason}"
     yield from _cache_notes(deployment, tiers)
-    if not isinstance(workload, Workload):
+    if not isinstance(workload, MultiTurnWorkload):
         return
     if not deployment.reuses:
         why = "a decode server" if server.mode == "decode" else "--disable-radix-cache"

@@ -11,7 +11,7 @@ from preflight.base.program_version import program_version
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.curve import Paint, curve_text, whole_percent
 from preflight.capacity.deployment import Bounds, Keys, Round, Tier
-from preflight.capacity.workload import Workload
+from preflight.capacity.workload import MultiTurnWorkload
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, fitted
 
@@ -36,7 +36,7 @@ def _server(
     yield _tiers(capacity.tiers, width)
     formulas = [f"{tier.name}: {tier.formula}" for tier in capacity.tiers if tier.formula]
     yield "\n".join(filled(line, width) for line in (*formulas, *_keys(capacity.keys)))
-    if isinstance(found.workload, Workload) and capacity.rounds:
+    if isinstance(found.workload, MultiTurnWorkload) and capacity.rounds:
         yield filled(_workload(found.workload), width)
         yield _rounds_table(capacity.rounds, width)
         yield curve_text(capacity.rounds, paint, width, ascii_only)
@@ -90,7 +90,7 @@ def _rounds_table(rounds: Sequence[Round], width: int) -> str:
     return fitted(rows, [*heads, "evicting"], width, right=range(len(heads)))
 
 
-def _workload(workload: Workload) -> str:
+def _workload(workload: MultiTurnWorkload) -> str:
     length = f"{workload.first_tokens:,}"
     if workload.next_tokens != workload.first_tokens:
         length = f"{length}, then {workload.next_tokens:,}"
@@ -101,10 +101,12 @@ def _workload(workload: Workload) -> str:
     )
 
 
-def summarize_rounds(server: ServerCapacity, workload: Workload | Unknown | None) -> Iterator[str]:
+def summarize_rounds(
+    server: ServerCapacity, workload: MultiTurnWorkload | Unknown | None
+) -> Iterator[str]:
     """One sentence for each tier, and one for what is lost first."""
     rounds = server.capacity.rounds
-    if not rounds or not isinstance(workload, Workload):
+    if not rounds or not isinstance(workload, MultiTurnWorkload):
         return
     known = [tier for tier in server.capacity.tiers if isinstance(tier.tokens, Bounds)]
     for tier in known:

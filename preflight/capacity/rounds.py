@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Deployment, Round, Tier
-from preflight.capacity.workload import Workload
+from preflight.capacity.workload import MultiTurnWorkload
 
 
 class TierModel(NamedTuple):
@@ -48,17 +48,21 @@ class Turn(NamedTuple):
     after: int
 
 
-def rounds(workload: Workload, page_tokens: int, tiers: Sequence[TierModel]) -> tuple[Round, ...]:
+def rounds(
+    workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
+) -> tuple[Round, ...]:
     """Every round of ``workload``; ``tiers``: nearest to the GPU first."""
     return tuple(_rounds(workload, page_tokens, tiers))
 
 
-def cached_tokens(workload: Workload, rounds_: int, page_tokens: int) -> int:
+def cached_tokens(workload: MultiTurnWorkload, rounds_: int, page_tokens: int) -> int:
     """What one client leaves in the cache: whole pages, and not the last token of an answer."""
     return max(0, workload.context_tokens(rounds_) - 1) // page_tokens * page_tokens
 
 
-def _rounds(workload: Workload, page_tokens: int, tiers: Sequence[TierModel]) -> Iterator[Round]:
+def _rounds(
+    workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
+) -> Iterator[Round]:
     for number in range(1, workload.rounds + 1):
         turn = Turn(
             workload.clients,

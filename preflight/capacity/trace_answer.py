@@ -9,7 +9,7 @@ from typing import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Router, Tier
-from preflight.capacity.workload import Workload
+from preflight.capacity.workload import MultiTurnWorkload
 from preflight.traces.curve import Curve, CurveCounter, optimum
 from preflight.traces.describe import TOLD_EVERY
 from preflight.traces.formats import Trace
@@ -79,7 +79,7 @@ class TraceAnswer(NamedTuple):
     asked: TraceRequest
 
 
-def rounds_of(workload: Workload) -> Rounds:
+def rounds_of(workload: MultiTurnWorkload) -> Rounds:
     """The same as requests to be made."""
     return Rounds(
         workload.clients,

@@ -20,7 +20,7 @@ MOST = {"clients": 1_000_000, "rounds": 1_000, "length": 100_000_000}
 _MOST_TOKENS = 10**15
 
 
-class Workload(NamedTuple):
+class MultiTurnWorkload(NamedTuple):
     """Clients that each hold one conversation.
 
     first_tokens: of the first question. next_tokens: of each later one. output_tokens: of each
@@ -79,12 +79,12 @@ _OTHERS = tuple(
 
 def workload_of(
     wanted: WorkloadOptions, processes: Sequence[LaunchProcess]
-) -> Workload | Unknown | None:
+) -> MultiTurnWorkload | Unknown | None:
     """The workload that is asked about; None for none. Raises UsageError.
 
     Numbers go over a command line, that over the benchmark that the launch itself starts.
     """
-    found: Workload | Unknown | None = None
+    found: MultiTurnWorkload | Unknown | None = None
     if wanted.command is not None:
         found = read_command(wanted.command)
     else:
@@ -94,7 +94,7 @@ def workload_of(
     numbers = wanted._replace(command=None)
     if all(value is None for value in numbers):
         return found
-    if isinstance(found, Workload):
+    if isinstance(found, MultiTurnWorkload):
         return _over(found, numbers)
     if numbers.clients is None or numbers.rounds is None or numbers.request_length is None:
         if isinstance(found, Unknown):
@@ -106,7 +106,7 @@ def workload_of(
             "--workload with the benchmark's command line: one of the three is missing"
         )
     return _checked(
-        Workload(
+        MultiTurnWorkload(
             numbers.clients,
             numbers.rounds,
             numbers.request_length,
@@ -118,7 +118,7 @@ def workload_of(
     )
 
 
-def _over(found: Workload, numbers: WorkloadOptions) -> Workload:
+def _over(found: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
     given = {
         "clients": numbers.clients,
         "rounds": numbers.rounds,
@@ -130,7 +130,7 @@ def _over(found: Workload, numbers: WorkloadOptions) -> Workload:
     return _checked(found._replace(**told))
 
 
-def read_command(text: str) -> Workload:
+def read_command(text: str) -> MultiTurnWorkload:
     """``python3 bench_multiturn.py --num-clients 80 ...``, or its options alone."""
     try:
         words = shlex.split(text, comments=True)
@@ -146,7 +146,7 @@ def read_command(text: str) -> Workload:
     return _workload(_options(words[start:], "--workload"), "--workload")
 
 
-def _of_process(process: LaunchProcess) -> Workload | Unknown:
+def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
     before = ""
     for word in process.arguments:
         flags = before, word.text.partition("=")[0]
@@ -187,7 +187,7 @@ def _options(words: Sequence[str], where: str) -> dict[str, str]:
     return found
 
 
-def _workload(options: Mapping[str, str], where: str) -> Workload:
+def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
     def number(name: str) -> int:
         text = options[name]
         try:
@@ -205,7 +205,7 @@ def _workload(options: Mapping[str, str], where: str) -> Workload:
         uniform = False
     varies = least > 0 and most > 0 and least != most
     return _checked(
-        Workload(
+        MultiTurnWorkload(
             number("num_clients"),
             rounds,
             request,
@@ -219,7 +219,7 @@ def _workload(options: Mapping[str, str], where: str) -> Workload:
     )
 
 
-def _checked(workload: Workload) -> Workload:
+def _checked(workload: MultiTurnWorkload) -> MultiTurnWorkload:
     bounds = (
         ("clients", workload.clients, 1, MOST["clients"]),
         ("rounds", workload.rounds, 1, MOST["rounds"]),

@@ -71,7 +71,7 @@ class Devices(NamedTuple):
     model: Table
 
 
-class Description(NamedTuple):
+class DescribedHost(NamedTuple):
     """What there is to know of the host; None for what is not described."""
 
     memory_bytes: int
@@ -110,7 +110,7 @@ def described_host(
             f"{format_bytes(_MEMORY_MOST)}, all of the host's"
         )
     number = 1 if nodes is None else nodes
-    described = Description(memory_bytes, _devices("gpus", gpus), _devices("nics", nics), number)
+    described = DescribedHost(memory_bytes, _devices("gpus", gpus), _devices("nics", nics), number)
     root = DescribedRoot(*described_tree(described), _FOLDERS)
     return Host(RecordingRoot(root), NAME, os.environ, None), _assumptions(described, nodes is None)
 
@@ -162,7 +162,7 @@ def gpu_bytes(gpus: str) -> int | None:
     return None if found is None else found.model["memory_mib"] * MIB
 
 
-def _assumptions(described: Description, one_node: bool) -> tuple[str, ...]:
+def _assumptions(described: DescribedHost, one_node: bool) -> tuple[str, ...]:
     total, available = (size * described.nodes for size in described.usable)
     assumed = [
         f"of {format_bytes(described.memory_bytes)} the kernel's page tables take a "
@@ -214,7 +214,7 @@ class Tree(NamedTuple):
 
 
 def described_tree(
-    described: Description,
+    described: DescribedHost,
 ) -> tuple[dict[str, bytes], dict[str, str], dict[str, int]]:
     """Return the host's files, links and modes, as a ``TreeRoot`` has them."""
     tree = Tree({}, {}, dict(_table()["calls"]["host"]))
@@ -232,7 +232,7 @@ def _listed(count: int) -> str:
     return f"0-{count - 1}" if count > 1 else "0"
 
 
-def _add_host(tree: Tree, described: Description) -> None:
+def _add_host(tree: Tree, described: DescribedHost) -> None:
     nodes, (total, free) = described.nodes, described.usable
     # Idle: all that is free lies in blocks of the largest order, 4 MiB.
     counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
@@ -264,7 +264,7 @@ def _add_host(tree: Tree, described: Description) -> None:
     tree.calls.update(calls)
 
 
-def _add_nodes(tree: Tree, described: Description) -> None:
+def _add_nodes(tree: Tree, described: DescribedHost) -> None:
     nodes, (total, free) = described.nodes, described.usable
     folders = ["/sys/kernel/mm"]
     for node in range(nodes):

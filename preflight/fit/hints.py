@@ -18,10 +18,10 @@ from preflight.fit.judged_values import (
     HostState,
     Judgement,
     LaunchState,
-    Share,
+    NextGib,
     facts_with_pools,
 )
-from preflight.fit.launch_values import Values
+from preflight.fit.launch_values import SizeValues
 from preflight.fit.planned_root import released_root
 from preflight.fit.solver import largest_sizes
 from preflight.judging.launch_checks import GATE
@@ -100,7 +100,7 @@ def _taken(answer: FitAnswer) -> dict[int, int]:
     return pages
 
 
-def _more(found: Values, answer: FitAnswer) -> bool:
+def _more(found: SizeValues, answer: FitAnswer) -> bool:
     """At least one step of either size more, and none less."""
     if answer.fits is None:
         return True
@@ -111,12 +111,12 @@ def _more(found: Values, answer: FitAnswer) -> bool:
     return all(new >= old for new, old in pairs) and any(new > old for new, old in pairs)
 
 
-def shares(found: Judgement, goal: Goal, models: Models) -> tuple[Share, ...]:
+def shares(found: Judgement, goal: Goal, models: Models) -> tuple[NextGib, ...]:
     """Of the sizes that ``goal`` is about."""
     return tuple(_shares(found, goal, models))
 
 
-def _shares(found: Judgement, goal: Goal, models: Models) -> Iterator[Share]:
+def _shares(found: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
     shown = found.sizing.shown
     if shown is None:
         return
@@ -134,7 +134,7 @@ def _shares(found: Judgement, goal: Goal, models: Models) -> Iterator[Share]:
 
 def _share(
     size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
-) -> Share:
+) -> NextGib:
     own = [a for a in mapped if a.what == what]
     own = [a for a in own if a.backing is not Backing.ARENA] or [
         a for a in mapped if a.what == MemoryKind.ARENA
@@ -142,7 +142,7 @@ def _share(
     pages = [a.page_size_bytes for a in own if a.on_huge_pages]
     host_bytes = times * GIB
     page = max(pages, default=0)
-    return Share(size, host_bytes, host_bytes // page if page else 0, page, tokens)
+    return NextGib(size, host_bytes, host_bytes // page if page else 0, page, tokens)
 
 
 def _tokens(found: Judgement, models: Models, *, of_one_rank: bool) -> int | None:

@@ -24,7 +24,7 @@ from checks.memory.facts import MemoryFacts
 from checks.memory.judge import regular_bytes
 from checks.run.facts import READERS, Facts
 from checks.run.runner import judge
-from preflight.fit.launch_values import Knobs, Values, with_values
+from preflight.fit.launch_values import Knobs, SizeValues, with_values
 from preflight.fit.planned_root import planned_root
 from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.judging.launch_checks import launch_findings
@@ -128,7 +128,7 @@ class LaunchState(NamedTuple):
 class Judgement(NamedTuple):
     """What ``check`` would say. pools: the plan's. planned: the host with them."""
 
-    values: Values
+    values: SizeValues
     sizing: LaunchSizing
     needs: LaunchNeeds
     pools: tuple[PoolTarget, ...]
@@ -160,7 +160,7 @@ class Bound(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-class Share(NamedTuple):
+class NextGib(NamedTuple):
     """What 1 GiB more of one size costs and buys, were there room for it.
 
     host_bytes: memory of this host. pages: of ``page_bytes``. tokens: None where the model's
@@ -185,14 +185,14 @@ class FitAnswer(NamedTuple):
 
     goal: Goal
     sizes: Knobs
-    values: Values
+    values: SizeValues
     fits: Judgement | None
     least: Judgement
     blocking: tuple[Finding, ...]
     unknown: tuple[Finding, ...]
     bounds: tuple[Bound, ...] = ()
     beside: tuple[Finding, ...] = ()
-    shares: tuple[Share, ...] = ()
+    shares: tuple[NextGib, ...] = ()
     gates: frozenset[str] = frozenset()
     reason: str = ""
 
@@ -200,7 +200,7 @@ class FitAnswer(NamedTuple):
 def judged_values(
     state: LaunchState,
     host: HostState,
-    values: Values,
+    values: SizeValues,
     ids: Iterable[str] | None = None,
 ) -> Judgement:
     """Judge ``values``; ``ids``: of the host's checks these alone (those of the launch always).
@@ -243,7 +243,7 @@ def judged_values(
 
 
 def sized_values(
-    state: LaunchState, host: HostState, values: Values
+    state: LaunchState, host: HostState, values: SizeValues
 ) -> tuple[WrittenLaunch, LaunchSizing]:
     """Return the launch with ``values``, sized on the host as it is now."""
     launch = with_values(state.launch, state.sizes, values)

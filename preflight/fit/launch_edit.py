@@ -18,7 +18,7 @@ from preflight.fit.launch_values import (
     KEY,
     Knobs,
     Place,
-    Values,
+    SizeValues,
     changes,
     json_with,
     with_text,
@@ -225,7 +225,7 @@ class Edited(NamedTuple):
     reading: Reading
 
 
-def edited(source: LaunchTexts, sizes: Knobs, values: Values) -> Edited:
+def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
     """Return the files of ``source`` with ``values``, as far as they can be edited for certain."""
     texts = dict(source.texts)
     reading = source.read(texts)
@@ -257,7 +257,7 @@ def edited(source: LaunchTexts, sizes: Knobs, values: Values) -> Edited:
     return Edited((*edits, *more), tuple(advice), reading)
 
 
-def by_hand(reading: Reading, sizes: Knobs, values: Values) -> Edited:
+def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
     """Return every value as something to change, for a launch that is no file here."""
     why = "the launch is no file here"
     advice = (

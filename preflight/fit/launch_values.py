@@ -77,7 +77,7 @@ class Knobs(NamedTuple):
     why_no_segment: str = ""
 
 
-class Values(NamedTuple):
+class SizeValues(NamedTuple):
     """Bytes to set; None leaves what is written. arena_bytes 0 takes the arena away."""
 
     l2_bytes: int | None = None
@@ -259,7 +259,7 @@ def _same_word(reading: Reading, name: str) -> tuple[Place, ...]:
     return tuple(found)
 
 
-def with_values(launch: WrittenLaunch, sizes: Knobs, values: Values) -> WrittenLaunch:
+def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> WrittenLaunch:
     """Return the launch as it would be read with ``values`` in the places of ``sizes``."""
     commands = list(launch.reading.commands)
     files: dict[str, str] = {}
@@ -281,7 +281,7 @@ def with_values(launch: WrittenLaunch, sizes: Knobs, values: Values) -> WrittenL
     )
 
 
-def changes(sizes: Knobs, values: Values) -> Iterator[tuple[Knob, str | None]]:
+def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None]]:
     """Yield the knobs that are turned, and to what; None takes the arena's variable away."""
     pairs = (
         (sizes.segment, values.segment_bytes),

@@ -15,7 +15,7 @@ from checks.capture.secrets import public
 from preflight.base.program_version import program_version
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
-from preflight.fit.judged_values import Bound, FitAnswer, Goal, Share, is_not_described
+from preflight.fit.judged_values import Bound, FitAnswer, Goal, NextGib, is_not_described
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.render.plain_data import fields, plain
@@ -170,7 +170,7 @@ def _finding(finding: Finding, width: int) -> list[str]:
     return lines
 
 
-def _share(share: Share) -> str:
+def _share(share: NextGib) -> str:
     pages = (
         f" ({share.pages} pages of {format_page_size(share.page_bytes)})"
         if share.pages

@@ -26,7 +26,7 @@ from preflight.fit.judged_values import (
     sensitive_ids,
     sized_values,
 )
-from preflight.fit.launch_values import Values
+from preflight.fit.launch_values import SizeValues
 from preflight.sizing.sizing import Sizing
 
 
@@ -91,13 +91,13 @@ class Solver:
 
     def __init__(self, state: LaunchState, host: HostState) -> None:
         self._state, self._host = state, host
-        self._known: dict[Values, Judgement] = {}
+        self._known: dict[SizeValues, Judgement] = {}
         self._arenas: dict[int | None, int] = {}
         self._ids: frozenset[str] | None = None
         # What a candidate may find: what the least sizes warn of, and cannot judge either.
         self._allowed: frozenset[tuple[str, str, Status]] = frozenset()
 
-    def judge(self, values: Values) -> Judgement:
+    def judge(self, values: SizeValues) -> Judgement:
         """Judge by the gates alone once they are known."""
         found = self._known.get(values)
         if found is None:
@@ -105,21 +105,21 @@ class Solver:
             self._known[values] = found
         return found
 
-    def whole(self, values: Values) -> Judgement:
+    def whole(self, values: SizeValues) -> Judgement:
         """Judge by every check."""
         return judged_values(self._state, self._host, values)
 
-    def peek(self, values: Values) -> Sizing | None:
+    def peek(self, values: SizeValues) -> Sizing | None:
         """Return what sizing alone tells."""
         return sized_values(self._state, self._host, values)[1].shown
 
-    def learn_gates(self, least: Values, most: Values) -> Judgement:
+    def learn_gates(self, least: SizeValues, most: SizeValues) -> Judgement:
         """Learn which checks sizes change, and what they find whatever the sizes."""
         low, high = self.whole(least), self.whole(most)
         self._allow(low, sensitive_ids(low, high))
         return low
 
-    def take_gates(self, least: Values, ids: frozenset[str]) -> Judgement:
+    def take_gates(self, least: SizeValues, ids: frozenset[str]) -> Judgement:
         """Take gates that are known from another host or launch."""
         self._ids = ids
         low = self.judge(least)
@@ -163,7 +163,7 @@ class Solver:
         others = [f for f in judgement.findings if f.check not in self.ids and f.status in _WANTING]
         return tuple(sorted(others, key=lambda finding: _WANTING.index(finding.status)))
 
-    def best(self, values: Values) -> Judgement:
+    def best(self, values: SizeValues) -> Judgement:
         """With the arena that suits these values: exactly what is used of it, or none.
 
         Where neither passes, the one without is what stops.
@@ -173,15 +173,15 @@ class Solver:
             return self.judge(with_arena)
         return self.judge(self.without_arena(values))
 
-    def without_arena(self, values: Values) -> Values:
+    def without_arena(self, values: SizeValues) -> SizeValues:
         return values if self._state.sizes.arena is None else values._replace(arena_bytes=0)
 
-    def with_exact_arena(self, values: Values) -> Values | None:
+    def with_exact_arena(self, values: SizeValues) -> SizeValues | None:
         """With an arena that is used up to its last page; None where the launch creates none."""
         exact = 0 if self._state.sizes.arena is None else self._exact_arena(values)
         return values._replace(arena_bytes=exact) if exact else None
 
-    def _exact_arena(self, values: Values) -> int:
+    def _exact_arena(self, values: SizeValues) -> int:
         """What the processes use of an arena that holds all it can; 0 where none is created."""
         if values.segment_bytes not in self._arenas:
             shown = self.peek(values._replace(arena_bytes=_ENDLESS_ARENA))
@@ -196,10 +196,10 @@ class Solver:
             self._arenas[values.segment_bytes] = round_up(used, max(pages)) if pages else 0
         return self._arenas[values.segment_bytes]
 
-    def passes(self, values: Values) -> bool:
+    def passes(self, values: SizeValues) -> bool:
         return not self.stopping(self.judge(values))
 
-    def largest(self, make: Callable[[int], Values], least: int, most: int) -> int | None:
+    def largest(self, make: Callable[[int], SizeValues], least: int, most: int) -> int | None:
         """Return the largest number whose values pass, without an arena or with an exact one.
 
         The two hardly differ: an arena rounds once what is rounded piece by piece without it.
@@ -220,7 +220,7 @@ class Solver:
             return largest_from(exact, found + 1, most)
         return found
 
-    def grown(self, make: Callable[[int], Values], low: int, most: int) -> int:
+    def grown(self, make: Callable[[int], SizeValues], low: int, most: int) -> int:
         """Return the largest from ``low`` on, which passes, where the answer is hardly above it."""
         without, exact = self._variants(make)
         found = largest_from(without, low, most) if without(low) else low
@@ -228,12 +228,12 @@ class Solver:
             return largest_from(exact, found + 1, most)
         return found
 
-    def _stops(self, values: Values) -> set[tuple[str, Status, str]]:
+    def _stops(self, values: SizeValues) -> set[tuple[str, Status, str]]:
         stopping = self.stopping(self.judge(self.without_arena(values)))
         return {(finding.check, finding.status, finding.subject) for finding in stopping}
 
     def _variants(
-        self, make: Callable[[int], Values]
+        self, make: Callable[[int], SizeValues]
     ) -> tuple[Callable[[int], bool], Callable[[int], bool]]:
         def without(number: int) -> bool:
             return self.passes(self.without_arena(make(number)))
@@ -282,7 +282,7 @@ def solve(state: LaunchState, host: HostState, goal: Goal, l2_part: float = 0.5)
 
 def largest_sizes(
     state: LaunchState, host: HostState, goal: Goal, gates: frozenset[str]
-) -> Values | None:
+) -> SizeValues | None:
     """Return the sizes alone, by ``gates``; None where nothing fits."""
     search = _Search(state, host, goal)
     search.solver.take_gates(search.least, gates)
@@ -326,7 +326,7 @@ class _Search:
         # Bytes of segment on this host with 1 TiB set, and the processes with an L2 pool.
         sizes = state.sizes
         shown = self.solver.peek(
-            Values(
+            SizeValues(
                 GIGABYTE if sizes.l2 else None,
                 1024 * GIB if sizes.segment else None,
                 0 if sizes.arena else None,
@@ -337,7 +337,7 @@ class _Search:
         self._ranks = max(1, sum(1 for p in processes if p.host_pools_bytes))
 
     @property
-    def least(self) -> Values:
+    def least(self) -> SizeValues:
         return self.solver.without_arena(self._values(1))
 
     def learn_gates(self) -> Judgement:
@@ -351,17 +351,17 @@ class _Search:
             return max(1, self._setting(self._top_bytes) // MIB)
         return max(1, self._top_bytes // self._ranks // GIGABYTE)
 
-    def _values(self, steps: int) -> Values:
+    def _values(self, steps: int) -> SizeValues:
         if self._goal is Goal.L2:
-            return Values(l2_bytes=steps * GIGABYTE)
+            return SizeValues(l2_bytes=steps * GIGABYTE)
         if self._goal is Goal.POOL:
-            return Values(segment_bytes=steps * MIB)
+            return SizeValues(segment_bytes=steps * MIB)
         # With equal parts the segment contributes as much of this host as L2 takes of it.
         contributed = int(steps * GIGABYTE * self._ranks * self._segment_share)
         segment = self._setting(contributed) // MIB * MIB
-        return Values(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, segment))
+        return SizeValues(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, segment))
 
-    def largest(self) -> Values | None:
+    def largest(self) -> SizeValues | None:
         most = self._most(self._goal)
         found = self.solver.largest(self._values, 1, most)
         self.endless = found == most
@@ -374,23 +374,23 @@ class _Search:
         values = self._grown(values, "l2", GIGABYTE, self._most(Goal.L2))
         return self._grown(values, "segment", MIB, self._most(Goal.POOL))
 
-    def _grown(self, values: Values, size: str, step_bytes: int, most: int) -> Values:
+    def _grown(self, values: SizeValues, size: str, step_bytes: int, most: int) -> SizeValues:
         """``values`` with as much of one size as fits, and no less than they have."""
 
-        def make(steps: int) -> Values:
+        def make(steps: int) -> SizeValues:
             return values._replace(**{f"{size}_bytes": steps * step_bytes})
 
         low = getattr(values, f"{size}_bytes") // step_bytes
         return make(self.solver.grown(make, low, most))
 
-    def bounds(self, values: Values) -> Iterable[Bound]:
+    def bounds(self, values: SizeValues) -> Iterable[Bound]:
         """Yield what one step more of each size meets."""
         if self._goal is not Goal.POOL and values.l2_bytes is not None:
             yield self._bound("l2", values, values.l2_bytes + GIGABYTE)
         if self._goal is not Goal.L2 and values.segment_bytes is not None:
             yield self._bound("segment", values, values.segment_bytes + MIB)
 
-    def _bound(self, size: str, values: Values, value: int) -> Bound:
+    def _bound(self, size: str, values: SizeValues, value: int) -> Bound:
         more = values._replace(**{f"{size}_bytes": value})
         return Bound(size, value, self.solver.stopping(self.solver.best(more)))
 

@@ -16,7 +16,7 @@ from checks.base.units import GIB
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
 from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of, rounds_of
-from preflight.capacity.workload import Workload, WorkloadOptions
+from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions
 from preflight.traces.generate import rounds_trace
 from tests.builders.capacity_launches import answer_to, server_of, tokens_of
 from tests.paths import ROOT
@@ -204,7 +204,7 @@ def test_the_rounds_come_out_of_a_trace_of_the_same_requests(
     what its bounds say, tier by tier."""
     answer = answer_to(tmp_path, script, **options)
     (server,), workload = answer.servers, answer.workload
-    assert isinstance(workload, Workload)
+    assert isinstance(workload, MultiTurnWorkload)
     page = server.page_tokens or 0
     plan = plan_of(server, None, TraceRequest())
     assert isinstance(plan, ReplayPlan)

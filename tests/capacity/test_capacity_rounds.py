@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from checks.base.unknown import Unknown
 from preflight.capacity.deployment import Bounds, Round
 from preflight.capacity.rounds import TierModel, cached_tokens, rounds
-from preflight.capacity.workload import Workload
+from preflight.capacity.workload import MultiTurnWorkload
 
 
 def workload(
     clients: int, rounds_: int, first: int, following: int | None = None, output: int = 1
-) -> Workload:
-    return Workload(
+) -> MultiTurnWorkload:
+    return MultiTurnWorkload(
         clients, rounds_, first, first if following is None else following, output, "test"
     )
 
@@ -41,7 +41,7 @@ pages = st.sampled_from([1, 4, 16, 64])
 
 @given(workloads, pages, st.integers(0, 30_000))
 def test_a_tier_evicts_exactly_where_the_contexts_no_longer_fit(
-    work: Workload, page: int, tokens: int
+    work: MultiTurnWorkload, page: int, tokens: int
 ) -> None:
     for each in rounds(work, page, [exact("L2", tokens)]):
         assert (each.held_tokens > tokens) == ("L2" in each.evicting) == ("L2" in each.may_evict)
@@ -50,7 +50,7 @@ def test_a_tier_evicts_exactly_where_the_contexts_no_longer_fit(
 
 
 @given(workloads, pages, st.integers(0, 30_000))
-def test_later_rounds_never_hold_less(work: Workload, page: int, tokens: int) -> None:
+def test_later_rounds_never_hold_less(work: MultiTurnWorkload, page: int, tokens: int) -> None:
     found = rounds(work, page, [exact("L2", tokens)])
     for before, after in pairwise(found):
         assert after.held_tokens >= before.held_tokens
@@ -79,7 +79,7 @@ def tiers(draw: st.DrawFn) -> list[TierModel]:
 
 @given(workloads, pages, tiers())
 def test_shares_are_parts_and_grow_from_tier_to_tier(
-    work: Workload, page: int, below: list[TierModel]
+    work: MultiTurnWorkload, page: int, below: list[TierModel]
 ) -> None:
     for each in rounds(work, page, below):
         likely = dict(each.likely)
@@ -93,7 +93,9 @@ def test_shares_are_parts_and_grow_from_tier_to_tier(
 
 
 @given(workloads, pages, st.integers(0, 20_000), st.integers(0, 5_000))
-def test_more_tokens_never_serve_less(work: Workload, page: int, tokens: int, more: int) -> None:
+def test_more_tokens_never_serve_less(
+    work: MultiTurnWorkload, page: int, tokens: int, more: int
+) -> None:
     small = rounds(work, page, [exact("L2", tokens)])
     large = rounds(work, page, [exact("L2", tokens + more)])
     for less, greater in zip(small, large, strict=True):
@@ -144,7 +146,9 @@ class Tree:
         return max(node.depth for node in self.used if node.client == client)
 
 
-def played(work: Workload, page: int, capacity: int, orders: list[list[int]]) -> list[float]:
+def played(
+    work: MultiTurnWorkload, page: int, capacity: int, orders: list[list[int]]
+) -> list[float]:
     """Of each round, the tokens that were served."""
     tree = Tree(capacity)
     served = []

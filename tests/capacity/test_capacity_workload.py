@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.capacity.workload import Workload, WorkloadOptions, read_command, workload_of
+from preflight.capacity.workload import (
+    MultiTurnWorkload,
+    WorkloadOptions,
+    read_command,
+    workload_of,
+)
 from tests.builders.launch_text import understood
 
 
@@ -80,7 +85,7 @@ def test_no_text_is_more_than_a_usage_error(text: str) -> None:
 
 def test_numbers_alone_are_a_workload_and_a_part_of_them_is_none() -> None:
     found = workload_of(WorkloadOptions(80, 10, 2048), ())
-    assert isinstance(found, Workload)
+    assert isinstance(found, MultiTurnWorkload)
     assert found[:5] == (80, 10, 2048, 2048, 1)
     # A length alone counts conversations.
     assert workload_of(WorkloadOptions(request_length=2048), ()) is None
@@ -94,16 +99,16 @@ BENCH = "python3 benchmark/hicache/bench_multiturn.py --num-clients 20 --request
 
 def test_the_launch_may_start_the_benchmark_itself() -> None:
     found = workload_of(WorkloadOptions(), understood(BENCH))
-    assert isinstance(found, Workload)
+    assert isinstance(found, MultiTurnWorkload)
     assert found[:6] == (20, 5, 4096, 4096, 64, "launch.sh:1")
 
 
 def test_numbers_go_over_a_command_and_that_over_the_launch() -> None:
     found = workload_of(WorkloadOptions(rounds=7, command="--num-clients 3"), understood(BENCH))
-    assert isinstance(found, Workload)
+    assert isinstance(found, MultiTurnWorkload)
     assert found[:5] == (3, 7, 512, 512, 64)
     found = workload_of(WorkloadOptions(request_length=100, output_length=2), understood(BENCH))
-    assert isinstance(found, Workload)
+    assert isinstance(found, MultiTurnWorkload)
     assert found[:5] == (20, 5, 100, 100, 2)
 
 
@@ -117,6 +122,6 @@ def test_numbers_go_over_a_command_and_that_over_the_launch() -> None:
 )
 def test_a_variable_matters_where_it_decides(words: str, known: bool) -> None:
     found = workload_of(WorkloadOptions(), understood(f"{BENCH} {words}"))
-    assert isinstance(found, Workload if known else Unknown)
+    assert isinstance(found, MultiTurnWorkload if known else Unknown)
     if isinstance(found, Unknown):
         assert "ROUNDS" in found.reason

@@ -26,7 +26,7 @@ from preflight.cli.main import run as run_preflight
 from preflight.fit.described_host import described_host, gpu_bytes, known_models
 from preflight.fit.fit_launch import FirstLaunch
 from preflight.fit.launch_edit import Edited, edited, launch_texts
-from preflight.fit.launch_values import Values, knobs
+from preflight.fit.launch_values import SizeValues, knobs
 from preflight.fit.report import MAY_END
 from preflight.launches.launch_files import read_argv, read_source
 from preflight.processes.processes import understand
@@ -450,8 +450,8 @@ def test_describing_needs_memory_first() -> None:
         described_host(None, "8xH800", None, None)
 
 
-SETS = Values(129 * GB, 700 * GIB, 8 * GIB)
-GONE = Values(129 * GB, 700 * GIB + MIB, 0)
+SETS = SizeValues(129 * GB, 700 * GIB, 8 * GIB)
+GONE = SizeValues(129 * GB, 700 * GIB + MIB, 0)
 COMPOSE = f"""\
 services:
   sglang:
@@ -501,7 +501,7 @@ spec:
 EXTRA = '{"master_server_address": "10.0.0.1:50051", "global_segment_size": "4gb"}'
 EXPORTS = "export MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb MC_MMAP_ARENA_POOL_SIZE=8gb"
 # A launch, the lines that come to stand in it, and lines of it that are gone.
-FORMS: Mapping[str, tuple[str, Values, tuple[str, ...], tuple[str, ...]]] = {
+FORMS: Mapping[str, tuple[str, SizeValues, tuple[str, ...], tuple[str, ...]]] = {
     "compose.yaml": (
         COMPOSE,
         SETS,
@@ -550,7 +550,7 @@ FORMS: Mapping[str, tuple[str, Values, tuple[str, ...], tuple[str, ...]]] = {
     "variables.sh": (
         f"SIZE=30\nTP=2\nSEG='4gb'\nexport MOONCAKE_MASTER=a:1\n"
         f"MOONCAKE_GLOBAL_SEGMENT_SIZE=$SEG {SERVER} --tp ${{TP}} {STORE} --hicache-size $SIZE\n",
-        Values(129 * GB, 700 * GIB),
+        SizeValues(129 * GB, 700 * GIB),
         ("SIZE=129", "TP=2", "SEG='700gb'"),
         (),
     ),
@@ -578,7 +578,7 @@ FORMS: Mapping[str, tuple[str, Values, tuple[str, ...], tuple[str, ...]]] = {
     "two.sh": (
         f"export MOONCAKE_MASTER=a:1\n{SERVER} {STORE} --hicache-size 30 &\n"
         f"{SERVER} --port 30001 --base-gpu-id 1 {STORE} --hicache-size 20\n",
-        Values(129 * GB, 700 * GIB),
+        SizeValues(129 * GB, 700 * GIB),
         (
             "export MOONCAKE_GLOBAL_SEGMENT_SIZE=700gb",
             f"{SERVER} {STORE} --hicache-size 129 &",
@@ -588,7 +588,7 @@ FORMS: Mapping[str, tuple[str, Values, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "ratio.sh": (
         f"MOONCAKE_MASTER=a:1 {SERVER} {STORE} --hicache-ratio 2 --max-total-tokens 999\n",
-        Values(129 * GB),
+        SizeValues(129 * GB),
         (
             f"MOONCAKE_MASTER=a:1 {SERVER} --enable-hierarchical-cache --hicache-size 129 "
             "--hicache-storage-backend mooncake --hicache-ratio 2 --max-total-tokens 999",
@@ -597,7 +597,7 @@ FORMS: Mapping[str, tuple[str, Values, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "windows.sh": (
         f"export MOONCAKE_MASTER=a:1\r\n{SERVER} {STORE} --hicache-size 30 \r\n",
-        Values(129 * GB),
+        SizeValues(129 * GB),
         (f"{SERVER} {STORE} --hicache-size 129 \r",),
         (),
     ),
@@ -605,7 +605,7 @@ FORMS: Mapping[str, tuple[str, Values, tuple[str, ...], tuple[str, ...]]] = {
         "MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb "
         "python3 -m mooncake.mooncake_store_service --port 1\n"
         "mooncake_client --global_segment_size=4GB --master_server_address a:1\n",
-        Values(None, 700 * GIB),
+        SizeValues(None, 700 * GIB),
         (
             "MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=700gb "
             "python3 -m mooncake.mooncake_store_service --port 1",
@@ -616,7 +616,7 @@ FORMS: Mapping[str, tuple[str, Values, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def edit(path: Path, values: Values, *env_files: str) -> Edited:
+def edit(path: Path, values: SizeValues, *env_files: str) -> Edited:
     texts = launch_texts(str(path), env_files, {})
     assert texts is not None
     reading = texts.read(texts.texts)
@@ -644,7 +644,7 @@ def test_the_users_own_file_is_edited_token_by_token(name: str, tmp_path: Path) 
     assert edit_again(path, changed.after, values) == ()
 
 
-def edit_again(path: Path, text: str, values: Values) -> tuple[Any, ...]:
+def edit_again(path: Path, text: str, values: SizeValues) -> tuple[Any, ...]:
     """What there is to edit in a launch that has been edited: nothing."""
     path.write_bytes(text.encode())
     return edit(path, values).edits
@@ -663,7 +663,7 @@ def edit_again(path: Path, text: str, values: Values) -> tuple[Any, ...]:
 def test_what_cannot_be_edited_for_certain_is_said(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(text)
-    found = edit(path, Values(129 * GB))
+    found = edit(path, SizeValues(129 * GB))
     assert found.edits == ()
     (advice,) = found.advice
     assert (advice.name, advice.text) == ("--hicache-size", "129")
@@ -688,7 +688,7 @@ def test_a_value_of_an_env_file_is_edited_there(tmp_path: Path) -> None:
     path, env = tmp_path / "launch.sh", tmp_path / "my.env"
     path.write_text(f"{SERVER} {STORE} --hicache-size 30\n")
     env.write_text("MOONCAKE_MASTER=a:1\nMOONCAKE_GLOBAL_SEGMENT_SIZE=4gb\n")
-    found = edit(path, Values(129 * GB, 700 * GIB), str(env))
+    found = edit(path, SizeValues(129 * GB, 700 * GIB), str(env))
     after = {Path(change.path).name: change.after for change in found.edits}
     assert after["my.env"] == "MOONCAKE_MASTER=a:1\nMOONCAKE_GLOBAL_SEGMENT_SIZE=700gb\n"
     assert after["launch.sh"] == f"{SERVER} {STORE} --hicache-size 129\n"
@@ -702,7 +702,7 @@ def test_a_value_of_a_configuration_is_edited_there(old: str, tmp_path: Path) ->
     )
     text = f'{{\n  "master_server_address": "a:1",\n  "global_segment_size": {old}\n}}\n'
     config.write_text(text)
-    found = edit(path, Values(None, 700 * GIB))
+    found = edit(path, SizeValues(None, 700 * GIB))
     (changed,) = found.edits
     assert Path(changed.path) == config
     assert changed.after == text.replace(old, '"700gb"')
@@ -733,7 +733,7 @@ def test_a_value_of_the_callers_environment_is_said(tmp_path: Path) -> None:
     assert texts is not None
     reading = texts.read(texts.texts)
     sizes = knobs(reading, understand(reading.commands, Unknown))
-    found = edited(texts, sizes, Values(None, 700 * GIB))
+    found = edited(texts, sizes, SizeValues(None, 700 * GIB))
     assert found.edits == ()
     assert found.advice[0].where == "environment"
     assert "environment of the caller" in found.advice[0].why
@@ -744,7 +744,7 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> Non
 
     path = tmp_path / "launch.sh"
     path.write_text(SCRIPT)
-    found = edit(path, Values(129 * GB))
+    found = edit(path, SizeValues(129 * GB))
     path.write_text("# somebody else's\n")
     with pytest.raises(UsageError, match="changed since it was read"):
         write_edits(found.edits)

@@ -23,7 +23,7 @@ from preflight.fit.fit_launch import Description, Fitted, fitted
 from preflight.fit.hints import hints
 from preflight.fit.judged_values import KEEP, Bound
 from preflight.fit.launch_edit import edited, launch_texts
-from preflight.fit.launch_values import Values
+from preflight.fit.launch_values import SizeValues
 from preflight.fit.planned_root import planned_root
 from preflight.fit.solver import largest, largest_from
 from preflight.inputs.launch_words import LaunchWords
@@ -70,10 +70,10 @@ class Judge:
         self._texts, self._tree = texts, tree_of(case.host)
         self._others: dict[str, Any] = {}
 
-    def problems(self, values: Values) -> set[Any]:
+    def problems(self, values: SizeValues) -> set[Any]:
         return check_after_plan(self._tree, self.script(values), self._others).problems
 
-    def script(self, values: Values) -> LaunchWords:
+    def script(self, values: SizeValues) -> LaunchWords:
         changed = edited(self._texts, self._sizes, values)
         assert not changed.advice
         text = changed.edits[0].after if changed.edits else None
@@ -119,7 +119,7 @@ def test_the_pool_that_fit_says_is_needed_to_the_page(case: Case) -> None:
             assert checked(tree, words).problems - unavoidable
 
 
-def one_more(values: Values, bound: Bound) -> Values:
+def one_more(values: SizeValues, bound: Bound) -> SizeValues:
     if bound.size == "l2":
         return values._replace(l2_bytes=bound.value_bytes)
     return values._replace(segment_bytes=bound.value_bytes)

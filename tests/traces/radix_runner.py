@@ -17,7 +17,6 @@ import sys
 import types
 from array import array
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.sglang.runner import prepare
@@ -313,10 +312,9 @@ def unified_tier_hits(
 
 def until_it_fails(results: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
     """0.5.10 dies with write_back: a node may leave L2 before what stands behind it (#19212)."""
-    found = []
+    found: list[tuple[int, int]] = []
     try:
-        for each in results:
-            found.append(each)
+        found.extend(results)
     except AssertionError as failed:
         if "parent does not have child key" not in str(failed):
             raise
@@ -326,14 +324,14 @@ def until_it_fails(results: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
 def main() -> None:
     prepare(sys.argv[1])
     case = json.load(sys.stdin)
-    policy, old = case["policy"], Path(sys.argv[1], "sglang/srt/mem_cache/hiradix_cache.py")
+    policy = case["policy"]
     for size in case["sizes"]:
         if not policy:
             results = hits(size, case["requests"])
-        elif old.exists() and case["version"] < "0.5.19":
-            results = tier_hits(size, case["requests"], policy)
-        else:
+        elif case["unified"]:
             results = unified_tier_hits(size, case["requests"], policy)
+        else:
+            results = tier_hits(size, case["requests"], policy)
         print(json.dumps(until_it_fails(results)))
 
 

@@ -12,7 +12,7 @@ import pytest
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.rounds import TierModel, cached_tokens, rounds
 from preflight.capacity.trace_answer import rounds_of
-from preflight.capacity.workload import Workload
+from preflight.capacity.workload import MultiTurnWorkload
 from preflight.cli.capacity import KINDS
 from preflight.cli.main import run
 from preflight.traces.formats import Request, open_trace
@@ -56,7 +56,7 @@ def test_a_conversation_goes_on_where_it_was(kind: str) -> None:
     assert len(before) < 300
 
 
-WORKLOAD = Workload(20, 8, 4096, 4096, 1, "test", barrier=True)
+WORKLOAD = MultiTurnWorkload(20, 8, 4096, 4096, 1, "test", barrier=True)
 
 
 @pytest.mark.parametrize("held", [20_000, 120_000, 250_000, 400_000, 10_000_000])

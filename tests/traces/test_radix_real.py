@@ -59,7 +59,8 @@ def real_hits(trace: str, version: str, policy: str) -> list[list[tuple[int, int
         [numbers.setdefault(block, len(numbers)) for block in each.blocks]
         for each in requests_of(trace)
     ]
-    case = {"version": version, "policy": policy, "sizes": sizes_of(trace), "requests": rows}
+    case: dict[str, Any] = {"policy": policy, "sizes": sizes_of(trace), "requests": rows}
+    case["unified"] = sglang_release(version).unified_cache
     finished = subprocess.run(
         [str(environment()), "-m", "tests.traces.radix_runner", str(unpacked(version))],
         input=json.dumps(case),
@@ -122,8 +123,8 @@ def test_what_is_recorded_is_what_sglangs_own_come_to(
     runs = zip(sizes_of(trace), real_hits(trace, version, policy), strict=True)
     for (size, real), kept in zip(runs, recorded(trace, version, policy), strict=True):
         ours = replayed_hits(trace, unified, policy, size)
-        apart = ((at, *pair) for at, pair in enumerate(zip(ours, real)) if pair[0] != pair[1])
-        assert next(apart, None) is None, size
+        both = enumerate(zip(ours, real, strict=False))
+        assert next((apart for apart in both if apart[1][0] != apart[1][1]), None) is None, size
         assert summary(size, real) == kept
 
 
