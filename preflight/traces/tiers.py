@@ -86,8 +86,8 @@ ROUTINGS = ("round-robin", "cache-aware", "sticky", "random")
 class Rules(NamedTuple):
     """How blocks move. whole_nodes: L1 and L2 evict nodes of the tree, not single blocks.
 
-    unified: SGLang's UnifiedRadixCache. HiRadixCache before it makes room in L2 for a whole copy,
-    whatever is free, and does not give up copies that L1 holds too.
+    unified: SGLang's UnifiedRadixCache. HiRadixCache before it makes room for a whole copy in L2,
+    or for all that it loads into L1, whatever is free; and keeps copies of what L1 holds too.
     """
 
     write_policy: str = "write_through"
@@ -265,8 +265,11 @@ class _Cache:
                 self._load(node)
                 loaded.append(node)
                 found += stored
-        while self._free1 < len(blocks) - len(found):
-            self._evict()
+        enough = len(blocks) - len(found)
+        if self._free1 < 0 and not self._rules.unified:
+            enough = max(enough, self._free1 + sum(len(node.blocks) for node in loaded))
+        while self._free1 < enough and self._evict():
+            pass
         step = max(1, len(blocks)) if self._rules.whole_nodes else 1
         for at in range(len(found), len(blocks), step):
             self._enter(self._add(blocks[at : at + step]))
@@ -417,10 +420,10 @@ class _Cache:
         self._flows.evicted["L2"] += len(node.blocks)
         self._doubles.pop(node, None)
 
-    def _evict(self) -> None:
-        """A leaf of L1. With write_back one without a copy gets it now, or is lost."""
-        node = self._oldest("L1")
-        assert node is not None  # no request is longer than L1
+    def _evict(self) -> bool:
+        """A leaf of L1, if there is one. With write_back it gets a copy now, or is lost."""
+        if (node := self._oldest("L1")) is None:
+            return False
         if self._back and self._has_l2 and not node.l2 and self._room(len(node.blocks)):
             self._copy(node)
         node.l1 = False
@@ -435,6 +438,7 @@ class _Cache:
                 behind += each.children.values()
         self._may_go(node)
         self._may_go(node.parent)
+        return True
 
 
 class Replay:
