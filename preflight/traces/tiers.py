@@ -381,8 +381,9 @@ class _Cache:
         node.l2 = True
         self._free2 -= len(node.blocks)
         self._flows.moved["L1", "L2"] += len(node.blocks)
-        for block in node.blocks if self._pool is not None else ():
-            self._pool.put(block, self._now)
+        if self._pool is not None:
+            for block in node.blocks:
+                self._pool.put(block, self._now)
 
     def _room(self, wanted: int) -> bool:
         """Make room for so many blocks in L2; False where it holds too little that may go."""
