@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from checks.base.needs import SetLimit
 from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, clean_text, is_secret
 from preflight.inputs.public_launch import is_read, public_file, public_json, understood
 from preflight.inputs.written_launch import WrittenLaunch
-from preflight.launches.container import ContainerSettings
+from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.source import (
     Command,
     Origin,
@@ -28,7 +29,19 @@ _LEAST_NUMBER = 6
 Json = dict[str, Any]
 _RECORDS: dict[str, Any] = {
     record.__name__: record
-    for record in (Command, ContainerSettings, Origin, Reading, SourceNote, Word)
+    for record in (
+        *(
+            Command,
+            ContainerSettings,
+            Origin,
+            Published,
+            Reading,
+            SetLimit,
+            SourceNote,
+            Unknown,
+            Word,
+        ),
+    )
 }
 
 
@@ -155,6 +168,8 @@ def _without(value: Any, secrets: list[str]) -> Any:
 
 def _encode(value: Any) -> Any:
     """A record as an object with the one key that names it; other tuples as lists."""
+    if isinstance(value, Unknown):
+        return {"Unknown": {name: getattr(value, name) for name in Unknown.__slots__}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = {name: _encode(getattr(value, name)) for name in value._fields}
         return {type(value).__name__: fields}

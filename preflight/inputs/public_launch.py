@@ -78,7 +78,7 @@ def understood(reading: Reading) -> Reading:
     )
     gone = sorted({text for text in dropped if len(text) >= _LEAST_DROPPED}, key=len, reverse=True)
     notes = tuple(_note(note, gone) for note in reading.notes)
-    return Reading(commands, notes, _files(reading.files))
+    return Reading(commands, notes, _files(reading.files), reading.published)
 
 
 def _files(files: Mapping[str, Word]) -> dict[str, Word]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +18,14 @@ from checks.base.unknown import Unknown
 from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, SYS_RESOURCE_BIT
 from checks.limits.launch_limits import held
 from checks.limits.runtimes import Limit
+from preflight.inputs.launch_record import launch_from, launch_record
+from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.launch_kind import LaunchText
 from preflight.launches.set_limits import ulimit
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Origin, Word
 from preflight.launches.systemd_unit import KIND
+from preflight.processes.processes import LaunchOptions
 from tests.checks.limit_hosts import launch, limits, rank, rdma, system
 from tests.checks.test_limits_memlock import docker, found, one
 
@@ -196,3 +201,28 @@ def test_systemd_run() -> None:
     assert service.limits[0].raises
     assert [limit.name for limit in scope.limits] == ["nofile"]
     assert "unit-limit-not-read" in [note.id for note in reading.notes]
+
+
+def test_a_recorded_launch_keeps_what_it_sets_and_publishes(tmp_path: Path) -> None:
+    """Unknown ones too: what a capture or another node is handed answers as the text did."""
+    text = (
+        "ulimit -l unlimited -n 256\n[ $Z = 1 ] && ulimit -v $Y\n"
+        "numactl -N 9 mooncake_client --port 1\n"
+        "docker run -d -p 80:80 -p $P:1 --shm-size $S i mooncake_client --port 2\n"
+    )
+    (tmp_path / "w.sh").write_text(text)
+    launch = WrittenLaunch(read_script(text, "w.sh", {}), "w.sh", Unknown)
+    for whole in (True, False):
+        record = launch_record(launch, LaunchOptions(), {}, whole)
+        again, _ = launch_from(json.loads(json.dumps(record)), Unknown)
+        for written, other in zip(launch.reading.commands, again.reading.commands, strict=True):
+            for name in ("limits", "published"):
+                assert _plain(getattr(written, name)) == _plain(getattr(other, name)), name
+        assert again.reading.commands[1].container is not None
+        assert isinstance(again.reading.commands[1].container.shm_size_bytes, Unknown)
+
+
+def _plain(records: Any) -> Any:
+    if isinstance(records, tuple):
+        return tuple(map(_plain, records))
+    return repr(records)
