@@ -96,7 +96,8 @@ def _shared(processes: list[ProcessNeeds], gpus: GpuFacts) -> Iterable[Finding]:
             names = " and ".join(one.name for one in together)
             found.append(
                 passed(Subject(place, "gpu"), f"{len(together)} processes ({names})", "1").warned(
-                    "each takes a share of the whole GPU: those that start later find too little",
+                    "each takes a share of what is free when it starts: a later one has that of "
+                    "the rest, and ends where its weights do not fit there",
                     "give each its own GPUs: --base-gpu-id, or CUDA_VISIBLE_DEVICES",
                 )
             )

@@ -46,6 +46,7 @@ from preflight.settings.records import Plan, PoolTarget
 from preflight.settings.targets import (
     CONTAINERD,
     LIMITS_FILE,
+    NOT_OF_A_CONTAINER,
     SYSCTL_FILE,
     UNIT_FILE,
     drop_in,
@@ -385,6 +386,18 @@ def test_limits_of_sizes_in_every_dialect(tmp_path: Path) -> None:
         assert "no engine takes --ulimit as" in notes(found, name)
     for name in ("as", "data", "fsize", "memlock"):
         assert f"{name} has no field in Kubernetes" in notes(found, "k8s")
+
+
+@pytest.mark.slow
+@needs_tool("docker")
+@pytest.mark.parametrize("name", ["as", "data", "fsize", "memlock"])
+def test_docker_itself_knows_the_limits_that_are_written_for_it(name: str, tmp_path: Path) -> None:
+    """Without a daemon: its command line is read first."""
+    command = ["docker", "run", f"--ulimit={name}=-1:-1", "image"]
+    refused = (
+        "invalid ulimit type" in run(command, {"DOCKER_HOST": f"unix://{tmp_path}/none"}).stderr
+    )
+    assert refused is (name in NOT_OF_A_CONTAINER)
 
 
 def test_without_a_limit_to_set_there_is_no_drop_in(tmp_path: Path) -> None:
