@@ -8,10 +8,10 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.hugetlb.boot import PoolWriter, read_pool_writers
+from checks.hugetlb.boot import PoolWriter, pages_after_boot, read_pool_writers
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
-from checks.hugetlb.sysctl_d import SYSCTL_FOLDERS, SysctlFile, read_sysctl_files
+from checks.hugetlb.sysctl_d import RUN, SYSCTL_FOLDERS, SysctlFile, read_sysctl_files
 from checks.numa.meminfo import Meminfo, read_meminfo, read_node_free
 
 BUDDYINFO = "/proc/buddyinfo"
@@ -60,12 +60,25 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
         {size: hugetlb_limit(root, size) for size in sizes},
         _free_blocks(root),
         read_node_free(root),
-        read_pool_writers(root, sysctl_files),
+        _writers(root, sysctl_files, hugetlb.default_page_size_bytes),
         _chosen(root, f"{THP}/enabled"),
         _chosen(root, f"{THP}/shmem_enabled"),
         sysctl_files,
         _boot_unread(root),
     )
+
+
+def _writers(
+    root: Root, files: tuple[SysctlFile, ...], page_bytes: int | Unknown
+) -> tuple[PoolWriter, ...]:
+    """Those that give fewer pages: the boot writes the files of /run again, or does not."""
+    writers = read_pool_writers(root, files)
+    if isinstance(page_bytes, Unknown) or not any(file.path.startswith(RUN) for file in files):
+        return writers
+    lasting = read_pool_writers(root, read_sysctl_files(root, lasting=True))
+    pages = (pages_after_boot(each, page_bytes, page_bytes) for each in (writers, lasting))
+    first, second = (0 if each is None else each[0] for each in pages)
+    return writers if first <= second else lasting
 
 
 def _boot_unread(root: Root) -> Unknown | None:

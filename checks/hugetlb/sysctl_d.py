@@ -12,11 +12,12 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 
+RUN = "/run/sysctl.d"
 # A file of an earlier folder masks one of the same name in a later folder; all of them are applied
 # in the order of their names, wherever they stand.
 SYSCTL_FOLDERS = (
     "/etc/sysctl.d",
-    "/run/sysctl.d",
+    RUN,
     "/usr/local/lib/sysctl.d",
     "/usr/lib/sysctl.d",
     "/lib/sysctl.d",
@@ -49,10 +50,15 @@ class DropIn(NamedTuple):
     origin: str = ""
 
 
-def read_sysctl_files(root: Root) -> tuple[SysctlFile, ...]:
-    """Return the files in the order in which they act; of one name the one that counts."""
+def read_sysctl_files(root: Root, *, lasting: bool = False) -> tuple[SysctlFile, ...]:
+    """Return the files in the order in which they act; of one name the one that counts.
+
+    lasting: without those of /run, which are gone after a boot that does not write them again.
+    """
     chosen: dict[str, str] = {}
     for folder in SYSCTL_FOLDERS:
+        if lasting and folder == RUN:
+            continue
         names = root.names(folder)
         for name in () if isinstance(names, Unknown) else names:
             if name.endswith(".conf"):

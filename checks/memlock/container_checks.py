@@ -8,6 +8,7 @@ from checks.base.check import CheckSet, any_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
+from checks.base.units import MIB
 from checks.base.unknown import Unknown, known
 from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
 from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, UnitLimit, runtime_units
@@ -21,6 +22,8 @@ from checks.memlock.demand import (
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
+# systemd-system.conf(5), DefaultLimitMEMLOCK= where nobody sets it (8M since version 250).
+_SYSTEMD_DEFAULT = Limit(8 * MIB, 8 * MIB)
 
 
 @CHECKS.check("memlock.user-namespace", registering_or_host)
@@ -103,6 +106,75 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
         text += f"; {unit.source} says unlimited, but {daemon} runs with what it had before"
         advice = f"Restart {unit.name}.service."
     return found.warned(text, advice, (_unit_setting(unit.name, memlock),), need="unlimited")
+
+
+@CHECKS.check("boot.memlock", registering_or_host)
+def next_memlock(
+    needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    """What runs now, held against what its files give it after the next boot."""
+    if system.container.inside:
+        yield skip("a container does not show what its host boots: ask there")
+        return
+    contained = [] if needs is None else [one.container for one in needs.rdma_processes]
+    names = {
+        name
+        for container in contained
+        if container is not None and container.memlock_bytes is None
+        for name in runtime_units(container.runtime)
+    }
+    found = [
+        _unit_then(limits, unit)
+        for unit in limits.runtimes.units
+        if unit.running is not None and (needs is None or unit.name in names)
+    ]
+    if needs is None or None in contained:
+        found.append(_login_then(limits))
+    yield from found or [skip("the launch's containers set their own limit")]
+
+
+def _unit_then(limits: LimitFacts, unit: UnitLimit) -> Finding:
+    daemon = DAEMON_OF_UNIT.get(unit.name, unit.name)
+    assert unit.running is not None
+    now, then, source = unit.running.memlock, unit.configured, unit.source
+    if then is None:
+        then, source = limits.runtimes.systemd_default, "DefaultLimitMEMLOCK"
+    if then is None:  # what it has is that default, unless it was lifted
+        lifted = isinstance(now, Limit) and now.soft is None
+        then, source = _SYSTEMD_DEFAULT if lifted else now, "systemd's own default"
+    found = _then(daemon, now, then, source)
+    if found.status is not Status.WARN:
+        return found
+    advice = f"Set LimitMEMLOCK=infinity in a drop-in of {unit.name}.service."
+    return found._replace(advice=advice, settings=(_unit_setting(unit.name, known(then)),))
+
+
+def _login_then(limits: LimitFacts) -> Finding:
+    """A login as root: pam_limits gives it neither ``*`` nor a group's row."""
+    if known(limits.euid) != 0:
+        return skip("limits.d is compared for root alone", "logins")
+    rows = [row for row in known(limits.runtimes.pam) if row.domain == "root"]
+    bounds: list[int | None] = []
+    for kind in ("soft", "hard"):
+        given = [row.bytes for row in rows if row.kind in (kind, "-")]
+        if not given:
+            text = "no file of limits.d gives root a limit: what starts the shell decides"
+            return skip(text, "logins")
+        bounds.append(given[-1])
+    found = _then("logins", limits.memlock, Limit(*bounds), rows[-1].source)
+    if found.status is Status.WARN:
+        found = found._replace(advice=f"Write it into {rows[-1].source}: root - memlock unlimited")
+    return found
+
+
+def _then(subject: str, now: Limit | Unknown, then: Limit | Unknown, source: str) -> Finding:
+    if isinstance(now, Unknown) or isinstance(then, Unknown):
+        return unknown(subject, now if isinstance(now, Unknown) else then)
+    have, need = format_limit(then, " after the next boot"), format_limit(now, " as now")
+    found = passed(subject, have, need, evidence=(Evidence(source, format_limit(then)),))
+    if then.soft is None or (now.soft is not None and now.soft <= then.soft):
+        return found
+    return found.warned("the limit was lifted by hand, and is gone after the next boot", "")
 
 
 def _unit_setting(unit: str, now: Limit) -> Setting:

@@ -14,6 +14,7 @@ from checks.boot.facts import read_boot
 from checks.boot.judge import CHECKS
 from checks.capture.secrets import public
 from checks.hugetlb.boot import pages_after_boot, read_pool_writers
+from checks.hugetlb.facts import read_hugetlb_facts
 from checks.hugetlb.sysctl_d import read_sysctl_files
 from checks.run.facts import Facts
 from checks.system.facts import Container, read_system
@@ -194,6 +195,24 @@ def test_pages_are_those_of_the_next_command_line(tmp_path: Path) -> None:
     root_of(tmp_path, {"/etc/sysctl.d/10-a.conf": "vm.nr_hugepages=7\n"})
     root_of(tmp_path, {"/usr/lib/sysctl.d/95-b.conf": "vm.nr_hugepages=9\n"})
     assert pages() == 9
+
+
+@pytest.mark.parametrize(("run", "pages"), [("500", 16), ("7", 7), ("", 8)])
+def test_what_is_in_run_may_be_gone_after_the_boot(tmp_path: Path, run: str, pages: int) -> None:
+    """Or the boot writes it again: what gives fewer pages counts. A mask of /run is gone too."""
+    files = {
+        "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "0\n",
+        "/proc/meminfo": "Hugepagesize: 2048 kB\n",
+        "/etc/sysctl.d/50-lab.conf": "vm.nr_hugepages = 64\n",
+        "/usr/lib/sysctl.d/60-lab.conf": f"vm.nr_hugepages = {16 if run else 8}\n",
+        "/run/sysctl.d/99-run.conf": f"vm.nr_hugepages = {run}\n" if run else "",
+    }
+    if not run:
+        files["/run/sysctl.d/60-lab.conf"] = "vm.nr_hugepages = 400\n"
+    facts = read_hugetlb_facts(tree(tmp_path, files), None)
+    found = pages_after_boot(facts.writers, 2 << 20, 2 << 20)
+    assert found is not None
+    assert found[0] == pages
 
 
 def test_a_password_of_the_menu_is_in_no_capture() -> None:
