@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -41,18 +42,25 @@ def _installed(
         except OSError:
             continue
         for name in names:
-            distribution = distribution_of(name)
+            distribution = distribution_of(name, names)
             if distribution is not None and wanted(distribution[0]):
                 found.setdefault(*distribution)
     return tuple(found.items())
 
 
-def distribution_of(name: str) -> tuple[str, str] | None:
-    """``(name, version)`` of a folder's entry that is a distribution's ``.dist-info``."""
+def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
+    """``(name, version)`` of a folder's entry that is a distribution's ``.dist-info``.
+
+    beside: the folder's entries. One that was installed editable is ``0.5.12+editable``: its code
+    lies elsewhere, and has changed since. Source: setuptools' and hatchling's editable installs.
+    """
     stem, dot, kind = name.rpartition(".")
     distribution, _, version = stem.rpartition("-")
     if not dot or kind != "dist-info" or not distribution:
         return None
+    marks = re.compile(rf"_+editable_.*{re.escape(distribution)}([-.]|_\d).*p(th|y)", re.I)
+    if "+" not in version and any(map(marks.fullmatch, beside)):
+        version += "+editable"
     return distribution.lower().replace("_", "-"), version
 
 

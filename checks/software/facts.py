@@ -175,7 +175,7 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
                 hidden = names
             continue
         for name in names:
-            found = distribution_of(name)
+            found = distribution_of(name, names)
             if found is not None and is_mooncake(found[0]):
                 mooncake.setdefault(f"{folder}/{name}", Distribution(*found, folder))
             elif found is not None and found[0] in ("sglang", "torch"):

@@ -117,23 +117,32 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
         return
     evidence = tuple(Evidence(one.folder, f"{one.name} {one.version}") for one in engine.mooncake)
     found = passed(engine.interpreter, _have(engine), evidence=evidence)
+    folders = [one.folder for one in engine.mooncake]
+    if folders and engine.package and engine.package.rpartition("/")[0] not in folders:
+        text = f"an import takes {engine.package}, which came with no wheel: its release is unknown"
+        advice = "Take its folder out of PYTHONPATH, or uninstall the wheel that it shadows."
+        yield found.warned(text, advice, need="one of them")
+        return
     if len(engine.mooncake) < 2:
         yield found
         return
     files = software.files
     wheels = {file.wheel for file in files if file.wheel} if isinstance(files, tuple) else set()
     on_disk = f"; the files on disk are of {' and '.join(sorted(wheels))}" if wheels else ""
+    text = f"they overwrite each other's files{on_disk}"
+    if len(set(folders)) == len(folders):
+        text = f"an import takes {engine.package or 'neither'}, which shadows the others"
     names = dict.fromkeys(one.name for one in engine.mooncake)
     keep = engine.mooncake[0]
     yield found.warned(
-        f"they overwrite each other's files{on_disk}",
+        text,
         "Uninstall all of them and install the one that is meant.",
         (
             command(
                 *(engine.interpreter, "-m", "pip", "uninstall", "--yes", *names),
                 name="uninstall Mooncake",
             ),
-            pip_install(engine, f"{keep.name}=={keep.version}"),
+            pip_install(engine, f"{keep.name}=={keep.version.removesuffix('+editable')}"),
         ),
         need="one of them",
     )

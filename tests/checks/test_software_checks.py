@@ -13,14 +13,17 @@ from checks.base.installed import distribution_of, installed_mooncake
 from checks.base.needs import ContainerLimits, LaunchNeeds, Service
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from checks.releases.sglang import sglang_release
 from checks.run.runner import every_check, judge
 from checks.software.facts import (
     CompiledFile,
     Distribution,
     Environment,
     SoftwareFacts,
+    installed_engine,
     read_software,
 )
+from preflight.sizing.sizing_inputs import choose_sglang
 from tests.checks.limit_hosts import facts, launch, rank, system, tree
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
@@ -287,6 +290,56 @@ def test_several_wheels_overwrite_each_other() -> None:
     assert one("software.mooncake-duplicate", None, software(BARE)).status is Status.SKIP
     unread = software(environments=Unknown("not recorded"))
     assert one("software.mooncake-duplicate", None, unread).status is Status.UNKNOWN
+
+
+def test_copies_that_shadow_each_other(tmp_path: Path) -> None:
+    """In folders of their own nothing is overwritten: the first on the path is imported."""
+    files = {
+        f"{OTHER}/{WHEEL}/METADATA": "",
+        f"{OTHER}/mooncake/engine.so": "",
+        f"{SITE}/mooncake_transfer_engine-0.3.12.dist-info/METADATA": "",
+        f"{SITE}/mooncake/engine.so": "",
+    }
+    search = {**SEARCH, "folders": [OTHER, SITE]}
+    seen = read(tree(tmp_path / "two", files, {"software.search": search}))
+    (finding,) = found("software.mooncake-duplicate", None, seen)
+    assert finding.status is Status.WARN
+    assert finding.text == f"an import takes {OTHER}/mooncake, which shadows the others"
+    assert "0.3.13.post1 and mooncake-transfer-engine 0.3.12" in finding.have
+    # Built from source, in PYTHONPATH.
+    files = {**INSTALLED, "/src/build/mooncake/engine.so": ""}
+    search = {**SEARCH, "folders": ["/src/build", SITE]}
+    seen = read(tree(tmp_path / "built", files, {"software.search": search}))
+    (finding,) = found("software.mooncake-duplicate", None, seen)
+    assert finding.status is Status.WARN
+    assert "/src/build/mooncake, which came with no wheel" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("entry", "version", "note"),
+    [
+        ("__editable__.sglang-0.5.12.pth", "0.5.12+editable", "sglang-own-build"),
+        ("__editable___sglang_0_5_12_finder.py", "0.5.12+editable", "sglang-own-build"),
+        ("_editable_impl_sglang.pth", "0.5.12+editable", "sglang-own-build"),
+        ("__editable__.sglang_router-0.2.pth", "0.5.12", ""),
+        ("distutils-precedence.pth", "0.5.12", ""),
+    ],
+)
+def test_an_editable_install_is_no_release(
+    tmp_path: Path, entry: str, version: str, note: str
+) -> None:
+    """Its code has changed since its folder was named; it is taken as the release of that number,
+    which is said."""
+    files = {f"{SITE}/sglang-0.5.12.dist-info/METADATA": "", f"{SITE}/{entry}": ""}
+    root = Root(str(tree(tmp_path / "host", files, {"software.search": SEARCH})))
+    engine = read_software(root, None).engine
+    assert isinstance(engine, Environment)
+    assert engine.sglang == Distribution("sglang", version, SITE)
+    installed = installed_engine(root)
+    assert installed is not None
+    release, shown, notes = choose_sglang(None, installed)
+    assert (release, shown.value) == (sglang_release("0.5.12"), version)
+    assert [one.id for one in notes] == [note] * bool(note)
 
 
 def lacking(file: str, library: str) -> tuple[CompiledFile, ...]:

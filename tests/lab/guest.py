@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,8 +125,8 @@ def kernel() -> Kernel:
     if not (built.image.exists() and built.initrd.exists()):
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
-            tree = _unpacked_kernel(Path(scratch))
-            _build_initrd(Path(scratch) / "initrd", tree, built.initrd)
+            tree = unpacked_package(Path(scratch) / "kernel", KERNEL_PACKAGE)
+            build_initrd(Path(scratch) / "initrd", tree, built.initrd)
             shutil.copy(next((tree / "boot").glob("vmlinuz-*")), built.image)
     return built
 
@@ -134,28 +135,34 @@ def _built() -> Kernel:
     return Kernel(CACHE / "vmlinuz", CACHE / "initrd.gz")
 
 
-def _unpacked_kernel(scratch: Path) -> Path:
-    depends = _output("apt-cache", "depends", "--important", KERNEL_PACKAGE)
-    names = [word for word in depends.split() if word.startswith("linux-image-")]
-    _output("apt-get", "download", "-qq", names[-1], cwd=scratch)
-    tree = scratch / "kernel"
-    _output("dpkg", "-x", str(next(scratch.glob("*.deb"))), str(tree))
+def unpacked_package(tree: Path, package: str) -> Path:
+    """Unpack a package of Debian, of a kernel's meta-package the kernel itself; nothing is
+    installed. A second package may go into the same tree."""
+    depends = output("apt-cache", "depends", "--important", package)
+    kernels = [word for word in depends.split() if word.startswith("linux-image-")]
+    tree.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        output("apt-get", "download", "-qq", (kernels or [package])[-1], cwd=Path(scratch))
+        output("dpkg", "-x", str(next(Path(scratch).glob("*.deb"))), str(tree))
     return tree
 
 
-def _build_initrd(root: Path, tree: Path, initrd: Path) -> None:
+def build_initrd(
+    root: Path, tree: Path, initrd: Path, wanted: Sequence[str] = MODULES, init: str = INIT
+) -> None:
+    """Pack the modules that ``init`` loads, with what they need, and it."""
     modules = next(path for top in ("lib", "usr/lib") for path in tree.glob(f"{top}/modules/*"))
     release = modules.name
     base = modules.parents[2]
     if base.name == "usr":  # modprobe looks below lib
         (tree / "lib").symlink_to("usr/lib")
         base = tree
-    _output("depmod", "-b", str(base), release)
+    output("depmod", "-b", str(base), release)
     for name in ("bin", "dev", "proc", "sys", "lower", "upper", "new", "modules"):
         (root / name).mkdir(parents=True)
     order: list[str] = []
-    for module in MODULES:
-        found = _output("modprobe", "-d", str(base), "-S", release, "--show-depends", module)
+    for module in wanted:
+        found = output("modprobe", "-d", str(base), "-S", release, "--show-depends", module)
         for line in found.splitlines():
             if not line.startswith("insmod"):
                 continue  # built into the kernel
@@ -166,7 +173,7 @@ def _build_initrd(root: Path, tree: Path, initrd: Path) -> None:
     (root / "modules" / "order").write_text("".join(f"{name}\n" for name in order))
     shutil.copy(str(shutil.which("busybox")), root / "bin" / "busybox")
     (root / "bin" / "sh").symlink_to("busybox")
-    (root / "init").write_text(INIT)
+    (root / "init").write_text(init)
     (root / "init").chmod(0o755)
     files = "\n".join(str(path.relative_to(root)) for path in root.rglob("*"))
     packed = subprocess.run(
@@ -183,7 +190,8 @@ def _run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def _output(*command: str, cwd: Path | None = None) -> str:
+def output(*command: str, cwd: Path | None = None) -> str:
+    """Return what a command prints. Raises GuestError where it fails."""
     done = _run(*command, cwd=cwd)
     if done.returncode:
         raise GuestError(f"{' '.join(command)}: {done.stderr[-500:]}")
