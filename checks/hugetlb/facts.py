@@ -25,7 +25,8 @@ class HugetlbFacts(NamedTuple):
     node, how many free blocks of each order (2^order base pages) the kernel holds, zones together.
     node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting
     in force, the word in brackets. sysctl_files: those that are applied at boot, in their order.
-    boot_unread: why what sets the pools at boot is not known; None where it was looked at.
+    boot_unread: why what sets the pools at boot is not known; None where it was looked at. lasting:
+    ``writers`` without the files of /run/sysctl.d, None where there are none.
     """
 
     hugetlb: HugeTlb
@@ -38,6 +39,20 @@ class HugetlbFacts(NamedTuple):
     thp_shmem: str | Unknown
     sysctl_files: tuple[SysctlFile, ...] = ()
     boot_unread: Unknown | None = None
+    lasting: tuple[PoolWriter, ...] | None = None
+
+    def boot_writers(self, page_bytes: int) -> tuple[PoolWriter, ...]:
+        """Return who sets pools of a size at boot: ``writers`` or ``lasting``, as fewer pages come
+        of it, since a boot writes the files of /run again or does not."""
+        default = self.hugetlb.default_page_size_bytes
+
+        def pages(writers: tuple[PoolWriter, ...]) -> int:
+            found = pages_after_boot(writers, page_bytes, default)
+            return 0 if found is None else found[0]
+
+        return min(
+            (self.writers, self.writers if self.lasting is None else self.lasting), key=pages
+        )
 
     @property
     def memory_available_bytes(self) -> int | Unknown:
@@ -54,31 +69,21 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
     hugetlb = read_hugetlb(root, meminfo)
     sizes = () if isinstance(hugetlb.pools, Unknown) else tuple(hugetlb.pools)
     sysctl_files = read_sysctl_files(root)
+    of_run = any(file.path.startswith(RUN) for file in sysctl_files)
+    lasting = read_sysctl_files(root, lasting=True) if of_run else ()
     return HugetlbFacts(
         hugetlb,
         meminfo,
         {size: hugetlb_limit(root, size) for size in sizes},
         _free_blocks(root),
         read_node_free(root),
-        _writers(root, sysctl_files, hugetlb.default_page_size_bytes),
+        read_pool_writers(root, sysctl_files),
         _chosen(root, f"{THP}/enabled"),
         _chosen(root, f"{THP}/shmem_enabled"),
         sysctl_files,
         _boot_unread(root),
+        read_pool_writers(root, lasting) if of_run else None,
     )
-
-
-def _writers(
-    root: Root, files: tuple[SysctlFile, ...], page_bytes: int | Unknown
-) -> tuple[PoolWriter, ...]:
-    """Those that give fewer pages: the boot writes the files of /run again, or does not."""
-    writers = read_pool_writers(root, files)
-    if isinstance(page_bytes, Unknown) or not any(file.path.startswith(RUN) for file in files):
-        return writers
-    lasting = read_pool_writers(root, read_sysctl_files(root, lasting=True))
-    pages = (pages_after_boot(each, page_bytes, page_bytes) for each in (writers, lasting))
-    first, second = (0 if each is None else each[0] for each in pages)
-    return writers if first <= second else lasting
 
 
 def _boot_unread(root: Root) -> Unknown | None:

@@ -187,7 +187,8 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         pages = max(total, sum(bound.values()))
         subject = f"{format_page_size(page)} pages"
         need = counted(pages, "pages")
-        later = pages_after_boot(hugetlb.writers, page, default)
+        writers = hugetlb.boot_writers(page)
+        later = pages_after_boot(writers, page, default)
         if hugetlb.boot_unread is not None and not contained:
             yield unknown(subject, hugetlb.boot_unread.reason, need=need)
             continue
@@ -195,10 +196,10 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         if later is not None:
             have = counted(later[0], "pages", "{} at boot")
             evidence = (Evidence(later[1], f"{later[0]} pages"),)
-        script = unread_after_boot(hugetlb.writers, page, default)
+        script = unread_after_boot(writers, page, default)
         pool = hugetlb.hugetlb.pool(page)
         nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
-        shares = shares_after_boot(hugetlb.writers, page, default, nodes)
+        shares = shares_after_boot(writers, page, default, nodes)
         short = [node for node in bound if node in shares and shares[node] < bound[node]]
         if later is not None and later[0] >= pages and not short:
             found = passed(subject, have, need, evidence=evidence)
@@ -235,7 +236,8 @@ def _in_sysctl(
     refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
     if refused:
         return f"cannot be reserved now ({refused}); {ASK_FIT}", ()
-    after = overruling(facts.writers, wanted, facts.hugetlb.default_page_size_bytes)
+    default = facts.hugetlb.default_page_size_bytes
+    after = overruling((*(facts.lasting or ()), *facts.writers), wanted, default)
     others = [writer.source for writer in after if not is_sysctl_file(writer.source)]
     if others:
         return f"set {wanted} pages where it is last set at boot: {others[-1]}", ()

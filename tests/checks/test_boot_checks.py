@@ -209,8 +209,8 @@ def test_what_is_in_run_may_be_gone_after_the_boot(tmp_path: Path, run: str, pag
     }
     if not run:
         files["/run/sysctl.d/60-lab.conf"] = "vm.nr_hugepages = 400\n"
-    facts = read_hugetlb_facts(tree(tmp_path, files), None)
-    found = pages_after_boot(facts.writers, 2 << 20, 2 << 20)
+    facts = read_hugetlb_facts(root_of(tmp_path, files), None)
+    found = pages_after_boot(facts.boot_writers(2 << 20), 2 << 20, 2 << 20)
     assert found is not None
     assert found[0] == pages
 

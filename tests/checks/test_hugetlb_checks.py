@@ -267,6 +267,15 @@ OURS, LATER = "etc/sysctl.d/90-mooncake.conf", "99-other.conf"
             },
             {f"usr/lib/sysctl.d/{LATER}": "vm.nr_hugepages = 700"},
         ),
+        # Enough while it is there, and gone after a boot that does not write it again.
+        ({f"run/sysctl.d/{LATER}": "vm.nr_hugepages = 700\n"}, {}),
+        (
+            {
+                f"run/sysctl.d/{LATER}": "vm.nr_hugepages = 700\n",
+                f"usr/lib/sysctl.d/{LATER}": "vm.nr_hugepages = 7\n",
+            },
+            {},
+        ),
         ({OURS.replace("etc", "usr/lib"): "vm.swappiness = 1\n"}, {OURS: "vm.swappiness = 1"}),
         # A mask is a link, through which a line would go to nowhere.
         ({OURS: NOWHERE}, {}),

@@ -75,6 +75,6 @@ def test_the_huge_pages(row: dict[str, Any], said: dict[str, Any]) -> None:
 def test_memlock(row: dict[str, Any], said: dict[str, Any]) -> None:
     found = said["boot.memlock logins"]
     then = row["then"]["memlock"]
-    have = "unlimited" if then == "unlimited" else f"{int(then) / 1024:.1f} MiB"
+    have = "unlimited" if then == "unlimited" else f"{int(then) / 1024:.2f} MiB"
     assert found["have"] == f"{have} after the next boot"
     assert found["status"] == ("pass" if then == "unlimited" else "warn")
