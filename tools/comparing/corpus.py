@@ -261,7 +261,10 @@ def _script(lines: Any) -> str:
     written = []
     one_alone = isinstance(lines, str) or isinstance(lines[-1], Mapping)
     for line in (lines,) if one_alone else lines:
-        text, environment = (line, {}) if isinstance(line, str) else line
+        if hasattr(line, "words"):  # as a reader gives it, of an image
+            text, environment = shlex.join(word.text for word in line.words), line.environment
+        else:
+            text, environment = (line, {}) if isinstance(line, str) else line
         settings = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
         written.append(" ".join((*settings, text)))
     return "\n".join(written) + "\n"
