@@ -107,7 +107,8 @@ def gather_launch(
         shares.append(share)
     found = with_refusals(found, processes, memory)
     if all(process.kind in _APART for process in processes):
-        raise NoLaunchError(f"{source} starts no program that is known here")
+        hint = "mooncake-preflight read shows what was understood of it, and what was not"
+        raise NoLaunchError(f"{source} starts no program that is known here: {hint}")
     nodes = nics.first.nodes
     placed_notes = (note for placed in nics.every for note in placed.notes)
     said = sglang_notes if servers else ()
