@@ -88,9 +88,13 @@ def _uses(subject: Subject, product: str) -> bool:
     process = subject.process
     if product == "sglang":
         return process.kind in _SGLANG
-    if product in ("vllm", "lmcache"):
-        own = (*_VLLM,) if product == "vllm" else (*_VLLM, Kind.LMCACHE)
-        return process.kind in own
+    if product == "vllm":
+        return process.kind in _VLLM
+    if product == "lmcache":
+        consumer = process.consumer
+        # What is not counted of a vLLM may be LMCache.
+        parts = () if consumer is None else (*consumer.parts, *consumer.uncounted)
+        return process.kind is Kind.LMCACHE or (process.kind in _VLLM and bool(parts))
     return uses_mooncake(process)
 
 

@@ -401,6 +401,9 @@ class _Connectors(Findings):
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
         """The LMCache server holds the memory; it is a process of its own."""
+        from preflight.consumers.lmcache import RELEASE as LMCACHE
+
+        self.parts.append(LMCACHE)
 
 
 _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {

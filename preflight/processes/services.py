@@ -297,8 +297,9 @@ def split_address(text: str) -> Address:
         host, colon, port = rest.rpartition(":")
         if not colon or ":" in host:
             host, port = rest, ""
-    if port.isdecimal() and len(port) <= 5:
-        return Address(host, int(port), path)
+    number = port_value(port, "address")
+    if isinstance(number, int):
+        return Address(host, number, path)
     return Address(host if not port else rest, None, path)
 
 

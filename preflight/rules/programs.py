@@ -23,6 +23,7 @@ from preflight.programs.mooncake_flags import (
     read_flags,
     value_of,
 )
+from preflight.programs.sglang_arguments import port_value
 from preflight.programs.store_service_config import KEYS, SERVICE_PORT
 from preflight.rules.rules import RuleFinding, RuleSet, Seen, Spelling
 from preflight.sglang.launch import configured_segment
@@ -212,8 +213,8 @@ def _number(process: LaunchProcess, name: str) -> int | None:
     word = value_of(process.arguments, name)
     if word is None:
         return SERVICE_PORT
-    text = word.text
-    return int(text) if text.isdecimal() and len(text) < 6 else None
+    port = port_value(word.text, name)
+    return port if isinstance(port, int) else None
 
 
 def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:

@@ -92,3 +92,15 @@ def test_keys_of_two_releases_of_lmcache_are_unknown(tmp_path: Path) -> None:
     )
     assert compared(one, same).verdict is Meeting.EQUAL
     assert compared(one, other).verdict is Meeting.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [("LMCacheConnectorV1", True), ("LMCacheMPConnector", True), ("MooncakeConnector", False)],
+)
+def test_what_runs_in_an_engine_beside_it(tmp_path: Path, name: str, runs: bool) -> None:
+    """LMCache that is installed, and that no connector loads, has no part in it."""
+    line = f"vllm serve m --kv-transfer-config '{LMCACHE}'".replace("LMCacheConnectorV1", name)
+    (process,) = sized(tmp_path, line + "\n").inputs.processes
+    assert process.consumer is not None
+    assert bool(process.consumer.parts) is runs

@@ -19,6 +19,8 @@ import pytest
 
 from checks.base.needs import Spot
 from checks.base.root import Root
+from preflight.consumers.lmcache import mooncake_setup
+from preflight.consumers.vllm import store_config
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.mooncake.replay import pages_by_spot
 from preflight.processes.processes import LaunchOptions
@@ -30,7 +32,7 @@ VERSION = "0.3.13.post1"
 # vLLM: setup(host, metadata, segment, local, protocol, device, master). LMCache: its pool first,
 # MAP_HUGETLB of 2 MiB (csrc alloc_hugepage_pinned_ptr), then setup(dict), whose answer it ignores.
 WORKER = """
-import ctypes, glob, json, mmap, os, sys
+import json, mmap, os, sys
 def used():
     with open("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages") as a, \\
          open("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") as b, \\
@@ -38,16 +40,14 @@ def used():
         return int(a.read()) - int(b.read()) + int(c.read())
 from mooncake.store import MooncakeDistributedStore
 order = json.load(sys.stdin)
-before, kept, said = used(), [], []
+before, kept = used(), []
 if order["pool"]:
     size = -(-order["pool"] // (2 << 20)) * (2 << 20)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000 | (21 << 26)
     kept.append(mmap.mmap(-1, size, flags))
-for setup in order["setups"]:
-    store = MooncakeDistributedStore()
-    kept.append(store)
-    said.append(store.setup(setup) if isinstance(setup, dict) else store.setup(*setup))
-print(json.dumps({"pages": used() - before, "said": said}))
+store, setup = MooncakeDistributedStore(), order["setup"]
+store.setup(setup) if isinstance(setup, dict) else store.setup(*setup)
+print(used() - before)
 sys.stdout.flush()
 os._exit(0)
 """
@@ -61,6 +61,12 @@ LMCACHE_SIZES = (("64mb", "16mb"), ("83886081", "1000000"), ("0", "32mb"), ("64M
 POOLS = (0, 31, 64.5)
 VLLM_CASES = list(product(ENVIRONMENTS, VLLM_SIZES, (1, 2)))
 LMCACHE_CASES = list(product(ENVIRONMENTS, LMCACHE_SIZES, POOLS))
+
+
+@pytest.fixture
+def store(wheel_0_3_13: Wheel, stores: Callable[[Wheel], Store], huge_pages: HugePages) -> Store:
+    assert huge_pages.set(600, 0, 0) is None
+    return stores(wheel_0_3_13)
 
 
 def predicted(folder: Path, line: str, environment: dict[str, str]) -> int:
@@ -79,10 +85,11 @@ def predicted(folder: Path, line: str, environment: dict[str, str]) -> int:
     )
 
 
-def taken(store: Store, environment: dict[str, str], pool: int, setups: list[Any]) -> int:
+def taken(store: Store, environment: dict[str, str], pool: int, setup: Any) -> int:
+    """Pages of 2 MiB that a process takes: its pool, and what Mooncake maps in its setup."""
     done = subprocess.run(
         [sys.executable, "-c", WORKER],
-        input=json.dumps({"pool": pool, "setups": setups}),
+        input=json.dumps({"pool": pool, "setup": setup}),
         env=store.wheel.environment(environment),
         capture_output=True,
         text=True,
@@ -90,51 +97,41 @@ def taken(store: Store, environment: dict[str, str], pool: int, setups: list[Any
         check=False,
     )
     assert done.returncode == 0, done.stderr[-1500:]
-    return int(json.loads(done.stdout.splitlines()[-1])["pages"])
+    return int(done.stdout.splitlines()[-1])
+
+
+def connector(name: str, **extra: Any) -> str:
+    config = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    return f"vllm serve m --kv-transfer-config '{json.dumps(config)}'"
 
 
 @pytest.mark.parametrize(("environment", "sizes", "workers"), VLLM_CASES)
 def test_vllm(
-    environment: str,
-    sizes: tuple[Any, Any],
-    workers: int,
-    wheel_0_3_13: Wheel,
-    stores: Callable[[Wheel], Store],
-    huge_pages: HugePages,
-    tmp_path: Path,
+    environment: str, sizes: tuple[Any, Any], workers: int, store: Store, tmp_path: Path
 ) -> None:
-    from preflight.consumers.vllm import store_config
-
-    assert huge_pages.set(600, 0, 0) is None
-    store, variables = stores(wheel_0_3_13), ENVIRONMENTS[environment]
-    given = {"metadata_server": "P2PHANDSHAKE", "protocol": "tcp", "device_name": ""}
-    file = {**given, "master_server_address": store.address, "global_segment_size": sizes[0]}
-    file |= {"local_buffer_size": sizes[1], "mode": "embedded" if sizes[0] else "standalone-store"}
+    file = {
+        "metadata_server": "P2PHANDSHAKE",
+        "protocol": "tcp",
+        "master_server_address": store.address,
+        "global_segment_size": sizes[0],
+        "local_buffer_size": sizes[1],
+        "mode": "embedded" if sizes[0] else "standalone-store",
+    }
     (tmp_path / "mc.json").write_text(json.dumps(file))
-    connector = '{"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}'
-    line = f"vllm serve m -tp {workers} --kv-transfer-config '{connector}'"
-    path = {"MOONCAKE_CONFIG_PATH": str(tmp_path / "mc.json")}
     config = store_config(json.dumps(file))
-    setup = [f"127.0.0.1:{free_port()}", "P2PHANDSHAKE", config["global_segment_size"]]
-    setup += [config["local_buffer_size"], "tcp", "", store.address]
-    pages = sum(taken(store, variables, 0, [setup]) for _ in range(workers))
+    both = (config["global_segment_size"], config["local_buffer_size"])
+    setup = [f"127.0.0.1:{free_port()}", "P2PHANDSHAKE", *both, "tcp", "", store.address]
+    variables = ENVIRONMENTS[environment]
+    pages = sum(taken(store, variables, 0, setup) for _ in range(workers))
+    line = f"{connector('MooncakeStoreConnector')} -tp {workers}"
+    path = {"MOONCAKE_CONFIG_PATH": str(tmp_path / "mc.json")}
     assert pages == predicted(tmp_path, line, {**variables, **path})
 
 
 @pytest.mark.parametrize(("environment", "sizes", "pool"), LMCACHE_CASES)
 def test_lmcache(
-    environment: str,
-    sizes: tuple[str, str],
-    pool: float,
-    wheel_0_3_13: Wheel,
-    stores: Callable[[Wheel], Store],
-    huge_pages: HugePages,
-    tmp_path: Path,
+    environment: str, sizes: tuple[str, str], pool: float, store: Store, tmp_path: Path
 ) -> None:
-    from preflight.consumers.lmcache import mooncake_setup
-
-    assert huge_pages.set(600, 0, 0) is None
-    store, variables = stores(wheel_0_3_13), ENVIRONMENTS[environment]
     extra = {
         "local_hostname": f"127.0.0.1:{free_port()}",
         "metadata_server": "P2PHANDSHAKE",
@@ -142,17 +139,12 @@ def test_lmcache(
         "global_segment_size": sizes[0],
         "local_buffer_size": sizes[1],
     }
-    gib = pool / 1024
-    config = {
-        "kv_connector": "LMCacheConnectorV1",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {
-            "lmcache.max_local_cpu_size": gib,
-            "lmcache.local_cpu_use_hugepages": True,
-            "lmcache.remote_url": "mooncakestore://unused:1",
-            "lmcache.extra_config": extra,
-        },
+    gib, variables = pool / 1024, ENVIRONMENTS[environment]
+    settings = {
+        "lmcache.max_local_cpu_size": gib,
+        "lmcache.local_cpu_use_hugepages": True,
+        "lmcache.remote_url": "mooncakestore://unused:1",
+        "lmcache.extra_config": extra,
     }
-    line = f"vllm serve m --kv-transfer-config '{json.dumps(config)}'"
-    pages = taken(store, variables, int(gib * (1 << 30)), [mooncake_setup(extra)])
-    assert pages == predicted(tmp_path, line, variables)
+    pages = taken(store, variables, int(gib * (1 << 30)), mooncake_setup(extra))
+    assert pages == predicted(tmp_path, connector("LMCacheConnectorV1", **settings), variables)
