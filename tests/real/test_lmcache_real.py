@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from preflight.consumers.lmcache import mooncake_setup
 from preflight.consumers.lmcache_settings import lmcache_settings, lmcache_values, overridden
 from preflight.judging.store_keys import Meeting, compared, launch_keys
 from tests.consumers.test_store_keys import lmcache, sized
@@ -25,6 +26,7 @@ from tests.real.conftest import install, seeded
 
 pytestmark = pytest.mark.real
 CASES = int(os.environ.get("PREFLIGHT_CASES", "1000"))
+STORES = 5000
 ENGINES = 46  # 1,035 pairs
 # An answer of the class for each case that it reads from stdin, a line each.
 ORACLE = """
@@ -142,17 +144,42 @@ def test_the_same_values_as_lmcaches_own_class(tmp_path: Path) -> None:
     assert CASES / 20 < refused < CASES / 2
 
 
-def key_class(folder: Path) -> Any:
-    """LMCache's own class of keys, cut out of its wheel: its module imports torch."""
-    tree = ast.parse((folder / "lmcache" / "utils.py").read_text())
-    found = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "CacheEngineKey"]
+def cut(file: Path, name: str, *constants: str) -> Any:
+    """A class of LMCache's, cut out of its wheel with constants of its module: that needs torch."""
+
+    def wanted(node: ast.stmt) -> bool:
+        if isinstance(node, ast.AnnAssign | ast.Assign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            return ast.unparse(target) in constants
+        return isinstance(node, ast.ClassDef) and node.name == name
+
+    found = [node for node in ast.parse(file.read_text()).body if wanted(node)]
     names: dict[str, Any] = {
         "torch": SimpleNamespace(dtype=object),
+        "LMCacheEngineConfig": object,
         "TORCH_DTYPE_TO_STR_DTYPE": {"auto": "auto", "fp8": "fp8"},
     }
     exec("from dataclasses import dataclass, field\nfrom typing import *", names)
-    exec(compile(ast.Module(list(found), []), "utils.py", "exec"), names)
-    return names["CacheEngineKey"]
+    exec(compile(ast.Module(found, []), str(file), "exec"), names)
+    return names[name]
+
+
+STORE_KEYS = (
+    "local_hostname metadata_server global_segment_size local_buffer_size protocol device_name "
+    "master_server_address master_server_addr rdma_devices tenant_id transfer_timeout mooncake_ "
+    "storage_root_dir prefer_local_alloc no_such_key"
+).split()
+
+
+def test_the_same_settings_of_the_store_as_lmcaches_own_class() -> None:
+    file = "lmcache/v1/storage_backend/connector/mooncakestore_connector.py"
+    constants = "_SETUP_DEFAULTS _MOONCAKE_PREFIX _LMCACHE_ONLY_KEYS _LEGACY_PASSTHROUGH_KEYS"
+    own = cut(install("lmcache", "0.5.6") / file, "MooncakeStoreConfig", *constants.split())
+    random = seeded()
+    names = [front + name for name in STORE_KEYS for front in ("", "mooncake_")]
+    for _ in range(STORES):
+        raw = {name: random.choice(VALUES) for name in random.sample(names, random.randint(0, 9))}
+        assert mooncake_setup(raw) == own._build_setup_dict(raw), raw
 
 
 CHOICES: dict[str, list[Any]] = {
@@ -165,7 +192,7 @@ CHOICES: dict[str, list[Any]] = {
 
 
 def test_keys_meet_as_lmcaches_own_do(tmp_path: Path) -> None:
-    key = key_class(install("lmcache", "0.5.6"))
+    key = cut(install("lmcache", "0.5.6") / "lmcache" / "utils.py", "CacheEngineKey")
     random = seeded()
     engines = []
     for _ in range(ENGINES):
