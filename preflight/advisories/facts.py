@@ -7,7 +7,6 @@ others stand in ``FACTS``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ from preflight.sglang.model_geometry import LayerKind, ModelGeometry
 _GFLAGS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
 _SGLANG = (Kind.SGLANG, Kind.DYNAMO_SGLANG)
 _VLLM = (Kind.VLLM, Kind.DYNAMO_VLLM)
-_VLLM_IMAGE = re.compile(r"(?:^|/)vllm-openai:v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:-|$)")
 
 
 class Subject(NamedTuple):
@@ -119,15 +117,6 @@ def _named(subject: Subject, product: str) -> str | Unknown:
     consumer = subject.process.consumer
     named = None if consumer is None else consumer.named.get(product.lower())
     return Unknown(f"the release of {product} is not known") if named is None else named.release
-
-
-def _vllm(subject: Subject) -> str | Unknown:
-    named = _named(subject, "vLLM")
-    if not isinstance(named, Unknown):
-        return named
-    container = subject.process.command.container
-    match = None if container is None else _VLLM_IMAGE.search(container.image)
-    return Unknown("the release of vLLM is not known") if match is None else match.group(1)
 
 
 def _environment(subject: Subject) -> Environment:
@@ -250,7 +239,7 @@ FACTS: Mapping[str, tuple[str, Read]] = {
     "mooncake.wheel": ("the wheels of Mooncake that are installed", _wheels),
     "mooncake.missing": ("libraries that its files need and do not find", _missing),
     "sglang": ("the release of SGLang", lambda s: _version(s, "sglang")),
-    "vllm": ("the release of vLLM, by its image or pip", _vllm),
+    "vllm": ("the release of vLLM, by its image or pip", lambda s: _named(s, "vLLM")),
     "lmcache": ("the release of LMCache, by its image or pip", lambda s: _named(s, "LMCache")),
     "nixl": ("the release of NIXL", lambda s: Unknown("the release of NIXL is not known")),
     "gpu-operator": (

@@ -70,14 +70,9 @@ _STORE_KEYS = frozenset(
 )
 # Variables that SGLang or the store service would take, and vLLM's connector does not.
 _OTHERS_VARIABLES = (
-    "MOONCAKE_MASTER",
-    "MOONCAKE_PROTOCOL",
-    "MOONCAKE_DEVICE",
-    "MOONCAKE_GLOBAL_SEGMENT_SIZE",
-    "MOONCAKE_LOCAL_BUFFER_SIZE",
-    "MOONCAKE_TE_META_DATA_SERVER",
-    "MOONCAKE_LOCAL_HOSTNAME",
-)
+    "MOONCAKE_MASTER MOONCAKE_PROTOCOL MOONCAKE_DEVICE MOONCAKE_GLOBAL_SEGMENT_SIZE "
+    "MOONCAKE_LOCAL_BUFFER_SIZE MOONCAKE_TE_META_DATA_SERVER MOONCAKE_LOCAL_HOSTNAME"
+).split()
 _NO_MEMORY = "DecodeBenchConnector ExampleConnector ExampleHiddenStatesConnector".split()
 
 
@@ -233,32 +228,27 @@ class _Connectors(Findings):
 
     def _connector(self, config: dict[str, Any], child: bool = False) -> None:
         name, role = config.get("kv_connector"), config.get("kv_role")
-        if role is not None and role not in _ROLES:
-            self.refused.append(f"Unsupported kv_role: {role}. Supported roles are {_ROLES}")
-            return
-        if name is not None and role is None:
-            self.refused.append(
-                f"Please specify kv_role when kv_connector is set, supported roles are {_ROLES}"
-            )
-            return
-        if child and "engine_id" in config:
-            self.refused.append(
-                "TypeError: KVTransferConfig() got multiple values for keyword argument 'engine_id'"
-            )
-            return
         extra = config.get("kv_connector_extra_config") or {}
-        if name is None:
-            return
-        if not isinstance(name, str):
-            self.refused.append("kv_connector: Input should be a valid string")
+        wrong = ""
+        if role is not None and role not in _ROLES:
+            wrong = f"Unsupported kv_role: {role}. Supported roles are {_ROLES}"
+        elif name is not None and role is None:
+            wrong = f"Please specify kv_role when kv_connector is set, supported roles are {_ROLES}"
+        elif child and "engine_id" in config:
+            wrong = "got multiple values for keyword argument 'engine_id'"
+            wrong = f"TypeError: KVTransferConfig() {wrong}"
+        elif name is not None and not isinstance(name, str):
+            wrong = "kv_connector: Input should be a valid string"
+        elif name is not None and not isinstance(extra, dict):
+            wrong = "kv_connector_extra_config: Input should be a valid dictionary"
+        if wrong or name is None:
+            self.refused += [wrong] if wrong else []
             return
         module = config.get("kv_connector_module_path")
         # Dynamo's own connector always names its module: kvbm.vllm_integration.connector.
         own = name == "DynamoConnector" and str(module or "kvbm").startswith(("kvbm", "dynamo"))
         read = _CONNECTORS.get(name) if own or not module else None
-        if not isinstance(extra, dict):
-            self.refused.append("kv_connector_extra_config: Input should be a valid dictionary")
-        elif read is not None:
+        if read is not None:
             read(self, extra, str(role))
         elif name not in _NO_MEMORY:
             self.uncounted.append(f"what {name} takes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -16,20 +17,13 @@ from preflight.sglang.launch import configured_segment
 RULES = RuleSet("consumers")
 
 
-@RULES.process("consumer-refused")
-def consumer_refused(process: LaunchProcess) -> Iterator[Seen]:
-    for text in process.consumer.refused if process.consumer else ():
-        yield Seen(f"{process.kind.value}: {text}")
+def _said(name: str, process: LaunchProcess) -> Iterator[Seen]:
+    for text in getattr(process.consumer, name, ()):
+        yield Seen(f"{process.kind.value}: {text}" if name == "refused" else text)
 
 
-@RULES.process("consumer-misread")
-def consumer_misread(process: LaunchProcess) -> Iterator[Seen]:
-    yield from map(Seen, process.consumer.misread if process.consumer else ())
-
-
-@RULES.process("consumer-ignored")
-def consumer_ignored(process: LaunchProcess) -> Iterator[Seen]:
-    yield from map(Seen, process.consumer.ignored if process.consumer else ())
+for _name in ("refused", "misread", "ignored"):
+    RULES.process(f"consumer-{_name}")(partial(_said, _name))
 
 
 @RULES.process("consumer-release")
