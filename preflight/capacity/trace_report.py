@@ -67,7 +67,8 @@ def _span(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _rates(least: float, most: float) -> str:
+def rate_span(least: float, most: float) -> str:
+    """``4.9 to 5.0%``."""
     low, high = map(percent, sorted((least, most)))
     return low if low == high else f"{low.removesuffix('%')} to {high}"
 
@@ -97,16 +98,16 @@ def tier_rows(
         rows.append(
             [
                 shown,
-                _rates(low[0], high[0]),
+                rate_span(low[0], high[0]),
                 _counts(low[1], high[1]),
                 _counts(evicted[0], evicted[1]),
             ]
         )
     least, most = replay.least, replay.most
     saved = [sum(flows.saved.values()) for flows in (least, most)]
-    rows.append(["all", _rates(1 - least.missed, 1 - most.missed), _counts(*saved), ""])
+    rows.append(["all", rate_span(1 - least.missed, 1 - most.missed), _counts(*saved), ""])
     missed = [flows.input_tokens - sum(flows.saved.values()) for flows in (least, most)]
-    rows.append(["none", _rates(least.missed, most.missed), "", ""])
+    rows.append(["none", rate_span(least.missed, most.missed), "", ""])
     if speed is not None:
         heads.append("seconds of prefill")
         for row in rows:

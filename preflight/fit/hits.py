@@ -129,12 +129,13 @@ def _replayed(
 
 
 def _rates(answer: TraceAnswer) -> tuple[tuple[float, float], ...]:
-    """Of the servers that are replayed. Raises UsageError where none is."""
+    """Of the servers that are replayed; larger tiers may answer less. Raises UsageError."""
     replays = [each for each in answer.servers if not isinstance(each, Unknown)]
     if not replays:
         reasons = [each.reason for each in answer.servers if isinstance(each, Unknown)]
         raise UsageError(f"--goal hits: {reasons[0]}")
-    return tuple((1 - each.least.missed, 1 - each.most.missed) for each in replays)
+    both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in replays)
+    return tuple((least, most) for least, most in both)
 
 
 def _left_out(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:

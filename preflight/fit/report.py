@@ -244,13 +244,14 @@ def diff(edit: Edit) -> Iterator[str]:
 
 
 def _hits(hits: Hits, paint: Paint, width: int, plain: bool) -> Iterator[str]:
-    from preflight.capacity.trace_report import curve_sentences
+    from preflight.capacity.trace_report import curve_sentences, rate_span
     from preflight.pictures.hit_curve import plot_text
 
     about = f"hits of {hits.trace} by how the memory is shared, the best first"
     yield from wrapped(about, width, 0)
     rows = [
-        [one.about, one.sizes, ", ".join(_rate(*rate) for rate in one.rates)] for one in hits.tried
+        [one.about, one.sizes, ", ".join(rate_span(*each) for each in one.rates)]
+        for one in hits.tried
     ]
     yield from fitted(rows, ["", "", "hits"], width, right=(2,)).splitlines()
     if plot := plot_text(hits.chosen, hits.answer, paint, width, plain):
@@ -262,11 +263,6 @@ def _hits(hits: Hits, paint: Paint, width: int, plain: bool) -> Iterator[str]:
         yield from wrapped(said, width, 0)
     for note in hits.notes:
         yield from wrapped(f"note: {note}", width, 2)
-
-
-def _rate(least: float, most: float) -> str:
-    low, high = f"{100 * least:.1f}", f"{100 * most:.1f}"
-    return f"{low}%" if low == high else f"{low} to {high}%"
 
 
 def fit_object(found: Fitted, hits: Hits | None = None) -> Json:

@@ -45,6 +45,7 @@ def test_the_share_with_the_most_hits_is_chosen(
     )
     hits = found["hits"]
     assert len(hits["tried"]) == 5
+    assert all(each["least"] <= each["most"] for one in hits["tried"] for each in one["servers"])
     assert hits["ceiling"] == pytest.approx(2 / 3)
     rates = {one["about"]: one["servers"][0]["least"] for one in hits["tried"]}
     assert list(rates.values()) == sorted(rates.values(), reverse=True)
