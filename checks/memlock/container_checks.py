@@ -168,8 +168,10 @@ def _login_then(limits: LimitFacts) -> Finding:
 
 
 def _then(subject: str, now: Limit | Unknown, then: Limit | Unknown, source: str) -> Finding:
-    if isinstance(now, Unknown) or isinstance(then, Unknown):
-        return unknown(subject, now if isinstance(now, Unknown) else then)
+    if isinstance(now, Unknown):
+        return unknown(subject, now)
+    if isinstance(then, Unknown):
+        return unknown(subject, then)
     have, need = format_limit(then, " after the next boot"), format_limit(now, " as now")
     found = passed(subject, have, need, evidence=(Evidence(source, format_limit(then)),))
     if then.soft is None or (now.soft is not None and now.soft <= then.soft):

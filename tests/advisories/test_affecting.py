@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
 from checks.run.facts import Facts
 from checks.system.facts import with_kernel
 from preflight.advisories.judge import verdicts
@@ -102,7 +102,10 @@ HICACHE = {name for name, (_, said) in LAUNCHES.items() if 64 in said[0]}
 
 
 def of(topic: str, **values: Any) -> Callable[[Facts], Facts]:
-    return lambda facts: Facts({**facts.topics, topic: facts.topic(topic)._replace(**values)})
+    def changed(facts: Facts) -> Facts:
+        return Facts({**facts.topics, topic: known(facts.topic(topic))._replace(**values)})
+
+    return changed
 
 
 def kernel(release: str) -> Callable[[Facts], Facts]:
