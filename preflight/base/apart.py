@@ -35,18 +35,19 @@ def apart(
         if stream is not None:
             stream.flush()
     parent = os.getpid()
-    try:
-        reader, writer = _pipe()
-        held, life = _pipe()  # nothing is ever written: it ends with this process
-    except OSError:  # nothing more can be opened (ulimit -n): then here
-        return work()
     told = {number for number in handed_on if signal.getsignal(number) is not signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*told, signal.SIGCHLD})
+    ends: list[int] = []
     try:
+        ends += _pipe()
+        ends += _pipe()  # nothing is ever written: it ends with this process
         child = os.fork()
-    except OSError:  # no process is to be had (pids.max, ulimit -u): then here
+    except OSError:  # no descriptor or process is to be had (ulimit -n, -u, pids.max): then here
+        for end in ends:
+            os.close(end)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return work()
+    reader, writer, held, life = ends
     if child == 0:
         os.close(reader)
         os.close(held)
@@ -83,10 +84,18 @@ def apart(
 def _pipe() -> tuple[int, int]:
     """Return a pipe that takes the place of no standard stream, which may be closed."""
     low = os.pipe()
-    reader, writer = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in low)
-    for end in low:
-        os.close(end)
-    return reader, writer
+    ends: list[int] = []
+    try:
+        for end in low:
+            ends.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
+    except OSError:
+        for end in ends:
+            os.close(end)
+        raise
+    finally:
+        for end in low:
+            os.close(end)
+    return ends[0], ends[1]
 
 
 def _answer(

@@ -188,6 +188,26 @@ def test_a_child_that_hangs_is_left_behind() -> None:
     assert apart(_killed) == b"137"
 
 
+def test_where_nothing_more_can_be_opened_nothing_stays_open() -> None:
+    """With so many descriptors left (ulimit -n), from none on; the work is done all the same."""
+    code = (
+        "import os, resource\n"
+        "from preflight.base.apart import apart\n"
+        "def opened(): return [n for n in range(40) if os.path.exists(f'/dev/fd/{n}')]\n"
+        "usual, before = resource.getrlimit(resource.RLIMIT_NOFILE), opened()\n"
+        "for more in range(9):\n"
+        "    limit = max(before) + more\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, usual[1]))\n"
+        "    answer = apart(lambda: b'x')\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, usual)\n"
+        "    assert (answer, opened()) == (b'x', before), (more, opened(), before)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_the_child_dies_with_its_parent(tmp_path: Path) -> None:
     """As a killed apply: nothing goes on that nobody has an eye on."""
     started = tmp_path / "started"
