@@ -21,7 +21,7 @@ _SIGNS = {
     "/proc/self/cgroup": "/proc/self/cgroup",
     "/proc/self": "/proc/self",
     "/proc/sys": "/proc/sys",
-    "/sys/bus/pci": "/sys/bus/pci/devices",
+    "/sys/bus/pci": "/sys/bus/pci",
     "/sys/class": "/sys/class/net",
     "/sys/devices/system": "/sys/devices/system",
     "/sys/kernel": "/sys/kernel",

@@ -74,14 +74,6 @@ def test_what_a_recorded_part_lacks_is_absent(
     assert found["hugetlb.cgroup-limit"] == {"pass"}
 
 
-def test_drivers_alone_are_no_record_of_devices(tmp_path: Path) -> None:
-    """As of a machine that ghw recorded: no kernel with a PCI bus is without the other folder."""
-    (tmp_path / "sys/bus/pci/drivers").mkdir(parents=True)
-    answer = RecordingRoot(Root(str(tmp_path))).names("/sys/bus/pci/devices")
-    assert isinstance(answer, Unknown)
-    assert not answer.absent
-
-
 def test_this_machine_is_never_taken_for_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Root, "locate", lambda self, name: f"/nowhere{name}")
     answer = RecordingRoot(Root("/")).names("/sys/class/infiniband")

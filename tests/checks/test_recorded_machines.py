@@ -57,7 +57,8 @@ DIGESTS = {
 }
 NODES = "/sys/devices/system/node"
 GPUS = "/proc/driver/nvidia/gpus"
-PCI = "/sys/bus/pci/devices"
+BUS = "/sys/bus/pci"
+PCI = f"{BUS}/devices"
 POOLS = "/sys/kernel/mm/hugepages"
 
 pytestmark = pytest.mark.slow
@@ -276,8 +277,8 @@ def test_facts_are_what_stands_in_the_files(machines: list[tuple[Path, Files]]) 
 
 # Of each check that speaks of the host, what of a recording it is about: one of these at least.
 PARTS = {
-    "gpu.count": (PCI, GPUS),
-    "gpu.driver": (PCI, GPUS),
+    "gpu.count": (BUS, GPUS),
+    "gpu.driver": (BUS, GPUS),
     "hugetlb.after-reboot": ("/etc",),
     "hugetlb.cgroup-limit": ("/proc/self/mountinfo", "/sys/fs/cgroup"),
     "hugetlb.page-size": (POOLS, "/proc/meminfo"),
@@ -296,10 +297,10 @@ PARTS = {
     "memory.overcommit": ("/proc/sys/vm",),
     "network.port-range": ("/proc/sys/net",),
     "network.port-taken": ("/proc/net/tcp",),
-    "numa.gpu-nic-distance": (PCI,),
-    "pci.acs": (PCI,),
-    "pci.iommu": (PCI,),
-    "pci.link-degraded": (PCI,),
+    "numa.gpu-nic-distance": (BUS,),
+    "pci.acs": (BUS,),
+    "pci.iommu": (BUS,),
+    "pci.link-degraded": (BUS,),
     "rdma.cgroup-limit": ("/sys/class/net",),
     "rdma.device-missing": ("/sys/class/net",),
     "rdma.gid": ("/sys/class/net",),
