@@ -141,11 +141,23 @@ def _status(
         give = f"; {bound.advice}" if isinstance(bound, Unknown) and bound.advice else ""
         return "unknown", f"the size of the L2 pool is not known: {why}{give}"
     if most.status == least.status:
-        return most.status, most.reason
+        return _unless_more(inputs, most.status, most.reason)
     return "unknown", (
         f"the L2 pool is known between two bounds: {least.status} at the lower, {most.status} at "
         "the upper"
     )
+
+
+def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
+    """A size that is given bounds the pools of a known model alone."""
+    for process in inputs.processes if status != "fails" else ():
+        server, memory = process.server, inputs.memory.get(process.number)
+        size = None if server is None or not server.hicache else server.value("hicache_size")
+        if memory is not None and memory.missing is not None and isinstance(size, int) and size > 0:
+            give = "give the model's config.json with --model-config"
+            what = "whether an index or draft pool comes on top of --hicache-size is not known"
+            return "unknown", f"{what}: {memory.missing.reason}: {give}"
+    return status, reason
 
 
 class Admission(NamedTuple):

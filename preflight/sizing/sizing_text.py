@@ -26,8 +26,14 @@ if TYPE_CHECKING:  # they come with a launch alone
 Paint = Callable[[str, str], str]
 
 INDENT = 2
+# What the answer is not about.
+_NEXT = "Next: mooncake-preflight check, of the same launch: ports, limits, devices and the rest"
 HEADLINES = {
-    "fits": ("FITS", "green", "every mapping that is asked for gets its huge pages"),
+    "fits": (
+        "FITS (huge pages and memory)",
+        "green",
+        "every mapping that is asked for gets its huge pages",
+    ),
     "falls_back": ("STARTS, NOT AS ASKED", "yellow", "something asked for is not used"),
     "fails": ("WILL NOT START", "red", "a mapping that must succeed can be left without pages"),
     "planning_only": ("NO POOL TO JUDGE", "yellow", "the kernel shows no huge page pool here"),
@@ -87,7 +93,7 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
         verdict += f"\n  Of its huge pages: {_headline(shown)[1]}"
         body = sizing_text(shown, rule, paint, findings, verdict)
     else:
-        body = sizing_text(shown, rule, paint, findings)
+        body = sizing_text(shown, rule, paint, findings, then=_NEXT)
     needs = ""
     if explained:
         from preflight.sizing.launch_needs import host_needs
@@ -102,13 +108,17 @@ def sizing_text(
     paint: Paint,
     findings: Iterable[RuleFinding] = (),
     verdict: str = "",
+    then: str = "",
 ) -> str:
-    """Return the whole answer, without a final newline. verdict: where another one decides."""
+    """Return the whole answer, without a final newline. verdict: where another one decides.
+
+    then: what to do next, of a launch whose pages are there.
+    """
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
     return _parts(
         lead if rule == "documented" else "",
-        _head(sizing, paint, verdict),
+        _head(sizing, paint, verdict, then if sizing.status in ("fits", "falls_back") else ""),
         _processes(sizing),
         _pools(sizing),
         _documented(sizing),
@@ -178,7 +188,7 @@ def _headline(sizing: Sizing) -> tuple[str, str, str]:
     return word, sizing.reason or meaning, colour
 
 
-def _head(sizing: Sizing, paint: Paint, verdict: str) -> str:
+def _head(sizing: Sizing, paint: Paint, verdict: str, then: str) -> str:
     """Return the answer, what is short of what, and the one number to set."""
     word, reason, colour = _headline(sizing)
     lines = (verdict or f"{paint(word, colour)}: {reason}").split("\n")
@@ -189,6 +199,7 @@ def _head(sizing: Sizing, paint: Paint, verdict: str) -> str:
         )
     if sizing.need_bytes:
         lines.append(f"  Set: {to_set(sizing)}")
+    lines += [f"  {then}"] if then else []
     return "\n".join(_filled(line) for line in lines)
 
 

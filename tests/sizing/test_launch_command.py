@@ -63,8 +63,21 @@ def test_the_number_to_set_stands_under_the_answer(script: Path, tmp_path: Path)
     assert not head[0].startswith("FITS")
     enough = Host({2 * MIB: HostPool(total=PAGES)}, memory_bytes=512 * GIB)
     head = run(words, root=enough.write(tmp_path / "enough")).out.split("\n\n")[0].splitlines()
-    assert head[0].startswith("FITS: ")
-    assert head[-1] == "  Set: nothing: the pools are large enough"
+    assert head[0].startswith("FITS (huge pages and memory): ")
+    assert head[-2] == "  Set: nothing: the pools are large enough"
+    assert head[-1].startswith(
+        "  Next: mooncake-preflight check, of the same launch: ports, limits"
+    )
+
+
+def test_a_model_that_is_not_known_is_no_plain_fits(script: Path, host: Path) -> None:
+    """What an index or a draft pool would take comes on top of --hicache-size."""
+    text = SCRIPT.replace("MC_STORE_USE_HUGEPAGE=1 ", "")
+    script.write_text(text.replace("Qwen/Qwen3-14B", "/models/own"))
+    ran = run([str(script), "--mooncake-version", "0.3.13.post1"], root=host)
+    assert ran.code == 3
+    assert "whether an index or draft pool comes on top" in " ".join(ran.out.split())
+    assert "--model-config" in ran.out.split("\n\n")[0]
 
 
 def test_a_verdict_is_never_followed_by_another(script: Path, host: Path) -> None:
