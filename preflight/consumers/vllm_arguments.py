@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from checks.base.needs import Default
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import attempt
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import human_readable_int
@@ -165,22 +165,12 @@ def _nest(tree: dict[str, Any], path: str, text: str) -> None:
 
 def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
     """Return the engines on this host, the workers of each, and over how many hosts one runs."""
-    sizes = [
-        arguments.number(name, 1)
-        for name in (
-            "tensor-parallel-size",
-            "pipeline-parallel-size",
-            "prefill-context-parallel-size",
-        )
-    ]
-    engines = arguments.number("data-parallel-size", 1)
-    nodes = arguments.number("nnodes", 1)
-    for value in (*sizes, engines, nodes):
+    names = "tensor-parallel pipeline-parallel prefill-context-parallel data-parallel".split()
+    sizes = [arguments.number(name, 1) for name in (*(f"{one}-size" for one in names), "nnodes")]
+    for value in sizes:
         if isinstance(value, Unknown):
             return value, value, 1
-    tp, pp, pcp = (size for size in sizes if isinstance(size, int))
-    assert isinstance(engines, int)
-    assert isinstance(nodes, int)
+    tp, pp, pcp, engines, nodes = map(known, sizes)
     world, flags = tp * pp * pcp, arguments.flags
     ray = [name for name in ("distributed-executor-backend", "data-parallel-backend")
            if name in flags and flags[name].text == "ray"]  # fmt: skip
