@@ -14,6 +14,7 @@ from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.source import (
     Command,
     Origin,
+    Place,
     ReadFile,
     Reading,
     SourceNote,
@@ -93,6 +94,7 @@ def launch_from(
     reading = _decode(record["reading"])
     if not isinstance(reading, Reading):
         raise ValueError("no launch")
+    reading = reading._replace(commands=tuple(map(_placed, reading.commands)))
     files = record["files"]
 
     def read(name: str) -> str | Unknown:
@@ -106,6 +108,21 @@ def launch_from(
     options = LaunchOptions(**{name: _decode(v) for name, v in record["options"].items()})
     read_file = reads_written(reading.files, read)
     return WrittenLaunch(reading, str(record["name"]), read_file), options
+
+
+def _placed(command: Command) -> Command:
+    """Return a command of an older record, whose place stands in front as words of its own."""
+    first, *others = command.wrappers or ((),)
+    match first:
+        case ("kubernetes", *name, container) if name:
+            place = Place("pod", tuple(name), container)
+        case ("docker", "compose", "up", service):
+            place = Place("service", (service,))
+        case ("srt-slurm", job, node):
+            place = Place("job", (job, node))
+        case _:
+            return command
+    return command._replace(wrappers=tuple(others), place=place)
 
 
 def _with_own(reading: Reading) -> Reading:

@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?|true|false", re.IGNORECASE)
 _OPEN_VALUE = re.compile(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]+:\d{{1,5}}[\w/]*")
 _INTERPRETER = re.compile(r"-[A-Za-z]{1,12}")
 # Wrappers whose words are settings that count; of others, the program alone or with what it does.
-_WRAPPERS = frozenset("numactl taskset chrt ionice nice prlimit kubernetes".split())
+_WRAPPERS = frozenset("numactl taskset chrt ionice nice prlimit".split())
 _DOES = re.compile(r"[a-z]{2,12}")
 # Keys of a model's config.json whose value is a word.
 _MODEL_KEYS = frozenset(
@@ -174,7 +174,7 @@ def _gone(word: Word) -> Word:
 
 def _wrapper(words: tuple[str, ...], dropped: list[str]) -> tuple[str, ...]:
     program = words[0].rpartition("/")[2] if words else ""
-    if program in _WRAPPERS or words[:3] == ("docker", "compose", "up"):
+    if program in _WRAPPERS:
         return words
     kept = words[:2] if len(words) > 1 and _DOES.fullmatch(words[1]) else words[:1]
     dropped += words[len(kept) :]

@@ -27,7 +27,7 @@ from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file, read_env_file
 from preflight.launches.launch_kind import Beside, LaunchKind, LaunchText
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, joined
+from preflight.launches.source import Origin, Place, Reading, SourceNote, Word, brief, joined
 from preflight.launches.variables import environment_words
 
 # What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
@@ -138,7 +138,7 @@ class _ServiceReader:
     ) -> None:
         self.name = name
         self.node = service.node
-        self.wrapper = ("docker", "compose", "up", service.name)
+        self.called = service.name
         self.surroundings = self.caller = surroundings
         self.read_file = read_file
         self.configs: Mapping[str, Node] = {}
@@ -153,7 +153,7 @@ class _ServiceReader:
         words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
         if found.hidden:
             text = (
-                f"service {self.wrapper[-1]} runs its image's own command, which the file does not "
+                f"service {self.called} runs its image's own command, which the file does not "
                 "show: name the program under command"
             )
             self.notes.append(SourceNote("image-command", text, origin))
@@ -162,13 +162,13 @@ class _ServiceReader:
         settings = self.settings() if inner.commands else None
         if settings is not None:
             for why in refusals(settings):
-                said = f"{why}; Compose refuses service {self.wrapper[-1]}"
+                said = f"{why}; Compose refuses service {self.called}"
                 self.notes.append(SourceNote("container-refused", said, origin))
         asked = (self.node.at("deploy", "replicas").text, self.node.at("scale").text)
         copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
         commands = tuple(
             command._replace(
-                wrappers=(self.wrapper, *command.wrappers),
+                place=Place("service", (self.called,)),
                 container=settings,
                 copies=copies,
                 files={**files, **inner.files},
@@ -183,7 +183,7 @@ class _ServiceReader:
 
     def published(self, origin: str) -> Iterator[Published]:
         """Yield the ports of the host that the engine binds; none for a service on its network."""
-        owner = f"service {self.wrapper[-1]} ({origin})"
+        owner = f"service {self.called} ({origin})"
         for item in () if self.one("network_mode") == "host" else self.node.at("ports").items:
             said = self.word(item)
             if item.text is None:
@@ -231,7 +231,7 @@ class _ServiceReader:
 
     def words(self, key: str) -> list[Word]:
         node = self.node.at(key)
-        called = f"{key} of service {self.wrapper[-1]}"
+        called = f"{key} of service {self.called}"
         if node.text is None:
             for item in node.items:
                 if item.not_text == "number" or (item.text or "").lower() in ("true", "false"):

@@ -20,6 +20,7 @@ from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_file
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import (
     Origin,
+    Place,
     Reading,
     SourceError,
     SourceNote,
@@ -74,9 +75,9 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 if left < 0:
                     raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
                 own = container.at("name").text or ""
-                wrapper = ("kubernetes", f"{kind}/{called}", *pod.role, own)
+                place = Place("pod", (f"{kind}/{called}", *pod.role), own)
                 files = _mounted_files(pod.spec, container, maps, secrets, name)
-                readings.append(_Container(container, wrapper, name, pod, maps, files).reading())
+                readings.append(_Container(container, place, name, pod, maps, files).reading())
             readings.append(Reading((), tuple(_finished(pod.spec, name))))
         for said in ray_unread(item):
             note = SourceNote("resource-not-read", said, Origin(name, item.line))
@@ -169,14 +170,14 @@ class _Container:
     def __init__(
         self,
         node: Node,
-        wrapper: tuple[str, ...],
+        place: Place,
         name: str,
         pod: Pod,
         maps: Mapping[str | None, Mapping[str, Node]],
         files: Mapping[str, Word],
     ) -> None:
         self.node = node
-        self.wrapper = wrapper
+        self.place = place
         self.name = name
         self.pod = pod
         self.maps = maps
@@ -199,7 +200,7 @@ class _Container:
         self.read_sources()
         self.read_variables()
         words = [
-            self.filled(item, f"{field} of container {self.wrapper[-1]}")
+            self.filled(item, f"{field} of container {self.place.container}")
             for field in ("command", "args")
             for item in self.node.at(field).items
             if item.text is not None
@@ -209,7 +210,7 @@ class _Container:
         words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
         if found.hidden:
             said = (
-                f"container {self.wrapper[-1]} runs its image's own program, which the "
+                f"container {self.place.container} runs its image's own program, which the "
                 "manifest does not show: name it under command"
             )
             self.note("image-command", said, self.node)
@@ -217,7 +218,7 @@ class _Container:
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
         commands = tuple(
             command._replace(
-                wrappers=(self.wrapper, *command.wrappers),
+                place=self.place,
                 container=settings,
                 copies=self.pod.copies * command.copies,
                 files={**self.files, **inner.files},

@@ -16,8 +16,6 @@ from checks.base.needs import SetLimit
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Published
 
-# The first word of what stands around a worker of srt-slurm: this, its job, its kind of node.
-SLURM = "srt-slurm"
 # ``NAME=value`` in front of a program.
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 # Gives the text of a file that a launch names, or why it cannot be read.
@@ -54,6 +52,18 @@ class Word(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
 
 
+class Place(NamedTuple):
+    """Where a manifest puts a process.
+
+    kind: ``pod``, ``service`` of Compose, or ``job`` of srt-slurm. name: of a pod the object that
+    makes it and the role in there, of a job itself and its kind of node. container: of a pod.
+    """
+
+    kind: str
+    name: tuple[str, ...]
+    container: str = ""
+
+
 class Command(NamedTuple):
     """One process that the source starts.
 
@@ -66,7 +76,8 @@ class Command(NamedTuple):
     runs only once it has ended. files: what its container alone holds of what the launch says, by
     path: mounted ConfigMaps, and what a script in there writes. limits: those that the source sets
     for it, in their order, on top of its container's. published: the ports of the host that its
-    container's engine binds, said at the first command of a container.
+    container's engine binds, said at the first command of a container. place: None where no
+    manifest makes it.
     """
 
     words: tuple[Word, ...]
@@ -80,6 +91,7 @@ class Command(NamedTuple):
     files: Mapping[str, Word] = {}
     limits: tuple[SetLimit, ...] = ()
     published: tuple[Published, ...] = ()
+    place: Place | None = None
 
 
 class Reading(NamedTuple):

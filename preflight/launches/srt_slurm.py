@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from preflight.launches.container import ContainerSettings
 from preflight.launches.documents import Node
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
-from preflight.launches.source import SLURM, Command, Origin, Reading, SourceNote, Word
+from preflight.launches.source import Command, Origin, Place, Reading, SourceNote, Word
 from preflight.launches.variables import Layers
 
 _WORKERS = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
@@ -75,10 +75,11 @@ def _read(launch: LaunchText) -> Reading:
             one = Command(
                 tuple(words),
                 Layers(variables, own),
-                ((SLURM, called, "prefill" if shares else kind),),
+                (),
                 Origin(launch.path, node.line),
                 ContainerSettings(engine="docker", image=image, network="host"),
                 files=files,
+                place=Place("job", (called, "prefill" if shares else kind)),
             )
             beside = -(-workers // nodes)  # of one node
             commands += [

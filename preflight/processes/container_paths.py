@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings
-from preflight.launches.source import SLURM, Command, ReadFile, reads_written
+from preflight.launches.source import Command, ReadFile, reads_written
 
 # Wrappers that leave a process on its host, with its host's files and ports.
 _LOCAL = frozenset(
@@ -14,7 +14,7 @@ _LOCAL = frozenset(
 )
 
 
-def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
+def place_of(command: Command) -> tuple[object, ...] | None:
     """Return what stands around a command: two with the same share files and ports.
 
     Empty on the host itself; None where it cannot be told: behind ssh, or in ``docker run``.
@@ -24,33 +24,29 @@ def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
         for wrapper in command.wrappers
         if wrapper and wrapper[0].rpartition("/")[2] not in _LOCAL
     )
-    named = (("docker", "compose"), ("docker", "exec"))
-    apart = ("kubernetes", SLURM)
-    known = all(wrapper[0] in apart or wrapper[:2] in named for wrapper in around)
-    return around if known else None
+    if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
+        return None
+    return around if command.place is None else (command.place, *around)
 
 
 def network_of(command: Command) -> str:
     """Return the name of the network that a command binds its ports in; "" for its host's own."""
-    settings = command.container
-    around = place_of(command)
+    settings, place = command.container, command.place
     if settings is None:
-        return "" if around is not None else f"where {command.origin} runs"
+        return "" if place_of(command) is not None else f"where {command.origin} runs"
     if settings.network == "host":
         return ""
     if settings.network is not None and settings.network.startswith(("service:", "container:")):
         return settings.network.partition(":")[2]
-    if around:
-        # The containers of a pod share its network; the last word is the container's name.
-        first = around[0]
-        return " ".join(first[1:-1]) if first[0] == "kubernetes" else first[-1]
+    if place is not None and place_of(command) is not None:
+        return " ".join(place.name)  # the containers of a pod share its network
     return f"the container of {command.origin}"
 
 
 def pod_of(command: Command) -> str:
     """Return the pod of Kubernetes that a command runs in; "" for none."""
-    around = place_of(command) or ()
-    return " ".join(around[0][1:-1]) if around and around[0][0] == "kubernetes" else ""
+    place = command.place
+    return " ".join(place.name) if place is not None and place.kind == "pod" else ""
 
 
 def host_path(command: Command, path: str) -> str | Unknown:

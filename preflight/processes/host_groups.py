@@ -15,7 +15,6 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.launches.source import SLURM
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.services import ports, split_address
@@ -153,9 +152,11 @@ def take_group(
 
 def _host(process: LaunchProcess) -> tuple[str, str]:
     """Return the host that a process is for, and its address; "" where nothing says so."""
+    place = process.command.place
+    if place is not None and place.kind == "job":
+        job, node = place.name
+        return f"a {node} node of job {job}", ""
     for wrapper in process.command.wrappers:
-        if wrapper[:1] == (SLURM,):
-            return f"a {wrapper[2]} node of job {wrapper[1]}", ""
         named = _named_host(wrapper)
         if named:
             return f"host {named}", named

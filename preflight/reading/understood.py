@@ -13,7 +13,7 @@ from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import tasks
-from preflight.launches.source import SLURM, Origin, Reading, SourceNote, Word
+from preflight.launches.source import Origin, Reading, SourceNote, Word
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer, understand
@@ -215,13 +215,13 @@ def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
     own = [group for group in groups if process.number in group.numbers]
     if groups and place(process) == ():
         return f"{own[0].what} (group {own[0].name})" if len(own) == 1 else "any of the hosts"
+    where = process.command.place
+    if where is not None and where.kind == "job":
+        job, node = where.name
+        return f"{node} nodes of job {job}"
+    if where is not None:
+        return " ".join((where.kind, *filter(None, (*where.name, where.container))))
     for wrapper in process.command.wrappers:
-        if wrapper[:1] == ("kubernetes",):
-            return " ".join(("pod", *filter(None, wrapper[1:])))
-        if wrapper[:1] == (SLURM,):
-            return f"{wrapper[2]} nodes of job {wrapper[1]}"
-        if wrapper[:2] == ("docker", "compose"):
-            return f"service {wrapper[-1]}"
         if wrapper and wrapper[0].rpartition("/")[2] in ("ssh", "pdsh"):
             return f"behind {wrapper[0]} {wrapper[-1]}"
         if process.command.container is not None and len(wrapper) > 1 and wrapper[1] == "run":

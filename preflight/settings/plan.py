@@ -345,13 +345,11 @@ def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
         return Workload()
     inside = {one.id.command for one in needs.processes if one.container == container}
     for process in sizing.inputs.processes:
-        if process.number not in inside or not process.command.wrappers:
-            continue
-        outer = process.command.wrappers[0]
-        if outer[0] == "kubernetes" and len(outer) > 2:
-            return Workload(outer[1].partition("/")[0], outer[-1])
-        if outer[:3] == ("docker", "compose", "up"):
-            return Workload("", outer[-1])
+        place = process.command.place
+        if process.number in inside and place is not None and place.kind == "pod":
+            return Workload(place.name[0].partition("/")[0], place.container)
+        if process.number in inside and place is not None and place.kind == "service":
+            return Workload("", place.name[0])
     return Workload()
 
 

@@ -88,6 +88,7 @@ def test_ways_that_differ_leave_a_limit_unknown_and_equal_ones_do_not() -> None:
     "-n 10 -Sn 5;-Sn 600, ulimit -Hn 500;-n x".split(";"),
 )
 @pytest.mark.parametrize("start", [(500, 1000), (1000, 1000)])
+@pytest.mark.slow
 def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, int]) -> None:
     """As a user who may not raise: the shell itself says what it has in the end."""
 

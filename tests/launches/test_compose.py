@@ -15,7 +15,7 @@ from preflight.launches.compose import read_compose
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.documents import load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file
-from preflight.launches.source import Command, Origin, SourceError
+from preflight.launches.source import Command, Origin, Place, SourceError
 from preflight.launches.variables import environment_words
 
 COMPOSE_V1 = "/usr/lib/python3/dist-packages/compose"
@@ -73,7 +73,8 @@ def test_services() -> None:
         *"python3 -m sglang.launch_server --model-path /m --x".split(),
         "$HOME a",
     ]
-    assert prefill.wrappers == (("docker", "compose", "up", "prefill"), ("numactl", "-m", "0"))
+    assert prefill.wrappers == (("numactl", "-m", "0"),)
+    assert prefill.place == Place("service", ("prefill",))
     assert {name: word.text for name, word in prefill.environment.items()} == {
         "A": "1",
         "MC_STORE_USE_HUGEPAGE": "1",

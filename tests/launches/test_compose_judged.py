@@ -61,7 +61,7 @@ def differences(number: int, folder: Path) -> tuple[int, list[str]]:
     told: list[str] = []
     compared = 0
     ids = {note.id for note in reading.notes}
-    found = {command.wrappers[0][-1]: command for command in reading.commands}
+    found = {command.place.name[0]: command for command in reading.commands if command.place}
     for name, want in truth.items():
         command = found.pop(name, None)
         if command is None:

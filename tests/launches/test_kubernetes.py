@@ -7,7 +7,7 @@ import pytest
 from checks.base.unknown import Unknown
 from preflight.launches.container import Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
-from preflight.launches.source import Origin
+from preflight.launches.source import Origin, Place
 
 POD = """\
 spec:
@@ -65,7 +65,8 @@ def test_a_pod() -> None:
     assert [word.text for word in server.words] == [
         *"python3 -m sglang.launch_server --x 1-$(A) --y $C".split()
     ]
-    assert server.wrappers == (("kubernetes", "Pod/p", "sglang"), ("/bin/bash", "-c"), ("exec",))
+    assert server.wrappers == (("/bin/bash", "-c"), ("exec",))
+    assert server.place == Place("pod", ("Pod/p",), "sglang")
     assert {name: word.text for name, word in server.environment.items()} == {
         "A": "1",
         "AA": "1/$(LATER)",
@@ -149,11 +150,11 @@ def test_leader_and_workers() -> None:
         + template
     )
     reading = read_kubernetes(text, "p.yaml", {})
-    assert [command.wrappers[0] for command in reading.commands] == [
-        ("kubernetes", "LeaderWorkerSet/p", "sglang"),
-        ("kubernetes", "LeaderWorkerSet/p", "master"),
-        ("kubernetes", "LeaderWorkerSet/p", "worker", "sglang"),
-        ("kubernetes", "LeaderWorkerSet/p", "worker", "master"),
+    assert [command.place for command in reading.commands] == [
+        Place("pod", ("LeaderWorkerSet/p",), "sglang"),
+        Place("pod", ("LeaderWorkerSet/p",), "master"),
+        Place("pod", ("LeaderWorkerSet/p", "worker"), "sglang"),
+        Place("pod", ("LeaderWorkerSet/p", "worker"), "master"),
     ]
 
 

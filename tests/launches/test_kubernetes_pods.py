@@ -14,7 +14,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.kubernetes_pods import merged
-from preflight.launches.source import Reading, SourceError
+from preflight.launches.source import Place, Reading, SourceError
 from preflight.processes.processes import understand
 from preflight.processes.services import ports
 
@@ -72,10 +72,10 @@ def test_a_role_based_group() -> None:
     """Its roles come from templates by name, and from a template with a patch for each pod."""
     reading = read(GROUP)
     store, leader, worker = reading.commands
-    assert [command.wrappers[0][1:] for command in reading.commands] == [
-        ("RoleBasedGroup/g", "store", "sglang"),
-        ("RoleBasedGroup/g", "prefill", "leader", "engine"),
-        ("RoleBasedGroup/g", "prefill", "worker", "engine"),
+    assert [command.place for command in reading.commands] == [
+        Place("pod", ("RoleBasedGroup/g", "store"), "sglang"),
+        Place("pod", ("RoleBasedGroup/g", "prefill", "leader"), "engine"),
+        Place("pod", ("RoleBasedGroup/g", "prefill", "worker"), "engine"),
     ]
     assert store.environment["MOONCAKE_MASTER"].text == "m:50051"
     assert store.container is not None
@@ -131,7 +131,8 @@ def test_a_leader_worker_set_sets_its_own_variables() -> None:
     leader, worker = reading.commands
     assert [word.text for word in leader.words] == ["x", "4", "0", "$(LWS_LEADER_ADDRESS)"]
     assert worker.words[2].unresolved == ("LWS_WORKER_INDEX",)
-    assert worker.wrappers[0][2] == "worker"
+    assert worker.place is not None
+    assert worker.place.name[1] == "worker"
 
 
 POD = "kind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n    - name: c\n      {}\n"

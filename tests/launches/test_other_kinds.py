@@ -173,8 +173,9 @@ zip_override_tp:
 def test_the_variants_of_a_job_of_srt_slurm_are_jobs_of_their_own(tmp_path: Path) -> None:
     found = read(tmp_path, VARIANTS, "job.yaml")
     said = [
-        (command.wrappers[0][1:], command.copies, " ".join(w.text for w in command.words[5:]))
+        (command.place.name, command.copies, " ".join(w.text for w in command.words[5:]))
         for command in found.commands
+        if command.place is not None
     ]
     decode, prefill = "--tp-size 1 --disaggregation-mode decode", "--disaggregation-mode prefill"
     assert said == [
@@ -260,9 +261,9 @@ spec:
 """
     reading = read(tmp_path, text, "ome.yaml")
     assert words(reading) == [["mooncake_master", "--rpc_port", "5"], ["mooncake_client"]]
-    wrappers = [command.wrappers[0] for command in reading.commands]
-    assert wrappers[0][2:] == ("engineConfig", "leader", "c")
-    assert wrappers[1][2:] == ("decoderConfig", "c")
+    places = [command.place for command in reading.commands if command.place is not None]
+    assert [place.name[1:] for place in places] == [("engineConfig", "leader"), ("decoderConfig",)]
+    assert {place.container for place in places} == {"c"}
 
 
 def test_what_a_trainer_hands_on_to_its_servers(tmp_path: Path) -> None:
