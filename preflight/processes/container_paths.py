@@ -14,7 +14,7 @@ _LOCAL = frozenset(
 )
 
 
-def place_of(command: Command) -> tuple[object, ...] | None:
+def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
     """Return what stands around a command: two with the same share files and ports.
 
     Empty on the host itself; None where it cannot be told: behind ssh, or in ``docker run``.
@@ -26,7 +26,10 @@ def place_of(command: Command) -> tuple[object, ...] | None:
     )
     if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
         return None
-    return around if command.place is None else (command.place, *around)
+    place = command.place
+    if place is None:
+        return around
+    return ((place.kind, *place.name, *filter(None, [place.container])), *around)
 
 
 def network_of(command: Command) -> str:

@@ -82,7 +82,7 @@ def device_names(process: LaunchProcess) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def place(process: LaunchProcess) -> tuple[object, ...] | None:
+def place(process: LaunchProcess) -> tuple[tuple[str, ...], ...] | None:
     """Return what stands around a process: two with the same share files and ports.
 
     Empty on the host itself; None where it cannot be told: behind ssh, or in ``docker run``.
