@@ -245,7 +245,8 @@ def _parts(name: str) -> Iterator[tuple[str, str]]:
     origin = None if spec is None else spec.origin
     if origin is None or not os.path.isfile(origin):
         raise UsageError(
-            f"--carry: {name} is not a file here that could be sent: give --carry never"
+            f"{name} is not a file here that could be carried: install it with pip, or give "
+            "fleet check --carry never"
         )
     if spec is None or not spec.submodule_search_locations:
         yield origin, os.path.basename(origin)
