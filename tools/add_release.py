@@ -4,10 +4,11 @@
     tools/add_release.py mooncake 0.3.15
     tools/add_release.py sglang 0.5.24
 
-Fetches the wheel, writes the release's flags into preflight/data, prints what differs from the
-newest one before it (flags, names of variables, definitions that the model follows), and runs the
-tests that hold the model against the real release; those of Mooncake set vm.nr_hugepages, as root.
-What is printed as changed has to be read; a fact that it changes is a row in checks/releases.
+Fetches the wheel, writes the release's flags and its names of variables into preflight/data, prints
+what differs from the newest one before it (flags, names of variables, definitions that the model
+follows), and runs the tests that hold the model against the real release; those of Mooncake set
+vm.nr_hugepages, as root. What is printed as changed has to be read; a fact that it changes is a row
+in checks/releases.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import argparse
 import ast
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import write_known_environment as environment
 import write_mooncake_flags as mooncake
 import write_sglang_arguments as sglang
 from sglang_wheels import unpacked
@@ -45,8 +46,6 @@ FOLLOWED = (
     "mem_cache/storage/mmap/*.py",
     "mem_cache/storage/mooncake_store/*.py",
 )
-HEADERS = (".h", ".hpp", ".cuh")
-_VARIABLE = re.compile(rb"(?<![A-Z0-9_])(?:MC|MOONCAKE)_[A-Z][A-Z0-9_]{2,}")
 
 
 def differences(
@@ -68,16 +67,6 @@ def say(title: str, lines: Iterable[str]) -> None:
         print(f"  {line}")
 
 
-def variables(release: str) -> dict[str, str]:
-    """Return the names of variables in a wheel's programs and libraries."""
-    folder = mooncake.installed(release) / "mooncake"
-    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix not in HEADERS]
-    found = {name for file in files for name in _VARIABLE.findall(file.read_bytes())}
-    known = (ROOT / "preflight" / "data" / "known_environment.txt").read_text().split()
-    names = {name.decode() for name in found}
-    return {name: "" if name in known else "(not known here)" for name in names}
-
-
 def add_mooncake(release: str) -> None:
     found = mooncake.read(mooncake.TABLE.read_text())
     last = max((one for one in found if one != release), key=mooncake.numbers)
@@ -86,10 +75,7 @@ def add_mooncake(release: str) -> None:
     for program in mooncake.PROGRAMS:
         says = differences(found[last][program], found[release][program])
         say(f"{program}: flags of {release} beside those of {last}", says)
-    say(
-        f"Names of variables in the wheel of {release} beside {last}",
-        differences(variables(last), variables(release)),
-    )
+    say_names(*({*environment.names_of_mooncake(one)} for one in (last, release)))
 
 
 def add_sglang(release: str) -> None:
@@ -102,11 +88,18 @@ def add_sglang(release: str) -> None:
         for one in (last, release)
     )
     say(f"Arguments of {release} beside those of {last}", differences(old, new))
+    say_names(*({*environment.names_of_sglang(one)} for one in (last, release)))
     for pattern in FOLLOWED:
         before, after = definitions(last, pattern), definitions(release, pattern)
         changes = list(differences(before, after, values=False))
         if changes:
             say(pattern, changes)
+
+
+def say_names(old: set[str], new: set[str]) -> None:
+    """Add the names of variables to the known ones; say what differs, and which were not known."""
+    say("Names of variables", differences(dict.fromkeys(old, ""), dict.fromkeys(new, "")))
+    say("Of them not known before, and added", environment.add(new))
 
 
 def definitions(release: str, pattern: str) -> dict[str, str]:

@@ -43,6 +43,13 @@ def names_of_mooncake(release: str) -> Iterator[str]:
             yield from (name.decode() for name in _IN_BINARY.findall(path.read_bytes()))
 
 
+def add(found: set[str]) -> list[str]:
+    """Add names to the table; return those that it did not have."""
+    head, *known = TABLE.read_text().splitlines()
+    TABLE.write_text("\n".join([head, *sorted({*known, *found})]) + "\n")
+    return sorted(found - {*known})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -52,12 +59,9 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.sglang and not asked.mooncake:
         parser.error("name a release of SGLang, of Mooncake, or both")
-    head, *known = TABLE.read_text().splitlines()
     found = {*(names_of_sglang(asked.sglang) if asked.sglang else ())}
     found |= {*(names_of_mooncake(asked.mooncake) if asked.mooncake else ())}
-    for name in sorted(found - {*known}):
-        print(name)
-    TABLE.write_text("\n".join([head, *sorted({*known, *found})]) + "\n")
+    print("\n".join(add(found)))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from preflight.advisories.records import (
     holds,
     in_ranges,
     joined,
+    program_of,
     range_text,
 )
 from preflight.inputs.host_source import Sized
@@ -61,7 +62,7 @@ def _verdict(one: Advisory, subject: Subject) -> Verdict:
         return found
     for each in one.affected:
         # Whose code does not run here is not asked for its release.
-        product = "mooncake" if each.product.startswith("mooncake") else each.product
+        product = program_of(each.product)
         user = f"uses.{product}"
         if PRODUCTS[each.product][0] == "PyPI" and product != "nixl" and value(user) is not True:
             continue

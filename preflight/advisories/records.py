@@ -297,6 +297,11 @@ def _holds(test: Comparison, value: Any) -> bool | Unknown:
     return less is (test.op == "below")
 
 
+def program_of(product: str) -> str:
+    """Return whose release it is: each wheel of Mooncake is Mooncake."""
+    return "mooncake" if product in PRODUCTS["mooncake"][1] else product
+
+
 def in_ranges(affected: Affected, version: str) -> bool | Unknown:
     """Tell whether a version is affected; Unknown for a text that is no version."""
     key = version_key(affected.product, version)
@@ -406,7 +411,7 @@ def for_scanners(one: Advisory) -> bool:
     would be found in every release to come.
     """
     ends = all(bounds.fixed or bounds.last for each in one.affected for bounds in each.ranges)
-    by_itself = one.severity == "security" or one.affected[0].product.startswith(f"{_MOONCAKE}")
+    by_itself = one.severity == "security" or one.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself
 
 
