@@ -15,7 +15,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from preflight.advisories.records import Advisory, advisories, range_text
+from preflight.advisories.records import Advisory, advisories, program_of, range_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +27,7 @@ TABLES = "kernel memory registration rdma services store sglang system".split()
 # Who prints a line.
 PRINTERS = ("SGLang", "Mooncake", "kernel", "CUDA", "system library", "container or shell")
 # Of a record of a known problem, by the product that it affects; SGLang prints the others.
-_PRINTER_OF = {"vllm": "vLLM", "lmcache": "LMCache", "nixl": "NIXL"}
+_PRINTER_OF = {"mooncake": "Mooncake", "vllm": "vLLM", "lmcache": "LMCache", "nixl": "NIXL"}
 _SHARED = re.compile(r"<<([\w-]+)>>")
 
 
@@ -143,7 +143,7 @@ def _of_record(one: Advisory) -> Pattern:
     ranges = "; ".join(map(range_text, one.affected))
     cause = f"{one.summary} ({ranges})"
     product = one.affected[0].product
-    printer = "Mooncake" if product.startswith("mooncake") else _PRINTER_OF.get(product, "SGLang")
+    printer = _PRINTER_OF.get(program_of(product), "SGLang")
     return Pattern(
         one.check, printer, Stage.SYMPTOM, one.lines, found, one.lines[0], ids, cause, one.remedy
     )
