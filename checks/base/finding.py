@@ -225,6 +225,9 @@ def skip(text: str = NO_LAUNCH, subject: str = "host") -> Finding:
     return Finding("", Status.SKIP, subject, text=text)
 
 
-def unknown(subject: str, why: str | Unknown, have: str = "", need: str = "") -> Finding:
-    """Return that a subject could not be judged, and what stood in the way."""
-    return Finding("", Status.PASS, subject, have, need).unknown(why)
+def unknown(
+    subject: str, why: str | Unknown, have: str = "", need: str = "", *, check: str = ""
+) -> Finding:
+    """Return that a subject could not be judged, and what stood in the way. check: its id, where
+    no runner writes it."""
+    return Finding(check, Status.PASS, subject, have, need).unknown(why)

@@ -72,7 +72,7 @@ def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
     from preflight.judging.launch_checks import SIZES, launch_findings
 
     if isinstance(launch, Unknown):
-        return [unknown("launch", launch)._replace(check=SIZES.id)]
+        return [unknown("launch", launch, check=SIZES.id)]
     try:
         return launch_findings(launch.sizing)
     except Exception as error:

@@ -104,7 +104,7 @@ def _rule(found: RuleFinding) -> Finding:
 def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
     for bound in (sizing.inputs.least, sizing.inputs.most):
         if isinstance(bound, Unknown):
-            yield unknown("launch", bound)._replace(check=SIZES.id)
+            yield unknown("launch", bound, check=SIZES.id)
             return
     unread = [
         (str(process.command.origin), name, why)
@@ -112,7 +112,7 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
         for name, why in unknown_settings(process.command)
     ]
     for origin, name, why in dict.fromkeys(unread):
-        yield unknown(f"{name} of {origin}", why)._replace(check=SIZES.id)
+        yield unknown(f"{name} of {origin}", why, check=SIZES.id)
     if not unread:
         yield Finding(SIZES.id, Status.PASS, "launch", have="every size known")
 
@@ -175,7 +175,7 @@ def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
         yield Finding(GATE.id, Status.SKIP, "launch", text=text)
     for admission in sizing.admissions:
         if isinstance(admission, Unknown):
-            yield unknown("server", admission)._replace(check=GATE.id)
+            yield unknown("server", admission, check=GATE.id)
         else:
             yield _admission(admission)
 

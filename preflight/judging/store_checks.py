@@ -72,7 +72,7 @@ def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | N
         sizes = Unknown("the launch's sizes are not known" if memory is None else memory.why)
         missing = None if memory is None else memory.missing
         why = page if isinstance(page, Unknown) else missing if missing is not None else sizes
-        return unknown(subject, why)._replace(check=KEYS.id)
+        return unknown(subject, why, check=KEYS.id)
     if not segments:
         text = "this host contributes no segment: its clients are elsewhere"
         return Finding(KEYS.id, Status.SKIP, subject, text=text)
