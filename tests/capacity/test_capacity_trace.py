@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -234,6 +236,12 @@ def test_the_pictures_show_what_the_text_says(
     assert "ceiling 50.0%" in drawn.attrib["aria-label"]
     texts = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert {"0 %", "60 %", "1", "2", "3", "64K", "tokens in one cache"} <= set(texts)
+    # All three are larger than any size that matters: one above the other, not one over the other.
+    marks = list(drawn.iter("{http://www.w3.org/2000/svg}circle"))
+    places = [(float(mark.attrib["cx"]), float(mark.attrib["cy"])) for mark in marks]
+    assert len(places) == 3
+    radius = float(marks[0].attrib["r"])
+    assert all(math.dist(a, b) >= 2 * radius for a, b in combinations(places, 2))
 
 
 def test_nothing_to_draw(ask: Ask, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
