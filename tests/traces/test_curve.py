@@ -11,6 +11,7 @@ import pytest
 from benchmarks.traces import growing
 from preflight.traces.curve import Curve, CurveCounter, optimum
 from preflight.traces.formats import Request, chained, open_trace
+from preflight.traces.generate import profile_trace
 
 # Where the published traces lie.
 FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_TRACES")
@@ -190,3 +191,19 @@ def test_a_sample_of_the_published_trace_is_within_a_point(most_blocks: int) -> 
     exact, sampled = counted(blocks).curve(), counted(blocks, most_blocks).curve()
     apart: Curve = sampled
     assert max(abs(apart.rate(at * 500) - exact.rate(at * 500)) for at in range(1, 400)) < 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "block", "requests"),
+    [("rag", 64, 5000), ("chat", 64, 10_000), ("agent", 512, 20_000)],
+)
+def test_a_sample_of_traffic_that_is_made_is_within_a_point(
+    kind: str, block: int, requests: int
+) -> None:
+    """A 125th of the blocks that are followed by default."""
+    blocks = [request.blocks for request in profile_trace(kind, block, requests, 3).requests]
+    exact, sampled = counted(blocks).curve(), counted(blocks, 32_000).curve()
+    assert sampled.sampled < 1
+    sizes = range(500, exact.size_for(exact.ceiling) or 0, 500)
+    assert max(abs(sampled.rate(size) - exact.rate(size)) for size in sizes) < 0.01
