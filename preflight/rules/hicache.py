@@ -68,7 +68,8 @@ def values_refused(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     model = server.value("model_path")
     if isinstance(model, str) and not model.strip("/ "):
-        yield Seen(f"--model-path is {model!r}: no model is named")
+        hint = "where a variable holds it, set that in front, or give --env-file"
+        yield Seen(f"--model-path is {model!r}: no model is named; {hint}")
     if not arguments.error and (arguments.exact or every_release_refuses(arguments)):
         yield from map(Seen, refusals(arguments, arguments.version))
 

@@ -82,6 +82,7 @@ def test_ways_that_differ_leave_a_limit_unknown_and_equal_ones_do_not() -> None:
     assert all(isinstance(soft, Unknown) for _, soft, _ in one_way)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     "-n 100;-Sn 100;-Hn 900;-SHn 300;-n hard;-Sn hard;-Hn soft;-n unlimited;-Sn 2000;"
