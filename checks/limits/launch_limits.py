@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.base.finding import Consequence, Finding
-from checks.base.needs import ContainerLimits, ProcessNeeds, SetLimit, is_root
+from checks.base.needs import SYSTEMD, ContainerLimits, ProcessNeeds, SetLimit, is_root
 from checks.base.unknown import Unknown
 from checks.limits.facts import SYS_RESOURCE_BIT, LimitFacts
-from checks.limits.runtimes import Limit
+from checks.limits.runtimes import SYSTEMD_MEMLOCK, Limit
 from checks.system.facts import SystemFacts
 
 # fs.nr_open as the kernel has it (fs/file.c, sysctl_nr_open): no limit of files goes above it, for
@@ -38,8 +38,10 @@ def held(
     found = Held(limit)
     mine = [one for one in process.limits if one.name == name]
     raises = _raises(process.container, limits, system) if mine else False
+    default = limits.runtimes.systemd_default
+    unit_memlock = SYSTEMD_MEMLOCK if default is None else default
     for one in mine:
-        found = _after(found, one, True if one.raises else raises)
+        found = _after(found, one, True if one.raises else raises, unit_memlock)
         if one.must and found.refused is one:
             break
     return found
@@ -55,8 +57,12 @@ def not_started(found: Finding, refused: SetLimit) -> Finding:
     )
 
 
-def _after(before: Held, one: SetLimit, raises: bool | Unknown) -> Held:
+def _after(
+    before: Held, one: SetLimit, raises: bool | Unknown, unit_memlock: Limit | Unknown
+) -> Held:
     now = before.limit
+    if one.soft == SYSTEMD:
+        return Held(unit_memlock, one)
     soft, hard = _bound(one.soft, now, 0), _bound(one.hard, now, 1)
     if isinstance(soft, Unknown):
         return Held(soft, one)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from checks.base.root import Root
+from checks.base.units import MIB
 from checks.base.unknown import Unknown, known, or_unknown
 
 # Where units and their drop-ins lie, the strongest folder first.
@@ -67,6 +68,10 @@ class PamLimit(NamedTuple):
     kind: str
     bytes: int | None
     source: str
+
+
+# systemd-system.conf(5), DefaultLimitMEMLOCK= where nobody sets it (8M since version 250).
+SYSTEMD_MEMLOCK = Limit(8 * MIB, 8 * MIB)
 
 
 class RuntimeLimits(NamedTuple):

@@ -8,10 +8,16 @@ from checks.base.check import CheckSet, any_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
-from checks.base.units import MIB
 from checks.base.unknown import Unknown, known
 from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
-from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, UnitLimit, runtime_units
+from checks.limits.runtimes import (
+    DAEMON_OF_UNIT,
+    DOCKER_CONFIG,
+    SYSTEMD_MEMLOCK,
+    Limit,
+    UnitLimit,
+    runtime_units,
+)
 from checks.memlock.demand import (
     NO_RDMA,
     declares_ipc_lock,
@@ -22,8 +28,6 @@ from checks.memlock.demand import (
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
-# systemd-system.conf(5), DefaultLimitMEMLOCK= where nobody sets it (8M since version 250).
-_SYSTEMD_DEFAULT = Limit(8 * MIB, 8 * MIB)
 
 
 @CHECKS.check("memlock.user-namespace", registering_or_host)
@@ -141,7 +145,7 @@ def _unit_then(limits: LimitFacts, unit: UnitLimit) -> Finding:
         then, source = limits.runtimes.systemd_default, "DefaultLimitMEMLOCK"
     if then is None:  # what it has is that default, unless it was lifted
         lifted = isinstance(now, Limit) and now.soft is None
-        then, source = _SYSTEMD_DEFAULT if lifted else now, "systemd's own default"
+        then, source = SYSTEMD_MEMLOCK if lifted else now, "systemd's own default"
     found = _then(daemon, now, then, source)
     if found.status is not Status.WARN:
         return found

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from checks.base.check import the_launch
 from checks.base.finding import Evidence, UnjudgedError, skip
 from checks.base.needs import (
+    SYSTEMD,
     UNLIMITED,
     ContainerLimits,
     LaunchNeeds,
@@ -189,7 +190,8 @@ def _with_launch(
         base = base._replace(origin=f"{base.origin}; {after.refused.origin} is refused more")
     if by is not None:
         evidence += (Evidence(by.origin, f"memlock {_raw(after.limit)}"),)
-        base = base._replace(origin=by.origin, launch=by.origin, hint="")
+        hint = "Write LimitMEMLOCK=infinity under [Service]." if by.soft == SYSTEMD else ""
+        base = base._replace(origin=by.origin, launch=by.origin, hint=hint)
     return base._replace(limit=after.limit, evidence=evidence, refused=after.refused)
 
 

@@ -102,7 +102,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     if hard is None or hard >= wanted.bytes:
         text += "; the hard limit is high enough, but nothing raises the soft one to it"
     advice = granted.hint or "Lift RLIMIT_MEMLOCK where the process is started."
-    if granted.launch:
+    if granted.launch and not granted.hint:
         advice = f"Raise the limit that the launch itself sets: {granted.launch}."
     advice = f"{advice} {_within(soft, wanted)}".rstrip()
     return passed("", have, need).failed(text, advice, settings)

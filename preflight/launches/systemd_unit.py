@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from checks.base.needs import SetLimit
+from checks.base.needs import SYSTEMD, SetLimit
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.set_limits import limit_note, unit_limit
 from preflight.launches.shell_script import read_words
@@ -61,6 +61,9 @@ def _read(launch: LaunchText) -> Reading:
             limits.append(limit)
         elif value and (note := limit_note(key, value, origin)):
             readings.append(Reading((), (note,)))
+    if system and starts and all(limit.name != "memlock" for limit in limits):
+        where = f"{launch.path} without LimitMEMLOCK=, systemd's default"
+        limits.append(SetLimit("memlock", SYSTEMD, SYSTEMD, where, raises=True))
     # Files stand over Environment=, wherever they are named.
     environment = Layers(variables, {**own, **of_files})
     for origin, line in starts:

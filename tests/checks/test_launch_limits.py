@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from checks.base.finding import Status
-from checks.base.needs import SetLimit
+from checks.base.needs import SYSTEMD, SetLimit
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, SYS_RESOURCE_BIT
@@ -82,7 +82,6 @@ def test_ways_that_differ_leave_a_limit_unknown_and_equal_ones_do_not() -> None:
     assert all(isinstance(soft, Unknown) for _, soft, _ in one_way)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     "-n 100;-Sn 100;-Hn 900;-SHn 300;-n hard;-Sn hard;-Hn soft;-n unlimited;-Sn 2000;"
@@ -188,10 +187,28 @@ def test_a_unit_s_limits_are_set_by_systemd(line: str, expected: Any) -> None:
     text += "ExecStart=/bin/sh -c 'ulimit -n 9; x'\n"
     reading = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
     first, second = reading.commands
-    assert [limit[:3] for limit in first.limits] == [expected]
+    default = [] if expected[0] == "memlock" else [("memlock", SYSTEMD, SYSTEMD)]
+    assert [limit[:3] for limit in first.limits] == [expected, *default]
     assert first.limits[0].raises
     assert first.limits[0].origin == "x.service:2"
-    assert [limit.name for limit in second.limits] == [expected[0], "nofile"]
+    assert [limit.name for limit in second.limits] == [
+        *(limit.name for limit in first.limits),
+        "nofile",
+    ]
+
+
+def test_a_unit_that_sets_no_memlock_has_that_of_systemd_and_not_of_the_shell() -> None:
+    """However much the shell that asks may lock."""
+    text = "[Service]\nExecStart=/bin/mooncake_master\n"
+    (one,) = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None)).commands
+    host = limits(None)
+    for default, soft in ((None, 8 * MIB), (Limit(GIB, GIB), GIB), (Limit(None, None), None)):
+        configured = host._replace(runtimes=host.runtimes._replace(systemd_default=default))
+        after = held("memlock", Limit(None, None), rank(limits=one.limits), configured, system())
+        assert isinstance(after.limit, Limit)
+        assert after.limit.soft == soft
+    own = LaunchText("/home/u/.config/systemd/user/x.service", text, False, {}, (), lambda n: None)
+    assert KIND.read(own).commands[0].limits == ()
 
 
 def test_systemd_run() -> None:
