@@ -143,10 +143,14 @@ class SetLimit(NamedTuple):
 
 
 class NamedNodes(NamedTuple):
-    """NUMA nodes that a launch binds to in so many words: ``numactl --cpunodebind=1``."""
+    """NUMA nodes that a launch binds to in so many words: ``numactl --cpunodebind=1``.
+
+    memory_alone: whether memory lies on these and on no other (``--membind``).
+    """
 
     what: str
     nodes: frozenset[int]
+    memory_alone: bool = False
 
 
 class ContainerLimits(NamedTuple):

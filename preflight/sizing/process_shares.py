@@ -52,7 +52,6 @@ _NODES = re.compile(
     r"(?:^| )(?P<option>--(?:membind|cpunodebind|cpubind|interleave|preferred|preferred-many)[= ]"
     r"|-[mNipP] ?)(?P<nodes>[0-9,-]+)(?= |$)"
 )
-_MEMBIND = re.compile(r"numactl (--membind|-m)|--cpuset-mems")
 
 
 class SizedHost(NamedTuple):
@@ -107,13 +106,14 @@ def named_nodes(command: Command) -> Iterator[NamedNodes]:
     """Yield the NUMA nodes that wrappers and the container bind a command to, in plain numbers."""
     if command.container is not None and (mems := command.container.cpuset_mems):
         with suppress(ValueError):
-            yield NamedNodes(f"--cpuset-mems={mems}", frozenset(parse_node_list(mems)))
+            yield NamedNodes(f"--cpuset-mems={mems}", frozenset(parse_node_list(mems)), True)
     for wrapper in command.wrappers:
         if wrapper and wrapper[0].rpartition("/")[2] == "numactl":
             for match in _NODES.finditer(" ".join(wrapper)):
                 with suppress(ValueError):
                     nodes = frozenset(parse_node_list(match["nodes"]))
-                    yield NamedNodes(f"numactl {match.group().strip()}", nodes)
+                    alone = match["option"].strip("= ") in ("--membind", "-m")
+                    yield NamedNodes(f"numactl {match.group().strip()}", nodes, alone)
 
 
 def bound_nodes(command: Command) -> frozenset[int] | None:
@@ -124,7 +124,7 @@ def bound_nodes(command: Command) -> frozenset[int] | None:
     """
     nodes: frozenset[int] | None = None
     for named in named_nodes(command):
-        if _MEMBIND.match(named.what):
+        if named.memory_alone:
             nodes = named.nodes if nodes is None else nodes & named.nodes
     return nodes or None
 
