@@ -68,6 +68,8 @@ def driver(gpus: GpuFacts) -> Iterable[Finding]:
 def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     processes = gpu_processes(needs)
     if not processes:
+        if any(process.program == "vllm" for process in needs.processes):
+            return [skip("which GPUs vLLM takes, and how much of each, is not judged")]
         return [passed("launch", "uses no GPU")]
     groups: dict[str | None, list[ProcessNeeds]] = {}
     for process in processes:

@@ -80,10 +80,13 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     found = passed(process.name, have, need, evidence=evidence)
     if after.refused is not None and after.refused.must:
         return not_started(found, after.refused)
+    advice = "Raise the limit of open files where the process is started."
+    if after.by is not None:
+        advice = f"Raise the limit of open files that the launch itself sets: {after.by.origin}."
     if limit.hard is not None and limit.hard < LEAST_FILES:
         return found.failed(
             "Too many open files: it aborts at its start",
-            "Raise the limit of open files where the process is started.",
+            advice,
             () if after.by else (_files_setting(process, hard),),
             need=counted(LEAST_FILES, "files", "{} to start"),
             consequence=Consequence.WILL_NOT_START,
@@ -92,7 +95,7 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
         return found
     return found.warned(
         "SGLang cannot raise its limit, and runs out of file descriptors under load",
-        "Raise the limit of open files where the process is started.",
+        advice,
         () if after.by else (_files_setting(process, hard),),
     )
 

@@ -6,9 +6,9 @@ Source: bash(1) ulimit, prlimit(1), systemd.exec(5) "Process Properties".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from checks.base.needs import SetLimit
+from checks.base.needs import SYSTEMD, SetLimit
 from checks.base.units import KIB
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, SourceNote, Word, brief
@@ -45,7 +45,7 @@ def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
     kind = "f"
     for word in words[1:]:
         if word.text.startswith("-") and not word.unresolved:
-            kind = next((letter for letter in reversed(word.text) if letter not in "SHa"), kind)
+            kind = next((letter for letter in reversed(word.text) if letter not in "-SHa"), kind)
         elif kind in _ULIMIT:
             name, unit = _ULIMIT[kind]
             bound = _ulimit_bound(word, unit)
@@ -88,6 +88,24 @@ def unit_limit(key: str, word: Word, raises: bool = True) -> SetLimit | None:
     return _pair(name, word.text, word, raises)
 
 
+def unit_default(unit: str) -> SetLimit:
+    """Return the limit of memlock that systemd gives a unit which sets none."""
+    where = f"{unit} without LimitMEMLOCK=, systemd's default"
+    return SetLimit("memlock", SYSTEMD, SYSTEMD, where, raises=True)
+
+
+def user_note(user: str, limits: Iterable[SetLimit], origin: Origin) -> SourceNote | None:
+    """Say that another user than root may lock no more than the limit, where there is one.
+
+    The capabilities that are read are those of whoever asks.
+    """
+    lifted = any(limit.name == "memlock" and limit.soft is None for limit in limits)
+    if user in ("", "root", "0") or lifted:
+        return None
+    text = f"User={user}: whether that user may lock more than the limit is not judged"
+    return SourceNote("unit-limit-not-read", text, origin)
+
+
 def _pair(name: str, value: str, word: Word, raises: bool, must: bool = False) -> SetLimit:
     soft, colon, hard = value.partition(":")
 
@@ -114,11 +132,13 @@ def wrapper_limits(words: Sequence[Word], raises: bool) -> Iterator[SetLimit]:
     if name == "prlimit":
         yield from prlimit(words, raises)
     elif name == "systemd-run":
-        system = all(word.text != "--user" for word in words)
-        for key, word in properties(words).items():
-            found = unit_limit(key, word, system)
-            if found is not None:
-                yield found
+        texts = [word.text for word in words]
+        system = "--user" not in texts
+        set_here = [unit_limit(*pair, system) for pair in properties(words).items()]
+        found = [one for one in set_here if one is not None]
+        yield from found
+        if system and "--scope" not in texts and all(one.name != "memlock" for one in found):
+            yield unit_default(f"{words[0].origin} (systemd-run)")
 
 
 def property_notes(words: Sequence[Word]) -> Iterator[SourceNote]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from checks.base.needs import SYSTEMD, SetLimit
+from checks.base.needs import SetLimit
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
-from preflight.launches.set_limits import limit_note, unit_limit
+from preflight.launches.set_limits import limit_note, unit_default, unit_limit, user_note
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, SourceNote, Word, joined
 from preflight.launches.variables import Layers
@@ -38,6 +38,7 @@ def _read(launch: LaunchText) -> Reading:
     of_files: dict[str, Word | None] = {}
     starts: list[tuple[Origin, str]] = []
     limits: list[SetLimit] = []
+    user: Word | None = None
     system = "/user/" not in launch.path and "WantedBy=default.target" not in launch.text
     for origin, key, value in _settings(launch):
         if key == "Environment":
@@ -54,6 +55,8 @@ def _read(launch: LaunchText) -> Reading:
                 for line in kept:
                     name, _, said = line.partition("=")
                     of_files[name.strip()] = Word(_of_file(said.strip()), Origin(path))
+        elif key == "User":
+            user = Word(value, origin)
         elif key in _STARTS:
             starts = starts if value else []
             starts.append((origin, value))
@@ -62,8 +65,9 @@ def _read(launch: LaunchText) -> Reading:
         elif value and (note := limit_note(key, value, origin)):
             readings.append(Reading((), (note,)))
     if system and starts and all(limit.name != "memlock" for limit in limits):
-        where = f"{launch.path} without LimitMEMLOCK=, systemd's default"
-        limits.append(SetLimit("memlock", SYSTEMD, SYSTEMD, where, raises=True))
+        limits.append(unit_default(launch.path))
+    if system and user is not None and (note := user_note(user.text, limits, user.origin)):
+        readings.append(Reading((), (note,)))
     # Files stand over Environment=, wherever they are named.
     environment = Layers(variables, {**own, **of_files})
     for origin, line in starts:

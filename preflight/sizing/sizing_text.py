@@ -407,5 +407,5 @@ def _verdicts(sizing: Sizing) -> str:
         missing = (short.start_pages - short.available.least_pages) * short.spot.page_size_bytes
         return f"It would have passed this launch, {format_bytes(missing)} short of its need."
     if sizing.status in ("fits", "falls_back") and not passes:
-        return "It would have stopped this launch, which starts."
+        return "It would have stopped this launch, whose huge pages are there."
     return ""

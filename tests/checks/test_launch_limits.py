@@ -85,7 +85,7 @@ def test_ways_that_differ_leave_a_limit_unknown_and_equal_ones_do_not() -> None:
 @pytest.mark.parametrize(
     "words",
     "-n 100;-Sn 100;-Hn 900;-SHn 300;-n hard;-Sn hard;-Hn soft;-n unlimited;-Sn 2000;"
-    "-n 10 -Sn 5;-Sn 600, ulimit -Hn 500;-n x".split(";"),
+    "-n 10 -Sn 5;-n -S 256;-Sn 600, ulimit -Hn 500;-n x".split(";"),
 )
 @pytest.mark.parametrize("start", [(500, 1000), (1000, 1000)])
 @pytest.mark.slow
@@ -211,6 +211,16 @@ def test_a_unit_that_sets_no_memlock_has_that_of_systemd_and_not_of_the_shell() 
     assert KIND.read(own).commands[0].limits == ()
 
 
+@pytest.mark.parametrize(
+    ("lines", "noted"),
+    [("User=x", True), ("User=root", False), ("User=x\nLimitMEMLOCK=infinity", False)],
+)
+def test_what_another_user_may_lock_is_not_taken_from_who_asks(lines: str, noted: bool) -> None:
+    text = f"[Service]\n{lines}\nExecStart=/bin/mooncake_master\n"
+    reading = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
+    assert ("unit-limit-not-read" in [note.id for note in reading.notes]) is noted
+
+
 def test_systemd_run() -> None:
     text = "ulimit -n 7\nsystemd-run --scope prog a\n"
     text += "systemd-run -p LimitMEMLOCK=infinity -p MemoryMax=1G mooncake_client b"
@@ -218,6 +228,10 @@ def test_systemd_run() -> None:
     scope, service = reading.commands
     assert [limit.name for limit in service.limits] == ["memlock"]
     assert service.limits[0].raises
+    (bare,) = read_script("systemd-run mooncake_client c", "run.sh", {}).commands
+    assert [limit[:3] for limit in bare.limits] == [("memlock", SYSTEMD, SYSTEMD)]
+    (own,) = read_script("systemd-run --user mooncake_client c", "run.sh", {}).commands
+    assert own.limits == ()
     assert [limit.name for limit in scope.limits] == ["nofile"]
     assert "unit-limit-not-read" in [note.id for note in reading.notes]
 
