@@ -329,11 +329,11 @@ def server_hardware(
 
 
 def follows_gpu(server: SglangServer) -> bool:
-    """Tell whether the L2 pool's size comes of the GPU's memory: then NVML is worth asking."""
-    if not server.hicache and server.mode != "decode":
-        return False
-    size = server.value("hicache_size")
-    return isinstance(size, Unknown) or size is None or size <= 0
+    """Tell whether the server has an L2 pool: then NVML is worth asking.
+
+    Its size may come of the GPU's memory; and it is made after L1, for which there may be no room.
+    """
+    return server.hicache or server.mode == "decode"
 
 
 def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool) -> int | Unknown:

@@ -308,7 +308,9 @@ def test_what_is_set_at_boot_counts_where_it_will_lie(
     files = {"/etc/sysctl.d/90-mooncake.conf": at_boot} if at_boot else {}
     launch = HUGE if gpus == 8 else HUGE.replace("--tp 8", "--tp 4")
     on = replace(gpu_host(), files=files)
-    (found,) = ask(on, "check --json --only hugetlb.after-reboot", launch)["findings"]
+    # The weights do not fit on four of its 80 GB.
+    words = "check --json --gpu-memory 141gb --only hugetlb.after-reboot"
+    (found,) = ask(on, words, launch)["findings"]
     assert found["status"] == status
     assert said in found["text"]
     if status == "warn" and gpus == 8:
@@ -361,3 +363,13 @@ def test_a_plan_takes_json_as_the_other_commands_do(
     assert ask(gpu_host(), "plan --json", HUGE)["schema"] == "mooncake-preflight/plan/v1"
     assert run(["plan", "--json", "--format", "env", "--", "true"]) == exit_codes.USAGE
     assert "--format env is given" in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.slow
+def test_weights_that_leave_no_room_end_the_server_whatever_l2_is_given(ask: Ask) -> None:
+    """L1 is sized first: a fixed --hicache-size does not help a model that is too large."""
+    launch = HUGE.replace("--tp 8", "--tp 4")
+    for words, fails in (("check --json", True), ("check --json --gpu-memory 141gb", False)):
+        found = ask(gpu_host(), f"{words} --only host-pools-refused", launch)["findings"]
+        said = [one["text"] for one in found if one["status"] == "fail"]
+        assert any("Not enough memory" in text for text in said) is fails
