@@ -121,13 +121,14 @@ _ROOT_USERS = ("0", "root")
 UNLIMITED = -1  # as ContainerLimits writes it
 
 
+# A bound of SetLimit: what systemd gives a unit that does not set the limit.
 SYSTEMD = "systemd"
 
 
 class SetLimit(NamedTuple):
     """A limit that a launch itself sets for what it starts: setrlimit(2), in its order.
 
-    name: as prlimit(1) has it (memlock, nofile, as, data, fsize). soft, hard: bytes or a count,
+    name: as prlimit(1) has it (memlock, nofile, nproc, as, data, fsize). soft, hard: bytes or a count,
     None for no limit, "" where it stays, "soft" or "hard" for what that one is by then, SYSTEMD for
     what a unit has that sets none (memlock alone). raises:
     whether who sets it may go above the hard limit (systemd, a container's engine, sudo), whatever
