@@ -128,11 +128,11 @@ SYSTEMD = "systemd"
 class SetLimit(NamedTuple):
     """A limit that a launch itself sets for what it starts: setrlimit(2), in its order.
 
-    name: as prlimit(1) has it (memlock, nofile, nproc, as, data, fsize). soft, hard: bytes or a count,
-    None for no limit, "" where it stays, "soft" or "hard" for what that one is by then, SYSTEMD for
-    what a unit has that sets none (memlock alone). raises:
-    whether who sets it may go above the hard limit (systemd, a container's engine, sudo), whatever
-    the process itself may. must: whether the program is not started where it is refused.
+    name: as prlimit(1) has it (memlock, nofile, nproc, as, data, fsize). soft, hard: bytes or a
+    count, None for no limit, "" where it stays, "soft" or "hard" for what that one is by then,
+    SYSTEMD for what a unit has that sets none (memlock alone). raises: whether who sets it may go
+    above the hard limit (systemd, a container's engine, sudo), whatever the process itself may.
+    must: whether the program is not started where it is refused.
     """
 
     name: str
