@@ -41,8 +41,9 @@ def _installed(
             names = sorted(os.listdir(folder or "."))
         except OSError:
             continue
+        editable = [name for name in names if "editable" in name]
         for name in names:
-            distribution = distribution_of(name, names)
+            distribution = distribution_of(name, editable)
             if distribution is not None and wanted(distribution[0]):
                 found.setdefault(*distribution)
     return tuple(found.items())
@@ -51,15 +52,16 @@ def _installed(
 def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
     """``(name, version)`` of a folder's entry that is a distribution's ``.dist-info``.
 
-    beside: the folder's entries. One that was installed editable is ``0.5.12+editable``: its code
-    lies elsewhere, and has changed since. Source: setuptools' and hatchling's editable installs.
+    beside: the folder's entries that have "editable" in their names. What was installed editable is
+    ``0.5.12+editable``: its code lies elsewhere, and has changed since. Source: setuptools' and
+    hatchling's editable installs.
     """
     stem, dot, kind = name.rpartition(".")
     distribution, _, version = stem.rpartition("-")
     if not dot or kind != "dist-info" or not distribution:
         return None
-    marks = re.compile(rf"_+editable_.*{re.escape(distribution)}([-.]|_\d).*p(th|y)", re.I)
-    if "+" not in version and any(map(marks.fullmatch, beside)):
+    mark = rf"_+editable_.*{re.escape(distribution)}([-.]|_\d).*p(th|y)"
+    if "+" not in version and any(re.fullmatch(mark, one, re.I) for one in beside):
         version += "+editable"
     return distribution.lower().replace("_", "-"), version
 

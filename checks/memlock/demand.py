@@ -80,9 +80,8 @@ class Grant(NamedTuple):
 
     limit: its RLIMIT_MEMLOCK. void: whether CAP_IPC_LOCK makes the limit void; Unknown when that
     could not be seen. origin: whose limit it is. doubt: why ``void`` may not hold, "" without.
-    hint: what already lifts the limit, if done again or elsewhere. launch: where the launch itself
-    sets it, "" where it does not: then no setting around the launch changes it.
-    refused: what the launch sets and may not.
+    hint: what lifts the limit, where it is known. by_launch: whether the launch itself sets it:
+    then no setting around the launch changes it. refused: what the launch sets and may not.
     """
 
     limit: Limit | Unknown
@@ -91,7 +90,7 @@ class Grant(NamedTuple):
     evidence: tuple[Evidence, ...]
     doubt: str = ""
     hint: str = ""
-    launch: str = ""
+    by_launch: bool = False
     refused: SetLimit | None = None
 
     @property
@@ -190,8 +189,10 @@ def _with_launch(
         base = base._replace(origin=f"{base.origin}; {after.refused.origin} is refused more")
     if by is not None:
         evidence += (Evidence(by.origin, f"memlock {_raw(after.limit)}"),)
-        hint = "Write LimitMEMLOCK=infinity under [Service]." if by.soft == SYSTEMD else ""
-        base = base._replace(origin=by.origin, launch=by.origin, hint=hint)
+        hint = f"Raise the limit that the launch itself sets: {by.origin}."
+        if by.soft == SYSTEMD:
+            hint = "Write LimitMEMLOCK=infinity under [Service]."
+        base = base._replace(origin=by.origin, by_launch=True, hint=hint)
     return base._replace(limit=after.limit, evidence=evidence, refused=after.refused)
 
 

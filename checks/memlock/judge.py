@@ -102,8 +102,6 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     if hard is None or hard >= wanted.bytes:
         text += "; the hard limit is high enough, but nothing raises the soft one to it"
     advice = granted.hint or "Lift RLIMIT_MEMLOCK where the process is started."
-    if granted.launch and not granted.hint:
-        advice = f"Raise the limit that the launch itself sets: {granted.launch}."
     advice = f"{advice} {_within(soft, wanted)}".rstrip()
     return passed("", have, need).failed(text, advice, settings)
 
@@ -177,4 +175,4 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
 
 def _lift(granted: Grant, soft: int | None, runtime: str) -> tuple[Setting, ...]:
     """No setting of a shell or container lifts what the launch itself sets."""
-    return () if granted.launch else (_LIFT._replace(now=str(soft), described_by=runtime),)
+    return () if granted.by_launch else (_LIFT._replace(now=str(soft), described_by=runtime),)

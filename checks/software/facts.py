@@ -174,8 +174,9 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
             if hidden is None and not names.absent:
                 hidden = names
             continue
+        editable = [name for name in names if "editable" in name]
         for name in names:
-            found = distribution_of(name, names)
+            found = distribution_of(name, editable)
             if found is not None and is_mooncake(found[0]):
                 mooncake.setdefault(f"{folder}/{name}", Distribution(*found, folder))
             elif found is not None and found[0] in ("sglang", "torch"):

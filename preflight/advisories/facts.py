@@ -27,7 +27,7 @@ _SGLANG = (Kind.SGLANG, Kind.DYNAMO_SGLANG)
 _VLLM = (Kind.VLLM, Kind.DYNAMO_VLLM)
 
 
-class Subject(NamedTuple):
+class AdvisorySubject(NamedTuple):
     """One process, the launch that it is of, and the host that this runs on."""
 
     process: LaunchProcess
@@ -35,7 +35,7 @@ class Subject(NamedTuple):
     seen: JudgedHost
 
 
-def fact(subject: Subject, name: str) -> Any:
+def fact(subject: AdvisorySubject, name: str) -> Any:
     """Return a fact's value, None for nothing there, or why it is not known.
 
     Raises KeyError for a name that there is not.
@@ -81,7 +81,7 @@ def _flag(process: LaunchProcess, name: str) -> Any:
     return word_value(word)
 
 
-def _uses(subject: Subject, product: str) -> bool:
+def _uses(subject: AdvisorySubject, product: str) -> bool:
     """Whether a product's code runs in the process, as far as its words show it."""
     process = subject.process
     if product == "sglang":
@@ -96,13 +96,13 @@ def _uses(subject: Subject, product: str) -> bool:
     return uses_mooncake(process)
 
 
-def _words(subject: Subject) -> str:
+def _words(subject: AdvisorySubject) -> str:
     environment = subject.process.command.environment
     texts = [word.text for word in subject.process.command.words]
     return " ".join((*texts, *(f"{name}={word.text}" for name, word in environment.items())))
 
 
-def _version(subject: Subject, product: str) -> str | Unknown:
+def _version(subject: AdvisorySubject, product: str) -> str | Unknown:
     """The release that the launch is sized for, where it is no assumption."""
     key = f"{product}_version"
     shown = subject.sized.sizing.shown
@@ -113,13 +113,13 @@ def _version(subject: Subject, product: str) -> str | Unknown:
     return str(given.value)
 
 
-def _named(subject: Subject, product: str) -> str | Unknown:
+def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
     consumer = subject.process.consumer
     named = None if consumer is None else consumer.named.get(product.lower())
     return Unknown(f"the release of {product} is not known") if named is None else named.release
 
 
-def _environment(subject: Subject) -> Environment:
+def _environment(subject: AdvisorySubject) -> Environment:
     """The interpreter that the process runs in. Raises UnknownFactError where it is not here."""
     _must_be_here(subject)
     engine = known(subject.seen.facts.software.engine)
@@ -128,51 +128,51 @@ def _environment(subject: Subject) -> Environment:
     return engine
 
 
-def _must_be_here(subject: Subject) -> None:
+def _must_be_here(subject: AdvisorySubject) -> None:
     """Raise where the process sees other files than this program: those of its own image."""
     inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
 
 
-def _missing(subject: Subject) -> frozenset[str]:
+def _missing(subject: AdvisorySubject) -> frozenset[str]:
     _must_be_here(subject)
     files = known(subject.seen.facts.software.files)
     return frozenset(name for file in files or () for name, _ in file.missing)
 
 
-def _wheels(subject: Subject) -> frozenset[str]:
+def _wheels(subject: AdvisorySubject) -> frozenset[str]:
     return frozenset(wheel.name for wheel in _environment(subject).mooncake)
 
 
-def _rdma_core(subject: Subject) -> str:
+def _rdma_core(subject: AdvisorySubject) -> str:
     _must_be_here(subject)
     return str(known(subject.seen.facts.rdma.libraries.version))
 
 
-def _glibc(subject: Subject) -> str:
+def _glibc(subject: AdvisorySubject) -> str:
     _must_be_here(subject)
     return known(subject.seen.facts.system.glibc)
 
 
-def _nics(subject: Subject, field: str) -> frozenset[str]:
+def _nics(subject: AdvisorySubject, field: str) -> frozenset[str]:
     nics = known(subject.seen.facts.rdma.nics)
     return frozenset(str(known(getattr(nic, field))) for nic in nics)
 
 
-def _nic_nodes(subject: Subject) -> int:
+def _nic_nodes(subject: AdvisorySubject) -> int:
     nodes = (known(nic.node) for nic in known(subject.seen.facts.rdma.nics))
     return len({node for node in nodes if node is not None})
 
 
-def _gpu_names(subject: Subject) -> frozenset[str]:
+def _gpu_names(subject: AdvisorySubject) -> frozenset[str]:
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return frozenset()
     return frozenset(gpu.name for gpu in known(gpus.nvml).gpus if gpu.name is not None)
 
 
-def _driver(subject: Subject) -> str | None:
+def _driver(subject: AdvisorySubject) -> str | None:
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return None
@@ -182,7 +182,7 @@ def _driver(subject: Subject) -> str | None:
     return known(gpus.kernel_module_version) or None
 
 
-def _model(subject: Subject) -> ModelGeometry | None:
+def _model(subject: AdvisorySubject) -> ModelGeometry | None:
     server = subject.process.server
     if server is None:
         return None
@@ -190,7 +190,7 @@ def _model(subject: Subject) -> ModelGeometry | None:
     return known(models.target(server.value("model_path")).geometry)
 
 
-def _protocol(subject: Subject) -> Any:
+def _protocol(subject: AdvisorySubject) -> Any:
     process = subject.process
     if process.server is not None:
         return process.server.store.value("protocol") if process.server.store else None
@@ -198,24 +198,24 @@ def _protocol(subject: Subject) -> Any:
     return None if client is None else client.protocol.value
 
 
-def _clients(subject: Subject) -> int | Unknown:
+def _clients(subject: AdvisorySubject) -> int | Unknown:
     shown = subject.sized.sizing.shown
     if shown is None:
         return Unknown("how many clients of the store there are is not known")
     return sum(len(one.clients) for one in shown.inputs.launch.processes)
 
 
-def _of_store(subject: Subject, key: str) -> Any:
+def _of_store(subject: AdvisorySubject, key: str) -> Any:
     server = subject.process.server
     return None if server is None or server.store is None else server.store.value(key)
 
 
-def _container(subject: Subject) -> str | None:
+def _container(subject: AdvisorySubject) -> str | None:
     container = subject.process.command.container
     return None if container is None else container.image
 
 
-Read = Callable[[Subject], Any]
+Read = Callable[[AdvisorySubject], Any]
 # Name -> what it is, in words, and how it is read.
 FACTS: Mapping[str, tuple[str, Read]] = {
     "program": (

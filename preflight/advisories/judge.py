@@ -9,7 +9,7 @@ from checks.base.finding import Evidence, Finding, Status
 from checks.base.unknown import Unknown
 from checks.run.facts import Facts
 from checks.system.facts import with_kernel
-from preflight.advisories.facts import Subject, fact
+from preflight.advisories.facts import AdvisorySubject, fact
 from preflight.advisories.records import (
     PRODUCTS,
     SEVERITIES,
@@ -49,10 +49,10 @@ def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
         return
     for one in advisories():
         for process in sized.sizing.inputs.processes:
-            yield _verdict(one, Subject(process, sized, seen))
+            yield _verdict(one, AdvisorySubject(process, sized, seen))
 
 
-def _verdict(one: Advisory, subject: Subject) -> Verdict:
+def _verdict(one: Advisory, subject: AdvisorySubject) -> Verdict:
     def value(name: str) -> Any:
         return fact(subject, name)
 

@@ -15,7 +15,7 @@ from preflight.cli.options import (
     SIZE,
     TIMEOUT,
     Integer,
-    Number,
+    NumberOption,
     Part,
     command,
     with_launch,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--prefill-tokens-per-second",
-    type=Number(0, 1e12, min_open=True),
+    type=NumberOption(0, 1e12, min_open=True),
     help="Of the server: hits of the trace in seconds of prefill.",
 )
 @click.option("--clients", type=int, help="Conversations at once.")
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--eviction-watermark",
-    type=Number(0, 1),
+    type=NumberOption(0, 1),
     help="Of the master. Default: as the launch starts it, else as its release does.",
 )
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")

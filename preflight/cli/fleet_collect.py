@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.node_options import with_answer
-from preflight.cli.options import Number, command, timeout_option
+from preflight.cli.options import NumberOption, command, timeout_option
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown
@@ -42,13 +42,15 @@ if TYPE_CHECKING:
 @click.option(
     "--wait",
     "wait_seconds",
-    type=Number(0, 86400),
+    type=NumberOption(0, 86400),
     default=60.0,
     show_default=True,
     help="Seconds for pods that are not done yet.",
 )
 @timeout_option(
-    Number(1, 3600), 20.0, "Seconds after which a pod that kubectl does not tell of is unknown."
+    NumberOption(1, 3600),
+    20.0,
+    "Seconds after which a pod that kubectl does not tell of is unknown.",
 )
 @with_answer()
 def collect(

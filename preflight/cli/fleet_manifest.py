@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import Integer, Number, command, timeout_option, with_checks, with_launch
+from preflight.cli.options import (
+    Integer,
+    NumberOption,
+    command,
+    timeout_option,
+    with_checks,
+    with_launch,
+)
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import Chosen, LaunchWords
@@ -77,7 +84,7 @@ if TYPE_CHECKING:
     metavar="COMMAND",
     help="This program in the image.",
 )
-@timeout_option(Number(1, 3600), 10.0, "Seconds after which what was not read is unknown.")
+@timeout_option(NumberOption(1, 3600), 10.0, "Seconds after which what was not read is unknown.")
 @with_checks
 @with_launch
 def manifest(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.fleet_pairs_listen import MTU, PAIRS, TCP, seconds_option
-from preflight.cli.options import COLOR, Integer, Number, command, with_launch
+from preflight.cli.options import COLOR, Integer, NumberOption, command, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--wait",
     "wait_seconds",
-    type=Number(0, 3600),
+    type=NumberOption(0, 3600),
     default=10.0,
     show_default=True,
     help="Seconds for the other side to begin to listen.",

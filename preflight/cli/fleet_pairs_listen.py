@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import Integer, Number, Option, command, with_launch
+from preflight.cli.options import Integer, NumberOption, Option, command, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -39,7 +39,7 @@ TCP = click.option(
 def seconds_option(help_: str) -> Option:
     """How long one end runs."""
     return click.option(
-        "--seconds", type=Number(1, 3600), default=60.0, show_default=True, help=help_
+        "--seconds", type=NumberOption(1, 3600), default=60.0, show_default=True, help=help_
     )
 
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.node_options import with_answer, with_remote
-from preflight.cli.options import Integer, Number, command, timeout_option, with_checks, with_launch
+from preflight.cli.options import (
+    Integer,
+    NumberOption,
+    command,
+    timeout_option,
+    with_checks,
+    with_launch,
+)
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown
@@ -26,7 +33,9 @@ if TYPE_CHECKING:
     metavar="NODESET",
     help="As gpu[001-064]. Default: all nodes of the job that this runs in.",
 )
-@timeout_option(Number(1, 3600), 60.0, "Seconds after which a node that did not answer is unknown.")
+@timeout_option(
+    NumberOption(1, 3600), 60.0, "Seconds after which a node that did not answer is unknown."
+)
 @click.option(
     "--queue-timeout",
     "queue_seconds",

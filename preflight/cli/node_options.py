@@ -11,7 +11,7 @@ from preflight.cli.options import (
     COLOR,
     JSON,
     Integer,
-    Number,
+    NumberOption,
     Option,
     gathered,
     timeout_option,
@@ -70,7 +70,7 @@ def with_ssh_nodes(
         click.option("--nodes-file", "nodes_files", multiple=True, metavar="FILE", help=files),
         click.option("--exclude", multiple=True, metavar="NODESET", help="Leave these out."),
         *between,
-        timeout_option(Number(1, 3600), 60.0, timeout),
+        timeout_option(NumberOption(1, 3600), 60.0, timeout),
         click.option(
             "--connect-timeout",
             "connect_seconds",

@@ -180,7 +180,7 @@ class WaiverText(CheckId):
 FILE = FileName()
 
 
-class Number(click.FloatRange):
+class NumberOption(click.FloatRange):
     """``'abc' is not a valid number.``, where click says float range; ``nan`` is none either."""
 
     name = "number"
@@ -303,7 +303,7 @@ ROOT: Option = click.option(
 )
 
 
-def timeout_option(type_: Number, default: float, help_: str) -> Option:
+def timeout_option(type_: NumberOption, default: float, help_: str) -> Option:
     """``--timeout``, as ``timeout_seconds``."""
     return click.option(
         "--timeout", "timeout_seconds", type=type_, default=default, show_default=True, help=help_
@@ -311,7 +311,7 @@ def timeout_option(type_: Number, default: float, help_: str) -> Option:
 
 
 TIMEOUT = timeout_option(
-    Number(0, 3600, min_open=True),
+    NumberOption(0, 3600, min_open=True),
     LIMIT_SECONDS,
     "Seconds after which what was not read is unknown.",
 )

@@ -11,7 +11,7 @@ from preflight.cli.options import (
     JSON,
     SIZE,
     LazyGroup,
-    Number,
+    NumberOption,
     command,
     timeout_option,
     with_launch,
@@ -72,7 +72,7 @@ def probe() -> None:
 @click.option("--force", is_flag=True, help="Measure although others use the device.")
 @click.option("--no-save", is_flag=True, help="Do not keep the result for later checks.")
 @timeout_option(
-    Number(0, 3600, min_open=True),
+    NumberOption(0, 3600, min_open=True),
     10.0,
     "Seconds after which what was not read is unknown; measuring takes what it takes.",
 )

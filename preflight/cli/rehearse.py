@@ -10,7 +10,7 @@ from preflight.cli.options import (
     COLOR,
     JSON,
     Integer,
-    Number,
+    NumberOption,
     command,
     timeout_option,
     with_launch_of_installed,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     help="The interpreter that has Mooncake. Default: the one that runs this.",
 )
 @timeout_option(
-    Number(0, 86400, min_open=True), 600.0, "Seconds after which a single step is broken off."
+    NumberOption(0, 86400, min_open=True), 600.0, "Seconds after which a single step is broken off."
 )
 @COLOR
 @with_launch_of_installed

@@ -150,7 +150,7 @@ class Consumer(NamedTuple):
         )
 
 
-class Findings:
+class ConsumerParts:
     """What a reader finds of one consumer, list by list, until all of it is read."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from preflight.consumers.consumer import (
     STORE_PATH,
     Client,
     Consumer,
-    Findings,
+    ConsumerParts,
     WorkerPool,
     attempt,
     flags_of,
@@ -125,7 +125,7 @@ def read_lmcache(
     return _Takes(values, environment, read_file, said).all()
 
 
-class _Takes(Findings):
+class _Takes(ConsumerParts):
     """LMCache's values on their way to pools and clients."""
 
     def __init__(
@@ -295,7 +295,7 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
     if not http and "lmcache.v1.multiprocess.server" not in named:
         return Consumer(RELEASE, uncounted=("what its clients store in it, without a bound",))
     flags, _ = flags_of(words)
-    found = Findings()
+    found = ConsumerParts()
     found.uncounted += [f"what {name} takes" for name in _OTHER_POOLS if name[2:] in flags]
     for word in flags.get("l2-adapter", ()):
         config = attempt(lambda word=word: json.loads(word.text))  # type: ignore[misc]

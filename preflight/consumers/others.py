@@ -19,7 +19,7 @@ from preflight.consumers.consumer import (
     STORE_PATH,
     Client,
     Consumer,
-    Findings,
+    ConsumerParts,
     WorkerPool,
     attempt,
     chunked_pool,
@@ -181,7 +181,7 @@ def _memcache(environment: Mapping[str, Word], read_file: ReadFile) -> Consumer:
 def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
     """Return the pinned host pool of Dynamo's KVBM: of an engine, in units of 10^9 bytes."""
     sizes: dict[str, float] = {}
-    found = Findings()
+    found = ConsumerParts()
     for tier in ("CPU", "DISK"):
         name = f"DYN_KVBM_{tier}_CACHE_GB"
         word = environment.get(name)

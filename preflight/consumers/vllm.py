@@ -16,7 +16,7 @@ from preflight.consumers.consumer import (
     STORE_PATH,
     Client,
     Consumer,
-    Findings,
+    ConsumerParts,
     WorkerPool,
     attempt,
     chunked_pool,
@@ -124,7 +124,7 @@ def read_dynamo_vllm(
     return found._replace(ports=ports, refused=tuple(refused))
 
 
-class _Connectors(Findings):
+class _Connectors(ConsumerParts):
     """--kv-transfer-config and --kv-offloading-size on their way to what each connector takes."""
 
     def __init__(

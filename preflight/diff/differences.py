@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from checks.base.fold import fold_alike
-from preflight.diff.full_answer import NO_FLAG, Answer, Key, Section
+from preflight.diff.full_answer import NO_FLAG, Answer, AnswerKey, Section
 
 SCHEMA = "mooncake-preflight/diff/v1"
 # Words of a verdict, the worst last.
@@ -19,7 +19,7 @@ Paint = Callable[[str, str], str]
 class Change(NamedTuple):
     """One line of the answer that is another one; None where a side does not have it."""
 
-    key: Key
+    key: AnswerKey
     old: str | None
     new: str | None
 
@@ -35,7 +35,7 @@ def changes(old: Answer, new: Answer) -> list[Change]:
 
 def exit_code(old: Answer, new: Answer) -> int:
     """0: nothing changes. 1: something does. 2: the verdict of check is a worse one."""
-    key = Key(Section.VERDICT, "check", "verdict")
+    key = AnswerKey(Section.VERDICT, "check", "verdict")
     if _WORSE.index(new[key]) > _WORSE.index(old[key]):
         return 2
     return int(bool(changes(old, new)))

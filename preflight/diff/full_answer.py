@@ -45,7 +45,7 @@ class Section(Enum):
     SETTINGS = "What to set"
 
 
-class Key(NamedTuple):
+class AnswerKey(NamedTuple):
     """One line. subject: a process, a check; name: what of it."""
 
     section: Section
@@ -53,7 +53,7 @@ class Key(NamedTuple):
     name: str
 
 
-Answer = Mapping[Key, str]
+Answer = Mapping[AnswerKey, str]
 # What --from and --to may name, and the option of the launch that it stands for; the others are
 # facts of the host.
 PRODUCTS = ("sglang", "mooncake", "kernel", "rdma-core", "nvidia-driver")
@@ -167,8 +167,8 @@ def read_locked(path: str, limit_seconds: float) -> tuple[str, Answer]:
         if found["schema"] != LOCK_SCHEMA:
             raise ValueError(f"its schema is {found['schema']!r}")
         lines = [(*map(str, line),) for line in found["lines"]]
-        answer = {Key(Section[line[0].upper()], line[1], line[2]): line[3] for line in lines}
-        _ = answer[Key(Section.VERDICT, "check", "verdict")]
+        answer = {AnswerKey(Section[line[0].upper()], line[1], line[2]): line[3] for line in lines}
+        _ = answer[AnswerKey(Section.VERDICT, "check", "verdict")]
         return str(found["name"]), answer
     except UsageError:
         raise
@@ -180,38 +180,40 @@ def read_locked(path: str, limit_seconds: float) -> tuple[str, Answer]:
 
 def without_secrets(answer: Answer) -> Answer:
     """Return an answer as a locked one is, to be held against one."""
-    return {Key(key.section, *map(public, key[1:])): public(text) for key, text in answer.items()}
+    return {
+        AnswerKey(key.section, *map(public, key[1:])): public(text) for key, text in answer.items()
+    }
 
 
-def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[Key, str]]:
+def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
     counts = Counter(found.status for found in findings)
     worst = next((status for status in _JUDGED if counts[status]), Status.PASS)
-    yield Key(Section.VERDICT, "check", "verdict"), worst.value
-    yield Key(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
+    yield AnswerKey(Section.VERDICT, "check", "verdict"), worst.value
+    yield AnswerKey(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
     for product in ("mooncake", "sglang"):
         shown = sized.sizing.shown
         given = None if shown is None else shown.inputs.shown.get(f"{product}_version")
         if given is not None:
-            yield Key(Section.VERDICT, product, "release"), str(given.value)
+            yield AnswerKey(Section.VERDICT, product, "release"), str(given.value)
 
 
-def _memory(sized: Sized) -> Iterator[tuple[Key, str]]:
+def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
     shown = sized.sizing.shown
     if shown is None:
-        yield Key(Section.MEMORY, "launch", "sizes"), f"not known: {sized.sizing.reason}"
+        yield AnswerKey(Section.MEMORY, "launch", "sizes"), f"not known: {sized.sizing.reason}"
         return
     for process in shown.asked:
         for what in dict.fromkeys(one.what for one in process.allocations):
             pieces = [one for one in process.allocations if one.what is what]
-            yield Key(Section.MEMORY, process.process.name, str(what)), _pieces(pieces)
+            yield AnswerKey(Section.MEMORY, process.process.name, str(what)), _pieces(pieces)
     for spot, pages in sorted(shown.verdict.needs.items(), key=str):
         where = "all nodes" if spot.node is None else f"node {spot.node}"
         name = f"{format_page_size(spot.page_size_bytes)} pages needed, {where}"
-        yield Key(Section.MEMORY, "host", name), str(pages)
+        yield AnswerKey(Section.MEMORY, "host", name), str(pages)
     for need in sized.needs.processes:
         taken = need.regular_bytes
         text = taken.reason if isinstance(taken, Unknown) else _bytes(taken)
-        yield Key(Section.MEMORY, need.name, "regular memory"), text
+        yield AnswerKey(Section.MEMORY, need.name, "regular memory"), text
 
 
 def _pieces(pieces: list[Allocation]) -> str:
@@ -231,7 +233,7 @@ def _bytes(size_bytes: int) -> str:
     return exact if size_bytes < KIB else f"{exact} ({format_bytes(size_bytes)})"
 
 
-def _flags(sized: Sized) -> Iterator[tuple[Key, str]]:
+def _flags(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
     seen: Counter[str] = Counter()
     for process in sized.sizing.inputs.processes:
         seen[process.kind.value] += 1
@@ -240,27 +242,27 @@ def _flags(sized: Sized) -> Iterator[tuple[Key, str]]:
         yield from _flags_of(process, subject)
 
 
-def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[Key, str]]:
+def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[AnswerKey, str]]:
     server = process.server
     if server is None:
         for word in process.arguments:
             flag, _, value = word.text.partition("=")
             if flag.startswith("-"):
-                yield Key(Section.FLAGS, subject, flag), value or "given"
+                yield AnswerKey(Section.FLAGS, subject, flag), value or "given"
         return
     parsed = server.arguments
     has = {row["name"] for row in argument_table(parsed.version).rows}
-    yield Key(Section.FLAGS, subject, "refused"), parsed.error or "nothing"
+    yield AnswerKey(Section.FLAGS, subject, "refused"), parsed.error or "nothing"
     for word in parsed.unrecognized:
-        yield Key(Section.FLAGS, subject, f"{word.text} (not recognized)"), "given"
+        yield AnswerKey(Section.FLAGS, subject, f"{word.text} (not recognized)"), "given"
     for name, setting in parsed.settings.items():
         value = _value(name, setting.value)
         text = value if setting.given else f"{value} (default)"
         flag = f"--{name.replace('_', '-')}"
-        yield Key(Section.FLAGS, subject, flag), text if name in has else NO_FLAG
+        yield AnswerKey(Section.FLAGS, subject, flag), text if name in has else NO_FLAG
     if server.store is not None:
         for name, setting in server.store.settings.items():
-            yield Key(Section.FLAGS, subject, f"store: {name}"), _value(name, setting.value)
+            yield AnswerKey(Section.FLAGS, subject, f"store: {name}"), _value(name, setting.value)
 
 
 def _value(name: str, value: Any) -> str:
@@ -272,27 +274,27 @@ def _told(value: Any) -> str:
     return value.reason if isinstance(value, Unknown) else str(value)
 
 
-def _keys(sized: Sized) -> Iterator[tuple[Key, str]]:
+def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
     """What the keys of each process hold, and what the bytes behind them depend on."""
     for one in launch_keys(sized.sizing):
         name = one.process.name
-        yield Key(Section.KEYS, name, "key"), one.random or one.pattern
+        yield AnswerKey(Section.KEYS, name, "key"), one.random or one.pattern
         for what, value in one.named.items():
             # Releases are told from each other by what their keys hold.
             if what != "SGLang release":
-                yield Key(Section.KEYS, name, f"named: {what}"), _told(value)
+                yield AnswerKey(Section.KEYS, name, f"named: {what}"), _told(value)
         for what, value in one.held.items():
-            yield Key(Section.KEYS, name, f"held: {what}"), _told(value)
+            yield AnswerKey(Section.KEYS, name, f"held: {what}"), _told(value)
 
 
-def _host(facts: Facts) -> Iterator[tuple[Key, str]]:
+def _host(facts: Facts) -> Iterator[tuple[AnswerKey, str]]:
     """What of the host decides most: kernel, driver, rdma-core, NICs with their nodes, pools."""
     for name, read in _HOST.items():
         try:
             value = read(facts)
         except (UnknownFactError, UnreadTopicError) as error:
             value = error.fact
-        yield Key(Section.HOST, "host", name), _told(value)
+        yield AnswerKey(Section.HOST, "host", name), _told(value)
 
 
 _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
@@ -307,7 +309,7 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
 }
 
 
-def _findings(findings: list[Finding]) -> Iterator[tuple[Key, str]]:
+def _findings(findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
     for found in findings:
         if found.status not in _JUDGED:
             continue
@@ -316,10 +318,10 @@ def _findings(findings: list[Finding]) -> Iterator[tuple[Key, str]]:
         amounts = "; ".join(filter(None, (found.have, found.need)))
         text = amounts if record is None else record.summary
         said = f"{found.status.value}: {text}" if text else found.status.value
-        yield Key(section, found.check, found.subject), said
+        yield AnswerKey(section, found.check, found.subject), said
 
 
-def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[Key, str]]:
+def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
     made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
     for one in made.settings:
-        yield Key(Section.SETTINGS, one.scope.value, one.setting.label), one.wanted or "unset"
+        yield AnswerKey(Section.SETTINGS, one.scope.value, one.setting.label), one.wanted or "unset"

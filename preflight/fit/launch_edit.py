@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from preflight.fit.launch_values import (
     KEY,
     Knobs,
-    Place,
     SizeValues,
+    ValuePlace,
     changes,
     json_with,
     with_text,
@@ -88,7 +88,7 @@ _BEFORE, _BEHIND = r"(?<![A-Za-z0-9_.])", r"(?![A-Za-z0-9_.])"
 
 
 def proposals(
-    texts: Mapping[str, str], place: Place, text: str | None
+    texts: Mapping[str, str], place: ValuePlace, text: str | None
 ) -> Iterator[tuple[str, str]]:
     """Yield edited texts with their paths, the likeliest first: by how near to the origin."""
     for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
@@ -102,7 +102,7 @@ def proposals(
             yield from ((path, after) for after in _added(content, place, text, line))
 
 
-def _replaced(content: str, place: Place, text: str, line: int | None) -> Iterator[str]:
+def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
     new, old = text, place.old
     if place.kind == "json":
         # The value within a JSON text, whose quotes the file may write with backslashes.
@@ -127,7 +127,7 @@ def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
     return sorted(spans, key=lambda span: abs(content.count("\n", 0, span[0]) + 1 - at))
 
 
-def _removed(content: str, place: Place) -> Iterator[str]:
+def _removed(content: str, place: ValuePlace) -> Iterator[str]:
     """Without the variable: its word, the option in front of it, or its whole line."""
     name = re.escape(place.name)
     quoted = rf"""["']?{name}\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)["']?"""
@@ -145,7 +145,7 @@ def _removed(content: str, place: Place) -> Iterator[str]:
             yield content[: match.start()] + content[match.end() :]
 
 
-def _added(content: str, place: Place, text: str, line: int | None) -> Iterator[str]:
+def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
     """Behind the flag that it goes with, or beside the variable of the master."""
     if place.kind == "new-flag":
         beside = place.old
@@ -268,7 +268,7 @@ def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
     return Edited((), tuple(advice), reading)
 
 
-def _configuration(source: LaunchTexts, place: Place, text: str) -> Edit | str:
+def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | str:
     """Return a JSON configuration with another segment, or why it is not edited."""
     path = source.beside(place.name)
     before = None if path is None else read_small_file(path)
@@ -285,7 +285,7 @@ def _configuration(source: LaunchTexts, place: Place, text: str) -> Edit | str:
     return Edit(path, before, after)
 
 
-def _why(place: Place) -> str:
+def _why(place: ValuePlace) -> str:
     if place.written and _COMPUTED.search(place.old):
         return "it is computed when the launch runs"
     if place.origin is not None and place.origin.source == "environment":
@@ -295,7 +295,7 @@ def _why(place: Place) -> str:
     return "the value is put together from others, or is used for something else as well"
 
 
-def _wanted(reading: Reading, place: Place, text: str | None) -> list[Meaning]:
+def _wanted(reading: Reading, place: ValuePlace, text: str | None) -> list[Meaning]:
     """Return what each command is to mean with ``text`` at ``place``."""
     return [
         meaning(with_text(command, place, text) if index in place.commands else command)
@@ -307,7 +307,7 @@ def _try(
     source: LaunchTexts,
     texts: Mapping[str, str],
     reading: Reading,
-    place: Place,
+    place: ValuePlace,
     text: str | None,
 ) -> tuple[dict[str, str], Reading] | None:
     """Return the first edit that is read as ``place`` with ``text``, and else as before."""
@@ -347,7 +347,7 @@ def meaning(command: Command) -> Meaning:
     )
 
 
-def _alike(found: Meaning, wanted: Meaning, place: Place, text: str | None) -> bool:
+def _alike(found: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
     """Return whether they mean the same; ``docker run -e`` says a variable in the wrapper too."""
     added = found.environment.get(place.name)
     if place.kind == "new-variable" and added is not None and added == (text, ()):

@@ -1,7 +1,7 @@
 """Where a launch sets its sizes, and the same launch with other values in those places.
 
-A ``Knob`` is one size of the launch; its ``Place``s are where the words of that size stand. A place
-that is not written yet is one too: the flag or the variable is added there.
+A ``Knob`` is one size of the launch; its ``ValuePlace``s are where the words of that size stand. A
+place that is not written yet is one too: the flag or the variable is added there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CONFIG = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
 _IN_JSON = re.compile(r'("global_segment_size"\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)')
 
 
-class Place(NamedTuple):
+class ValuePlace(NamedTuple):
     """One place where a value stands, or is to stand.
 
     commands: the indices of the commands that have it. kind: ``flag`` (a word of its own behind
@@ -56,13 +56,13 @@ class Knob(NamedTuple):
     """One size of a launch. now_bytes: as it is, None where nothing says. step_bytes: its grain."""
 
     name: str
-    places: tuple[Place, ...]
+    places: tuple[ValuePlace, ...]
     now_bytes: int | None
     step_bytes: int
     spell: Callable[[int], str]
 
     @property
-    def last_first(self) -> list[Place]:
+    def last_first(self) -> list[ValuePlace]:
         """The places, the last of a command first: words that are added move those behind them."""
         return sorted(self.places, key=lambda place: -place.at)
 
@@ -134,24 +134,24 @@ def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
     return Knob(HICACHE_SIZE, tuple(places), now, GIGABYTE, gigabytes)
 
 
-def _flag(command: Command, index: int, name: str, beside: str) -> Place:
+def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
     """The last ``name`` of the command, which wins; else behind ``beside``, or at the end."""
     words = command.words
     for at in range(len(words) - 1, -1, -1):
         text = words[at].text
         if text == name and at + 1 < len(words):
             value = words[at + 1]
-            return Place("flag", name, (index,), at + 1, value.text, value.origin)
+            return ValuePlace("flag", name, (index,), at + 1, value.text, value.origin)
         if text.startswith(f"{name}="):
             old = text.partition("=")[2]
-            return Place("joined", name, (index,), at, old, words[at].origin)
+            return ValuePlace("joined", name, (index,), at, old, words[at].origin)
     at = next((at for at, word in enumerate(words) if word.text == beside), len(words) - 1)
-    return Place("new-flag", name, (index,), at, words[at].text, words[at].origin)
+    return ValuePlace("new-flag", name, (index,), at, words[at].text, words[at].origin)
 
 
 def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
     """Return the size that every contributing store client has; one that gives nothing stays so."""
-    places: list[Place] = []
+    places: list[ValuePlace] = []
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
     for process in processes:
@@ -175,7 +175,7 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
     return Knob(SEGMENT, tuple(places), max(sizes, default=None), MIB, spell), ""
 
 
-def _together(places: list[Place]) -> list[Place]:
+def _together(places: list[ValuePlace]) -> list[ValuePlace]:
     """One place for a variable that no command has yet: it is to be set for all of them."""
     new = [place for place in places if place.kind == "new-variable"]
     if len(new) < 2:
@@ -198,7 +198,7 @@ def _segment_of(process: LaunchProcess) -> int | Unknown | None:
     return None
 
 
-def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Place:
+def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> ValuePlace:
     command = process.command
     if process.kind is Kind.CLIENT:
         names = ("--global_segment_size", "-global_segment_size", "--global-segment-size")
@@ -210,48 +210,48 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Plac
         if source is Source.EXTRA_CONFIG or (path is None and isinstance(source, Unknown)):
             return _in_words(command, index)
         if path is not None:
-            return Place("file", path.text, (index,), -1, "", path.origin)
+            return ValuePlace("file", path.text, (index,), -1, "", path.origin)
     path = command.environment.get("MOONCAKE_CONFIG_PATH")
     if process.consumer is not None and path is not None:
-        return Place("file", path.text, (index,), -1, "", path.origin)
+        return ValuePlace("file", path.text, (index,), -1, "", path.origin)
     if process.kind is Kind.STORE_SERVICE:
         for at, word in enumerate(command.words):
             name, equals, value = word.text.partition("=")
             if equals and name in (f"-D{KEY}", KEY, f"--define={KEY}"):
-                return Place("joined", name, (index,), at, value, word.origin)
+                return ValuePlace("joined", name, (index,), at, value, word.origin)
         config = service_arguments(process.arguments).config
         config = (
             config if config and config.text else command.environment.get("MOONCAKE_CONFIG_PATH")
         )
         if config is not None:
-            return Place("file", config.text, (index,), -1, "", config.origin)
+            return ValuePlace("file", config.text, (index,), -1, "", config.origin)
     return _variable(reading, index, SEGMENT)
 
 
-def _in_words(command: Command, index: int) -> Place:
+def _in_words(command: Command, index: int) -> ValuePlace:
     """Within the JSON of --hicache-storage-backend-extra-config, or in the file that it names."""
     for at, word in enumerate(command.words):
         match = _IN_JSON.search(word.text)
         if match is not None:
-            return Place("json", KEY, (index,), at, match[2], word.origin)
+            return ValuePlace("json", KEY, (index,), at, match[2], word.origin)
         if word.text.startswith("@"):
-            return Place("file", word.text[1:], (index,), -1, "", word.origin)
-    return Place("json", KEY, (index,), -1, "", command.origin)
+            return ValuePlace("file", word.text[1:], (index,), -1, "", word.origin)
+    return ValuePlace("json", KEY, (index,), -1, "", command.origin)
 
 
-def _variable(reading: Reading, index: int, name: str) -> Place:
+def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
     """Return a variable with all commands that have it from the same place."""
     word = reading.commands[index].environment.get(name)
     if word is None:
-        return Place("new-variable", name, (index,), -1, "", reading.commands[index].origin)
+        return ValuePlace("new-variable", name, (index,), -1, "", reading.commands[index].origin)
     found = tuple(
         at for at, command in enumerate(reading.commands) if command.environment.get(name) == word
     )
-    return Place("variable", name, found, -1, word.text, word.origin)
+    return ValuePlace("variable", name, found, -1, word.text, word.origin)
 
 
-def _same_word(reading: Reading, name: str) -> tuple[Place, ...]:
-    found: dict[Place, None] = {}
+def _same_word(reading: Reading, name: str) -> tuple[ValuePlace, ...]:
+    found: dict[ValuePlace, None] = {}
     for index, command in enumerate(reading.commands):
         word = command.environment.get(name)
         if word is not None and word.text:
@@ -293,7 +293,7 @@ def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None
             yield knob, None if value == 0 and knob is sizes.arena else knob.spell(value)
 
 
-def with_text(command: Command, place: Place, text: str | None) -> Command:
+def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
     """Return a command with ``text`` at ``place``; None takes the variable away."""
     if place.kind in ("variable", "new-variable"):
         environment = dict(command.environment)

@@ -18,14 +18,14 @@ _DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
 REFUSED = ("arguments-refused", "values-refused")
 
 
-class Refusal(NamedTuple):
+class PoolRefusal(NamedTuple):
     """impossible: memory that is not there. undecided: what could not be read, and decides."""
 
     impossible: tuple[str, ...]
     undecided: tuple[str, ...]
 
 
-def refusal_of(findings: Iterable[Finding]) -> Refusal:
+def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
     """Return why the findings keep every pool from growing; empty where they do not."""
     findings = list(findings)
     impossible, undecided = [], list(refused_sizes(findings))
@@ -36,7 +36,7 @@ def refusal_of(findings: Iterable[Finding]) -> Refusal:
             )
         elif found.check in _DECISIVE and found.status is Status.UNKNOWN:
             undecided.append(f"{found.check}, {found.subject}: {found.text or 'not known'}")
-    return Refusal(tuple(dict.fromkeys(impossible)), tuple(dict.fromkeys(undecided)))
+    return PoolRefusal(tuple(dict.fromkeys(impossible)), tuple(dict.fromkeys(undecided)))
 
 
 def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:

@@ -29,7 +29,7 @@ class Source(Enum):
     ENVIRONMENT = "the environment"
 
 
-class Key(NamedTuple):
+class ConfigKey(NamedTuple):
     """A setting's name in JSON and in the environment, its default, and how the latter is read."""
 
     variable: str
@@ -37,20 +37,20 @@ class Key(NamedTuple):
     read: Callable[[str], Any] = str
 
 
-KEYS: Mapping[str, Key] = {
-    "local_hostname": Key("MOONCAKE_LOCAL_HOSTNAME", "localhost"),
-    "metadata_server": Key("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE"),
-    "global_segment_size": Key("MOONCAKE_GLOBAL_SEGMENT_SIZE", "4gb"),
-    "protocol": Key("MOONCAKE_PROTOCOL", "rdma"),
-    "device_name": Key("MOONCAKE_DEVICE", ""),
-    "master_server_address": Key("MOONCAKE_MASTER", None),
-    "master_metrics_port": Key("MOONCAKE_MASTER_METRICS_PORT", 9003, sglang_env_int),
-    "check_server": Key("MOONCAKE_CHECK_SERVER", False, sglang_env_bool),
-    "standalone_storage": Key("MOONCAKE_STANDALONE_STORAGE", False, sglang_env_bool),
-    "client_server_address": Key("MOONCAKE_CLIENT", None),
-    "enable_ssd_offload": Key("MOONCAKE_ENABLE_SSD_OFFLOAD", False, sglang_env_bool),
-    "ssd_offload_path": Key("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", None),
-    "tenant_id": Key("MOONCAKE_TENANT_ID", "default"),
+KEYS: Mapping[str, ConfigKey] = {
+    "local_hostname": ConfigKey("MOONCAKE_LOCAL_HOSTNAME", "localhost"),
+    "metadata_server": ConfigKey("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE"),
+    "global_segment_size": ConfigKey("MOONCAKE_GLOBAL_SEGMENT_SIZE", "4gb"),
+    "protocol": ConfigKey("MOONCAKE_PROTOCOL", "rdma"),
+    "device_name": ConfigKey("MOONCAKE_DEVICE", ""),
+    "master_server_address": ConfigKey("MOONCAKE_MASTER", None),
+    "master_metrics_port": ConfigKey("MOONCAKE_MASTER_METRICS_PORT", 9003, sglang_env_int),
+    "check_server": ConfigKey("MOONCAKE_CHECK_SERVER", False, sglang_env_bool),
+    "standalone_storage": ConfigKey("MOONCAKE_STANDALONE_STORAGE", False, sglang_env_bool),
+    "client_server_address": ConfigKey("MOONCAKE_CLIENT", None),
+    "enable_ssd_offload": ConfigKey("MOONCAKE_ENABLE_SSD_OFFLOAD", False, sglang_env_bool),
+    "ssd_offload_path": ConfigKey("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", None),
+    "tenant_id": ConfigKey("MOONCAKE_TENANT_ID", "default"),
 }
 
 

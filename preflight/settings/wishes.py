@@ -129,7 +129,9 @@ def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds
         grants = []
     else:
         grants = [grant(system, limits, one) for one in locking]
-    if grants and all(granted.launch and granted.limit == Limit(None, None) for granted in grants):
+    if grants and all(
+        granted.by_launch and granted.limit == Limit(None, None) for granted in grants
+    ):
         now = "unlimited"
     reason = Reason("memlock.limit", "memory that is registered with a NIC or a ring is locked")
     yield Wish(Setting(Kind.ULIMIT, "memlock", "unlimited", now), False, reason)
