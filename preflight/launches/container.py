@@ -52,13 +52,20 @@ _PUBLISHED = re.compile(
 class Published(NamedTuple):
     """A port of the host that an engine binds for a container.
 
-    address: of the host, "" for all. owner: the service or run whose container it is.
+    address: of the host, "" for all. owner: the service, run or pod whose container it is. pod: the
+    pod of Kubernetes, "" for none, whose hostPort it is.
     """
 
     port: int | Unknown
     address: str
     owner: str
     origin: str
+    pod: str = ""
+
+    @property
+    def what(self) -> str:
+        """What its launch calls it."""
+        return "hostPort" if self.pod else "published port"
 
 
 def published(text: str, owner: str, origin: str, known: bool = True) -> Iterator[Published]:

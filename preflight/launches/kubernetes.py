@@ -11,6 +11,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.container import (
     ContainerSettings,
     Mount,
+    Published,
     Size,
     image_words,
 )
@@ -216,6 +217,7 @@ class _Container:
             self.note("image-command", said, self.node)
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
+        ports = tuple(self.published())
         commands = tuple(
             command._replace(
                 place=self.place,
@@ -225,7 +227,28 @@ class _Container:
             )
             for command in inner.commands
         )
-        return Reading(commands, (*self.notes, *inner.notes))
+        if commands:
+            commands = (commands[0]._replace(published=ports), *commands[1:])
+        notes = (*self.notes, *inner.notes)
+        return Reading(commands, notes, published=() if commands else ports)
+
+    def published(self) -> Iterator[Published]:
+        """Yield the ports of its node that the container asks for, each pod's once."""
+        pod = " ".join(self.place.name)
+        network = self.pod.spec.at("hostNetwork").text == "true"
+        for item in self.node.at("ports").items:
+            protocol = item.at("protocol").text
+            # The process itself binds what a pod on its host's network has.
+            if network or protocol not in (None, "TCP"):
+                continue
+            text, origin = item.at("hostPort").text, str(Origin(self.name, item.line))
+            address = item.at("hostIP").text or ""
+            if text is not None and text != "0":
+                port = int(text) if text.isdecimal() and len(text) < 7 else None
+                number = Unknown(f"hostPort {text!r} is no number") if port is None else port
+                held = "" if address in ("0.0.0.0", "::") else address
+                owner = f"container {self.place.container} of {pod} ({origin})"
+                yield Published(number, held, owner, origin, pod)
 
     def beside(self, name: str) -> str | None:
         """Return the text of a file that lies in the container, as far as the manifest says."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
+from preflight.launches.container import Published
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.services import ports, split_address
@@ -82,6 +83,8 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
         if _port(process) and _port(process) in taken_ports:
             found[f"what {process.command.origin} starts"] = ("", [process.number])
             left.remove(process)
+    if not found and (apart := _never_together(processes, shared)):
+        return apart
     if len(found) < 2:
         taken = {number for _, numbers in found.values() for number in numbers}
         return _alternatives([p for p in processes if p.kind not in _ANYWHERE], shared, bool(taken))
@@ -89,6 +92,49 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     return tuple(
         HostGroup(str(place), what, frozenset((*numbers, *shared)), address)
         for place, (what, (address, numbers)) in enumerate(found.items(), start=1)
+    )
+
+
+def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
+    """Return a group for each host that pods with one hostPort need; none where each has its own.
+
+    The scheduler puts no two on one node (its plugin NodePorts); any other pod may be on each.
+    """
+    taken: dict[str, set[Published]] = {}
+    for process in processes:
+        for port in process.command.published:
+            if port.pod and isinstance(port.port, int):
+                taken.setdefault(port.pod, set()).add(port)
+    hosts: list[list[str]] = []
+    clashing = {a: [b for b in taken if b != a and _clash(taken[a], taken[b])] for a in taken}
+    for pod in (pod for pod, others in clashing.items() if others):
+        free = next((host for host in hosts if not set(host) & set(clashing[pod])), None)
+        if free is None:
+            hosts.append(free := [])
+        free.append(pod)
+    apart = {pod for host in hosts for pod in host}
+    return tuple(
+        HostGroup(
+            str(place),
+            "pod " + " and ".join(host),
+            frozenset(
+                process.number
+                for process in processes
+                if (pod := pod_of(process.command)) in host or pod not in apart
+            )
+            | frozenset(shared),
+        )
+        for place, host in enumerate(hosts, start=1)
+    )
+
+
+def _clash(some: set[Published], others: set[Published]) -> bool:
+    """Whether two pods ask for one port of their node, on addresses that meet."""
+    return any(
+        one.port == other.port
+        and (one.address == other.address or not (one.address and other.address))
+        for one in some
+        for other in others
     )
 
 

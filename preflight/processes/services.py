@@ -85,8 +85,8 @@ def published_ports(
 
 
 def _published(port: Published) -> BoundPort:
-    what = "published port" if isinstance(port.port, Unknown) else f"published port {port.port}"
-    return BoundPort(what, port.port, port.owner, port.origin, address=port.address)
+    what = port.what if isinstance(port.port, Unknown) else f"{port.what} {port.port}"
+    return BoundPort(what, port.port, port.owner, port.origin, pod=port.pod, address=port.address)
 
 
 def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:

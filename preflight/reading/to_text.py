@@ -99,7 +99,7 @@ def _told(members: Sequence[Understood]) -> Iterator[str]:
             continue
         yield f"{name.removeprefix('store.')} {_shown(value)}"
     for name in first.settings:
-        if name.endswith("port") and " " in name:
+        if name == "hostPort" or (name.endswith("port") and " " in name):
             numbers = [member.settings[name].value for member in members]
             known = [number for number in numbers if isinstance(number, int)]
             text = _shown(first.settings[name])

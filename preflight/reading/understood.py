@@ -270,6 +270,11 @@ def _settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
         yield "metadata", Value(store.metadata, origin)
     for port in ports(process):
         yield port.what, Value(port.port, port.origin)
+    engine = process.command.published
+    if engine:
+        known = [str(port.port) for port in engine if isinstance(port.port, int)]
+        value = engine[0].port if len(engine) == 1 else ", ".join(dict.fromkeys(known))
+        yield engine[0].what, Value(value, engine[0].origin)
 
 
 def _known(name: str, value: object, origin: str) -> Value:

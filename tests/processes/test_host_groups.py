@@ -95,6 +95,33 @@ def test_leader_and_workers_of_a_group_of_pods_are_on_hosts_of_their_own() -> No
     ]
 
 
+def pod(name: str, *ports: str) -> str:
+    given = ", ".join(f"{{containerPort: 1, {port}}}" for port in ports)
+    container = f"{{name: c, command: [mooncake_client], ports: [{given}]}}"
+    return f"kind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{container}]}}\n---\n"
+
+
+def test_pods_of_one_host_port_are_never_on_one_host() -> None:
+    manifest = "".join(
+        (
+            pod("a", "hostPort: 80"),
+            pod("b", "hostPort: 80, hostIP: 127.0.0.1"),
+            pod("c", "hostPort: 81"),
+            pod("d", "hostPort: 81"),
+            pod("e", "hostPort: 80, hostIP: 127.0.0.2"),
+            pod("f", "hostPort: 82"),
+        )
+    )
+    assert parts(manifest, "p.yaml") == [
+        ("pod Pod/a and Pod/c", [0, 2, 5]),
+        ("pod Pod/b and Pod/d and Pod/e", [1, 3, 4, 5]),
+    ]
+    apart = pod("a", "hostPort: 80, hostIP: 127.0.0.1") + pod(
+        "b", "hostPort: 80, hostIP: 127.0.0.2"
+    )
+    assert parts(apart + pod("c"), "p.yaml") == []
+
+
 def host(tmp_path: Path, name: str = "", address: str = "") -> Root:
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/net").mkdir()

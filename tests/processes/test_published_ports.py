@@ -13,6 +13,7 @@ from checks.base.unknown import Unknown
 from checks.network import network_checks
 from preflight.launches.compose import read_compose
 from preflight.launches.container import published
+from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
 from preflight.processes.processes import understand
@@ -112,4 +113,58 @@ def test_container_runs(tmp_path: Path) -> None:
         "published port 80 of docker run (r.sh:1)": "unknown",  # the engine, not this user
         "published port 82 of docker run (r.sh:3)": "pass",  # ends before the next begins
         "published port 82 of docker run (r.sh:4)": "pass",
+    }
+
+
+PODS = f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: d}}
+spec:
+  replicas: 2
+  template:
+    spec:
+      containers:
+      - name: s
+        command: [bash, -c, "{SERVER} 30000"]
+        ports: [{{containerPort: 30000, hostPort: 8000}}, {{hostPort: 53, protocol: UDP}}]
+      - name: metrics
+        image: i
+        ports: [{{containerPort: 1, hostPort: 8000, hostIP: 127.0.0.1}}, {{containerPort: 2}}]
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {{name: e}}
+spec:
+  template:
+    spec:
+      containers:
+      - name: s
+        command: [bash, -c, "{SERVER} 30000"]
+        ports: [{{containerPort: 30000, hostPort: 8000}}, {{containerPort: 1, hostPort: many}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: f}}
+spec:
+  hostNetwork: true
+  containers:
+  - name: s
+    command: [bash, -c, "{SERVER} 8001"]
+    ports: [{{containerPort: 8001, hostPort: 8001}}]
+"""
+
+
+@pytest.mark.parametrize(("error", "expected"), [("EADDRINUSE", "fail"), ("EACCES", "unknown")])
+def test_host_ports_of_pods(tmp_path: Path, error: str, expected: str) -> None:
+    # Two pods of one hostPort are never on one node; one that is taken there is a failure.
+    found = verdicts(read_kubernetes(PODS, "p.yaml", {}), tmp_path, {8000: error})
+    assert found == {
+        "HTTP port of SGLang server (p.yaml:10)": "pass",
+        "HTTP port of SGLang server (p.yaml:24)": "pass",
+        "HTTP port of SGLang server (p.yaml:34)": "pass",  # its own, and no second user of it
+        "hostPort 8000 of container s of Deployment/d (p.yaml:11)": expected,
+        "hostPort 8000 of container metrics of Deployment/d (p.yaml:14)": expected,
+        "hostPort 8000 of container s of DaemonSet/e (p.yaml:25)": expected,
+        "hostPort of container s of DaemonSet/e (p.yaml:25)": "unknown",
     }
