@@ -16,7 +16,7 @@ from preflight.launches.container import (
     image_words,
 )
 from preflight.launches.documents import Node, load_documents
-from preflight.launches.kubernetes_pods import Pod, pods, ray_unread
+from preflight.launches.kubernetes_pods import Pod, not_read, pods
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import (
@@ -63,6 +63,7 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
         for item in objects
         if item.at("kind").text == "Secret"
     }
+    held = {"configMap": maps, "secret": secrets}
     left, apart = _MOST_CONTAINERS, 0
     for item in objects:
         kind = item.at("kind").text or ""
@@ -78,9 +79,9 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 own = container.at("name").text or ""
                 place = Place("pod", (f"{kind}/{called}", *pod.role), own)
                 files = _mounted_files(pod.spec, container, maps, secrets, name)
-                readings.append(_Container(container, place, name, pod, maps, files).reading())
+                readings.append(_Container(container, place, name, pod, held, files).reading())
             readings.append(Reading((), tuple(_finished(pod.spec, name))))
-        for said in ray_unread(item):
+        for said in not_read(item):
             note = SourceNote("resource-not-read", said, Origin(name, item.line))
             readings.append(Reading((), (note,)))
         if kind and not found and kind not in ("ConfigMap", "Secret"):
@@ -174,14 +175,14 @@ class _Container:
         place: Place,
         name: str,
         pod: Pod,
-        maps: Mapping[str | None, Mapping[str, Node]],
+        held: Mapping[str, Mapping[str | None, Mapping[str, Node]]],
         files: Mapping[str, Word],
     ) -> None:
         self.node = node
         self.place = place
         self.name = name
         self.pod = pod
-        self.maps = maps
+        self.held = held  # what the manifest's own ConfigMaps and Secrets hold, by name
         self.files = files
         # Whether variables may be set that the manifest does not show.
         self.open = pod.open
@@ -256,9 +257,9 @@ class _Container:
         return None if word is None else word.text
 
     def read_sources(self) -> None:
-        """``envFrom``: what a ConfigMap of the same manifest holds; else nobody knows."""
+        """``envFrom``: what a ConfigMap or Secret of the manifest holds; else nobody knows."""
         for source in self.node.at("envFrom").items:
-            found = self.maps.get(source.at("configMapRef", "name").text)
+            found = self.named(source, "Ref")
             if found is None:
                 self.open = True
                 said = "envFrom: the variables of a ConfigMap or Secret are unknown here"
@@ -269,6 +270,13 @@ class _Container:
                 where = Origin(self.name, node.line)
                 self.variables[prefix + key] = Word(node.text or "", where)
 
+    def named(self, source: Node, suffix: str) -> Mapping[str, Node] | None:
+        """Return what ``configMapRef`` and its like name; None where the manifest has it not."""
+        for kind, held in self.held.items():
+            if f"{kind}{suffix}" in source.fields:
+                return held.get(source.at(f"{kind}{suffix}", "name").text)
+        return None
+
     def read_variables(self) -> None:
         items = self.node.at("env").items
         self.last = {item.at("name").text: index for index, item in enumerate(items)}
@@ -278,9 +286,9 @@ class _Container:
             if not key:
                 continue
             if source.fields:
-                reference = source.at("configMapKeyRef")
-                found = self.maps.get(reference.at("name").text, {})
-                known = found.get(reference.at("key").text or "")
+                found = self.named(source, "KeyRef") or {}
+                keys = [node.at("key").text or "" for node in source.fields.values()]
+                known = found.get(keys[0])
                 word = Word(f"$({key})", Origin(self.name, item.line), (key,))
                 if known is not None and known.text is not None:
                     word = Word(known.text, Origin(self.name, known.line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -38,6 +39,7 @@ _PODS: dict[str, tuple[str, ...]] = {
 _RAY: dict[str, tuple[str, ...]] = {
     "RayCluster": ("spec",),
     "RayJob": ("spec", "rayClusterSpec"),
+    "RayCronJob": ("spec", "jobTemplate", "rayClusterSpec"),
     "RayService": ("spec", "rayClusterConfig"),
 }
 # Lists that a strategic merge patch merges item by item, and what tells the items apart
@@ -59,6 +61,11 @@ _MERGE_KEYS = {
 _LWS = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
 _RBG = ("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_GROUP_SIZE", "RBG_LWP_WORKER_INDEX")
 _SGLANG = re.compile(r"\bdynamo\.sglang\b")
+# How many of a node there are: replicas; AIBrix's podGroupSize, the size of RBG's components and of
+# OME's workers, all pods of one replica; the slices of a DisaggregatedSet.
+_COUNTS = ("replicas", "podGroupSize", "size", "slices")
+# What Dynamo's operator gives each component at /dev/shm (deploy/operator/internal/consts).
+_DYNAMO_SHM = "8Gi"
 # Patches of a group's template (sgl-project/rbg api/workloads/v1alpha2, and v1alpha1).
 _PATCHES = {
     "leader": ("leaderTemplatePatch", "patchLeaderTemplate"),
@@ -82,7 +89,8 @@ def pods(item: Node) -> Iterator[Pod]:
         yield from _ray(item)
     elif kind != "CustomResourceDefinition":
         templates = {
-            node.at("name").text or "": node.at("template") for node in _role_templates(item)
+            node.at("name").text or "": node.at("template")
+            for node in _of_groups(item, "roleTemplates")
         }
         shared = item.at("spec", "envs").items or item.at("spec", "env").items  # Dynamo's graphs
         for pod in _walk(item.at("spec"), (), templates):
@@ -95,20 +103,22 @@ def _ray(item: Node) -> Iterator[Pod]:
     Source: github.com/ray-project/kuberay ``ray-operator/apis/ray/v1``; ``ray.serve.llm``
     ``LLMConfig``, whose ``engine_kwargs`` are vLLM's own arguments.
     """
-    cluster = item.at(*_RAY[item.at("kind").text or ""])
+    *above, last = _RAY[item.at("kind").text or ""]
+    own = item.at(*above)
+    cluster = own.at(last)
     head = cluster.at("headGroupSpec", "template", "spec")
     yield Pod(_running(head, ["ray", "start"], keeps=True), ("head",), open=True)
     for group in cluster.at("workerGroupSpecs").items:
         spec = _running(group.at("template", "spec"), ["ray", "start"], keeps=True)
         copies = _number(group.at("replicas")) * _number(group.at("numOfHosts"))
         yield Pod(spec, ("worker", group.at("groupName").text or ""), open=True, copies=copies)
-    job = item.at("spec", "entrypoint").text
+    job = own.at("entrypoint").text
     if job is not None:
-        given = _text_at(item.at("spec", "runtimeEnvYAML")).at("env_vars").fields
+        given = _text_at(own.at("runtimeEnvYAML")).at("env_vars").fields
         variables = [Node({"name": Node(key), "value": value}) for key, value in given.items()]
         pod = Pod(_running(head, ["bash", "-c", job]), ("job",), open=True)
         yield _with_variables(pod, variables)
-    for application in _text_at(item.at("spec", "serveConfigV2")).at("applications").items:
+    for application in _text_at(own.at("serveConfigV2")).at("applications").items:
         for config in application.at("args", "llm_configs").items:
             loads, deployed = config.at("model_loading_config"), config.at("deployment_config")
             model = loads.at("model_source").text or loads.at("model_id").text or ""
@@ -124,7 +134,27 @@ def _ray(item: Node) -> Iterator[Pod]:
             yield Pod(_running(head, words), ("application", model), open=True, copies=copies)
 
 
-def ray_unread(item: Node) -> Iterator[str]:
+def not_read(item: Node) -> Iterator[str]:
+    """Yield what an object starts and what is not read."""
+    yield from _ray_unread(item)
+    kind, called = item.at("kind").text or "", item.at("metadata", "name").text or ""
+    if any(role.at("engineRuntimes").items for role in _of_groups(item, "roles")):
+        yield f"what engineRuntimes put into the pods of {kind} {called} is not read"
+    if not kind.startswith("Dynamo"):
+        return
+    components = [
+        *item.at("spec", "services").fields.values(),
+        *item.at("spec", "components").items,
+    ]
+    for component in (*components, item.at("spec")):
+        told = (component.at("failover"), component.at("experimental", "failover"))
+        if any(one.value is not None and one.at("enabled").text != "false" for one in told):
+            yield f"the standby engines of a failover in {kind} {called} are not read"
+    if item.at("spec", "experimental", "componentGroups").items:
+        yield f"how often the componentGroups of {kind} {called} run is not read"
+
+
+def _ray_unread(item: Node) -> Iterator[str]:
     """Yield what is started in a cluster of Ray and not read."""
     kind, called = item.at("kind").text or "", item.at("metadata", "name").text or ""
     if kind not in _RAY:
@@ -191,20 +221,20 @@ def _numbered(
     return dict(zip(names, (None, size, index), strict=True))
 
 
-def _role_templates(item: Node) -> list[Node]:
-    """Templates that roles refer to by name, those of a set of groups as well."""
+def _of_groups(item: Node, name: str) -> list[Node]:
+    """Return the roles or the roleTemplates of a group, those of a set of groups as well."""
     return [
-        *item.at("spec", "roleTemplates").items,
-        *item.at("spec", "template", "roleTemplates").items,
-        *item.at("spec", "groupTemplate", "spec", "roleTemplates").items,
+        *item.at("spec", name).items,
+        *item.at("spec", "template", name).items,
+        *item.at("spec", "groupTemplate", "spec", name).items,
     ]
 
 
 def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
     """Pods anywhere below a node, as many as it asks for."""
-    # Dynamo's nodeCount and AIBrix's podGroupSize are the pods of one replica.
-    nodes = _number(node.at("multinode", "nodeCount"))
-    times = _number(node.at("replicas")) * _number(node.at("podGroupSize"))
+    # Dynamo's nodeCount is the pods of one replica, 2 where it is left out.
+    nodes = _number(node.at("multinode", "nodeCount"), 2 if "multinode" in node.fields else 1)
+    times = math.prod(_number(node.at(name)) for name in _COUNTS)
     dynamo = not node.fields.keys().isdisjoint(("extraPodSpec", "podTemplate"))
     for pod in _below(node, role, templates):
         made = _component(node, pod) if dynamo else pod
@@ -248,8 +278,12 @@ def _component(node: Node, pod: Pod) -> Pod:
     Source: github.com/ai-dynamo/dynamo ``deploy/operator/api`` (v1alpha1 and v1beta1), whose
     frontend runs ``python3 -m dynamo.frontend``.
     """
-    main, *others = pod.spec.at("containers").items or [Node({})]
+    containers = pod.spec.at("containers").items or [Node({})]
+    main = next((one for one in containers if one.at("name").text == "main"), containers[0])
+    others = [one for one in containers if one is not main]
     fields = dict(main.fields)
+    if (secret := node.at("envFromSecret").text) is not None:
+        fields["envFrom"] = Node([*main.at("envFrom").items, _from_secret(secret, node)])
     if node.at("envs").items:
         fields["env"] = Node([*node.at("envs").items, *main.at("env").items], node.line)
     frontend = "frontend" in (node.at("componentType").text, node.at("type").text)
@@ -257,17 +291,45 @@ def _component(node: Node, pod: Pod) -> Pod:
         words = [Node(word, main.line) for word in ("python3", "-m", "dynamo.frontend")]
         fields["command"] = Node(words, main.line)
     spec = dict(pod.spec.fields)
-    size = node.at("sharedMemory", "size").text or node.at("sharedMemorySize").text
-    if size is not None:
+    shared = node.at("sharedMemory")
+    size = shared.at("size").text or node.at("sharedMemorySize").text or _DYNAMO_SHM
+    mounts = [
+        Node({**mount.fields, "mountPath": mount.at("mountPoint")}, mount.line)
+        for mount in node.at("volumeMounts").items
+    ]
+    fields["volumeMounts"] = Node([*main.at("volumeMounts").items, *mounts], main.line)
+    if size != "0" and shared.at("disabled").text != "true":
         memory = Node({"medium": Node("Memory"), "sizeLimit": Node(size)})
         volume = Node({"name": Node("shared-memory"), "emptyDir": memory})
         mount = Node({"name": Node("shared-memory"), "mountPath": Node("/dev/shm")})
         spec["volumes"] = Node([*pod.spec.at("volumes").items, volume])
-        fields["volumeMounts"] = Node([*main.at("volumeMounts").items, mount])
+        fields["volumeMounts"].items.append(mount)
     if node.at("resources").fields and not main.at("resources").fields:
-        fields["resources"] = node.at("resources")
+        named = {key: _named(own) for key, own in node.at("resources").fields.items()}
+        fields["resources"] = Node(named, node.line)
+    sidecar = node.at("frontendSidecar")
+    if sidecar.fields:
+        words = [Node(word, sidecar.line) for word in ("-m", "dynamo.frontend")]
+        own = {"name": Node("sidecar-frontend"), "image": sidecar.at("image")}
+        own |= {"command": Node([Node("python3", sidecar.line)]), "env": sidecar.at("envs")}
+        own["args"] = sidecar.at("args") if sidecar.at("args").items else Node(words)
+        if (secret := sidecar.at("envFromSecret").text) is not None:
+            own["envFrom"] = Node([_from_secret(secret, sidecar)])
+        others.append(Node(own, sidecar.line))
     spec["containers"] = Node([Node(fields, main.line), *others], node.line)
     return pod._replace(spec=Node(spec, pod.spec.line))
+
+
+def _from_secret(name: str, node: Node) -> Node:
+    return Node({"secretRef": Node({"name": Node(name)})}, node.line)
+
+
+def _named(resources: Node) -> Node:
+    """Return resources as a container has them: Dynamo's v1alpha1 names GPUs and others apart."""
+    fields = dict(resources.fields)
+    gpus, kind = fields.pop("gpu", None), fields.pop("gpuType", Node("nvidia.com/gpu"))
+    fields |= fields.pop("custom", Node({})).fields
+    return Node(fields | ({kind.text or "": gpus} if gpus is not None else {}), resources.line)
 
 
 def _with_variables(pod: Pod, variables: list[Node]) -> Pod:
@@ -283,19 +345,19 @@ def _with_variables(pod: Pod, variables: list[Node]) -> Pod:
 def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
     """Pods anywhere below a node: whatever has containers is one."""
     pattern, replaced = node.at("leaderWorkerPattern"), node.at("leaderWorkerSet")
-    if node.at("containers").items:
-        yield Pod(node, role, open=True)
-    elif node.at("mainContainer").fields:  # Dynamo's extraPodSpec
+    if node.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
         main = node.at("mainContainer")
-        spec = Node({**node.fields, "containers": Node([main], main.line)}, node.line)
-        yield Pod(spec, role, open=True)
+        containers = Node([main, *node.at("containers").items], main.line)
+        yield Pod(Node({**node.fields, "containers": containers}, node.line), role, open=True)
+    elif node.at("leaderWorkerTemplate").fields:  # a role of a DisaggregatedSet
+        for pod in _leader_worker_set(node.at("leaderWorkerTemplate")):
+            yield pod._replace(role=(*role, *pod.role))
     elif node.at("runner").at("image").text is not None:  # OME's runtimes
         runner = node.at("runner")
-        yield Pod(
-            Node({**node.fields, "containers": Node([runner], runner.line)}, node.line),
-            role,
-            open=True,
-        )
+        containers = Node([runner, *node.at("containers").items], runner.line)
+        yield Pod(Node({**node.fields, "containers": containers}, node.line), role, open=True)
+    elif node.at("containers").items:
+        yield Pod(node, role, open=True)
     elif pattern.fields:
         yield from _group(_template(pattern, templates), pattern, role, _RBG)
     elif replaced.fields:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from preflight.launches.container import ContainerSettings
+from preflight.launches.container import ContainerSettings, Mount, volume
 from preflight.launches.documents import Node
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.source import Command, Origin, Place, Reading, SourceNote, Word
@@ -44,9 +44,10 @@ def _read(launch: LaunchText) -> Reading:
             node = configs.at(kind)
             if not node.fields or program is None:
                 continue
-            own = {
-                name: Word(value.text or "", Origin(launch.path, value.line))
-                for name, value in backend.at(f"{kind}_environment").fields.items()
+            own = {  # the job's own over that of the kind (srtctl/cli/mixins/worker_stage.py)
+                name: _filled(value, launch.path)
+                for given in (backend.at(f"{kind}_environment"), job.at("environment"))
+                for name, value in given.fields.items()
             }
             resources = job.at("resources")
             workers = _number(resources.at(f"{short}_workers"))
@@ -77,7 +78,7 @@ def _read(launch: LaunchText) -> Reading:
                 Layers(variables, own),
                 (),
                 Origin(launch.path, node.line),
-                ContainerSettings(engine="docker", image=image, network="host"),
+                ContainerSettings("docker", image, network="host", mounts=tuple(_mounts(job))),
                 files=files,
                 place=Place("job", (called, "prefill" if shares else kind)),
             )
@@ -86,6 +87,24 @@ def _read(launch: LaunchText) -> Reading:
                 one._replace(copies=len(range(number, workers, beside))) for number in range(beside)
             ]
     return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
+
+
+def _filled(value: Node, path: str) -> Word:
+    """Return a variable's value, in which the job fills in the worker's node."""
+    names = tuple(re.findall(r"\{(node|node_id)\}", value.text or ""))
+    return Word(value.text or "", Origin(path, value.line), names)
+
+
+def _mounts(job: Node) -> Iterator[Mount]:
+    """Yield what the job mounts into its containers (srtctl/core/runtime.py)."""
+    model = job.at("model", "path").text or ""
+    if model.startswith("/"):
+        yield Mount("/model", source=model)
+    for item in job.at("extra_mount").items:
+        yield volume(item.text or "")
+    for host, path in job.at("container_mounts").fields.items():
+        if "{" not in f"{host}{path.text}":  # what the job fills in
+            yield Mount(path.text or "", source=host)
 
 
 def _names(node: Node) -> set[str]:

@@ -84,7 +84,8 @@ def test_a_role_based_group() -> None:
     assert worker.words[6].unresolved == ("RBG_LWP_WORKER_INDEX",)
     assert "ROLE" in worker.environment
     assert "ROLE" not in leader.environment
-    assert [note.id for note in reading.notes] == ["reference-unset", "pods-together"]
+    ids = [note.id for note in reading.notes]  # the second: what its engineRuntimes put in
+    assert ids == ["reference-unset", "resource-not-read", "pods-together"]
 
 
 def test_a_patch_stands_in_front_of_its_template() -> None:
@@ -356,6 +357,74 @@ def test_components_of_dynamo_have_what_their_graph_says_of_them() -> None:
     assert worker.container.shm_size_bytes == 80 << 30
     assert worker.container.memory_bytes == 200 << 30
     assert second.environment["MC_C"].text == "c"
+
+
+COMPONENT = """\
+kind: DynamoComponentDeployment
+metadata: {name: d}
+spec:
+  envFromSecret: s
+  volumeMounts: [{name: models, mountPoint: /models}]
+  resources: {limits: {memory: 9Gi, gpu: "8", custom: {rdma/hca: "1", hugepages-2Mi: 4Gi}}}
+  multinode: {}
+  failover: {enabled: true}
+  frontendSidecar: {image: f, envs: [{name: MC_F, value: f}]}
+  extraPodSpec:
+    containers: [{name: side, image: s, command: [mooncake_client]}]
+    mainContainer: {image: x, command: [mooncake_client], args: ["--port=$(PORT)"]}
+---
+kind: Secret
+metadata: {name: s}
+stringData: {PORT: "7"}
+"""
+
+
+def test_a_component_of_dynamo_as_its_operator_makes_it() -> None:
+    """deploy/operator/api/v1alpha1 and internal/dynamo/graph.go of ai-dynamo/dynamo."""
+    reading = read_kubernetes(COMPONENT, "m.yaml", {})
+    main, side, front = reading.commands
+    assert [word.text for word in main.words] == ["mooncake_client", "--port=7"]
+    assert [command.copies for command in reading.commands] == [2, 2, 2]
+    assert [word.text for word in front.words] == ["python3", "-m", "dynamo.frontend"]
+    assert front.environment["MC_F"].text == "f"
+    container = main.container
+    assert container is not None
+    assert side.container is not None
+    assert container.resources == {"nvidia.com/gpu": "8", "rdma/hca": "1"}
+    assert container.hugepages_bytes == {"2Mi": 4 << 30}
+    assert container.memory_bytes == 9 << 30
+    assert (container.shm_size_bytes, side.container.shm_size_bytes) == (8 << 30, None)
+    assert [mount.target for mount in container.mounts] == ["/models", "/dev/shm"]
+    said = [note.text for note in reading.notes if note.id == "resource-not-read"]
+    assert said == ["the standby engines of a failover in DynamoComponentDeployment d are not read"]
+
+
+@pytest.mark.parametrize(
+    ("said", "size_bytes"),
+    [
+        ("sharedMemory: {disabled: true}", None),
+        ("sharedMemory: {size: 2Gi}", 2 << 30),
+        ('sharedMemorySize: "0"', None),
+        ("sharedMemorySize: 3Gi", 3 << 30),
+        ("replicas: 1", 8 << 30),
+    ],
+)
+def test_the_shared_memory_of_a_component(said: str, size_bytes: int | None) -> None:
+    containers = "[{name: log, command: [x]}, {name: main, command: [mooncake_client]}]"
+    text = f"kind: DynamoComponentDeployment\nspec:\n  {said}\n  podTemplate: "
+    commands = read_kubernetes(f"{text}{{spec: {{containers: {containers}}}}}\n", "m", {}).commands
+    found = [c.container.shm_size_bytes for c in commands if c.container is not None]
+    assert sorted(found, key=str) == sorted([None, size_bytes], key=str)
+
+
+def test_a_job_of_ray_that_a_clock_starts() -> None:
+    pod = "{template: {spec: {containers: [{name: h, image: i}]}}}"
+    text = (
+        "kind: RayCronJob\nspec:\n  jobTemplate:\n    entrypoint: mooncake_client\n"
+        f"    rayClusterSpec: {{headGroupSpec: {pod}}}\n"
+    )
+    commands = read_kubernetes(text, "m.yaml", {}).commands
+    assert [command.words[0].text for command in commands] == ["ray", "mooncake_client"]
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,21 @@ def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
     assert words(dynamo)[0][2] == "dynamo.sglang"
 
 
+def test_what_a_job_of_srt_slurm_gives_all_its_workers(tmp_path: Path) -> None:
+    """srtctl/core/schema.py: ``environment`` comes over that of a kind, ``extra_mount``."""
+    more = (
+        'environment: {MC_GID_INDEX: "4", MC_A: "a{node_id}", MC_B: "{b}"}\n'
+        "extra_mount: [/data/m:/m]\ncontainer_mounts: {/h: /c, '{log_dir}': /l}\n"
+    )
+    command = read(tmp_path, SRT + more, "job.yaml").commands[0]
+    assert command.environment["MC_GID_INDEX"].text == "4"
+    assert command.environment["MC_A"].unresolved == ("node_id",)
+    assert command.environment["MC_B"].unresolved == ()
+    assert command.container is not None
+    mounts = {mount.target: mount.source for mount in command.container.mounts}
+    assert mounts == {"/m": "/data/m", "/c": "/h"}
+
+
 VARIANTS = """\
 base:
   name: job
