@@ -56,6 +56,11 @@ DEEPEST_SCRIPT = 8
 DEEPEST_CALLS = 4
 # Programs that are taken to do what they are told; what any other one says is not known.
 _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
+# What ends processes that run aside, and what asks of one of them alone.
+_KILLS = frozenset("kill killall pkill wait".split())
+_ENGINES = frozenset(("docker", "nerdctl", "podman"))
+_STOPS = frozenset(("kill", "rm", "stop"))
+_ASKS = frozenset("-0 -l -L".split())
 _OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wait".split())
 # What sets up the shell of whoever reads this, not of whoever starts the launch.
 _PERSONAL = (".bashrc", ".profile", "/profile", "/activate", "conda.sh")
@@ -68,6 +73,14 @@ _SILENT = frozenset(
 )
 # Files that set up a shell or its tools, and no setting of a launch.
 _SOURCED = ("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "set_env.sh", "setvars.sh")
+
+
+def _ends_others(words: Sequence[str]) -> bool:
+    """Tell a command that ends what runs aside, ``kill $PID`` and ``docker stop NAME``."""
+    program = words[0].rpartition("/")[2]
+    if program in _ENGINES:
+        return bool(_STOPS & set(words[1:3]))
+    return program in _KILLS and not _ASKS & set(words[1:])
 
 
 def read_script(
@@ -275,7 +288,9 @@ class _Script(ShellFlow):
         for name, origin in self.conditions.assumed.items():
             said = f"{name} is not set: where the script asks whether it is, it is taken as empty"
             self.note("taken-as-empty", said, origin)
-        return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
+        killed = [one._replace(waited=True) for one in self.commands[: self.killed]]
+        commands = (*killed, *self.commands[len(killed) :])
+        return Reading(commands, tuple(dict.fromkeys(self.notes)), self.files)
 
     def lies(self, name: str) -> bool:
         return name in self.files or self.beside(name) is not None
@@ -369,6 +384,8 @@ class _Script(ShellFlow):
         if called is not None:
             ended = yield self.call(program, called, words, origin)
             return ended
+        if _ends_others([word.text for word in words]):
+            self.killed = len(self.commands)
         if program in BUILTINS:
             ended = yield self.builtin(text, words, settings, origin, given)
             return ended

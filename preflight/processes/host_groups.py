@@ -8,6 +8,7 @@ other. What none of this is said of may run on any of them, and is counted with 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -28,18 +29,22 @@ _HOSTED = frozenset(("srun", "mpirun", "mpiexec", "pdsh"))
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
 _ANYWHERE = (Kind.OTHER, Kind.BENCHMARK)  # what says nothing of the host that it is on
 _SERVERS = (Kind.SGLANG, Kind.VLLM)
+# Groups that a sentence names; read shows all.
+MOST_NAMED = 4
 
 
 class HostGroup(NamedTuple):
     """name: what --host-group takes. what: the host, as the launch calls it. numbers: of processes.
 
-    address: an address or name of the host, "" where the launch says none.
+    address: an address or name of the host, "" where the launch says none. in_turn: the script ends
+    each of the groups before it starts the next, as far as it is for one host.
     """
 
     name: str
     what: str
     numbers: frozenset[int]
     address: str = ""
+    in_turn: bool = False
 
 
 class TakenGroup(NamedTuple):
@@ -52,10 +57,15 @@ class TakenGroup(NamedTuple):
     @property
     def text(self) -> str:
         others = [f"{one.name} ({one.what})" for one in self.groups if one.name != self.group.name]
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        count, on = f"is for {len(self.groups)} hosts", "what runs on "
+        if self.group.in_turn:
+            turns = "servers on one port, one after another or on as many hosts"
+            count, on = f"starts {len(self.groups)} {turns}", ""
         return (
-            f"this launch is for {len(self.groups)} hosts, and is held here against what runs on "
+            f"this launch {count}, and is held here against {on}"
             f"{self.group.what} (group {self.group.name}): {self.why}; --host-group takes "
-            f"{', '.join(others)}"
+            f"{', '.join(others[:MOST_NAMED])}{more}"
         )
 
 
@@ -159,9 +169,17 @@ def _alternatives(
     if not several or hosted:
         return ()
     rest = [*shared, *(p.number for p in processes if p.number not in numbers)]
+    same = Counter(process.command.origin for process in several)
+
+    def turn(process: LaunchProcess, place: int) -> str:
+        return f", turn {place}" if same[process.command.origin] > 1 else ""
+
     return tuple(
         HostGroup(
-            str(place), f"what {process.command.origin} starts", frozenset((process.number, *rest))
+            str(place),
+            f"what {process.command.origin} starts{turn(process, place)}",
+            frozenset((process.number, *rest)),
+            in_turn=True,
         )
         for place, process in enumerate(several, start=1)
     )

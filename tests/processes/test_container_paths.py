@@ -145,6 +145,18 @@ def test_a_tilde_inside_a_word_names_no_home() -> None:
         ("mooncake_master | tee log", [True]),
         ("bash -c 'mooncake_master & mooncake_client'", [False, True]),
         ("bash -c 'mooncake_master' &", [False]),
+        ("mooncake_master & P=$!\nkill $P\nmooncake_client &", [True, False]),
+        ("mooncake_master & P=$!\nkill -0 $P\nmooncake_client &", [False, False]),
+        ("docker run -d i mooncake_master\ndocker rm -f i\nmooncake_client &", [True, False]),
+        ("f() { kill $P; wait $P; }\nmooncake_master & f\nmooncake_client &", [True, False]),
+        (
+            "mooncake_master & if ! curl x; then kill $!; exit 1; fi; mooncake_client &",
+            [False, False],
+        ),
+        (
+            'mooncake_master & P=$!; if [ -n "$P" ]; then kill $P; fi; mooncake_client &',
+            [True, False],
+        ),
     ],
 )
 def test_what_the_script_waits_for(text: str, waited: list[bool]) -> None:

@@ -167,7 +167,7 @@ def test_only_the_groups_own_processes_are_sized_and_the_first_with_hicache_is_t
     assert [process.number for process in first.inputs.processes] == [0]
     run(["check", "--root", "demo:h800", str(path)])
     said = " ".join(capsys.readouterr().out.split())
-    assert "this launch is for 2 hosts" in said
+    assert "this launch starts 2 servers on one port" in said
     assert "the first with HiCache; --host-group takes 1" in said
     assert run(["read", "--json", "--root", str(tmp_path / "host"), str(path)]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -50,7 +50,7 @@ def test_fit_changes_the_group_that_it_is_asked_about(
     words = ["fit", "--root", "demo:h800", "--host-group", "2", str(path)]
     assert run(words) == 0
     out = capsys.readouterr().out
-    assert "this launch is for 2 hosts" in " ".join(out.split())
+    assert "this launch starts 2 servers on one port" in " ".join(out.split())
     changed = [line for line in out.splitlines() if line.startswith(("+p", "-p"))]
     assert [line[0] for line in changed] == ["-", "+"]
     assert all("--page-size 64" in line for line in changed)
