@@ -64,6 +64,8 @@ _TRANSFER_KEYS = frozenset(
     "kv_connector engine_id kv_buffer_device kv_role kv_port kv_connector_extra_config "
     "kv_connector_module_path enable_permute_local_kv kv_load_failure_policy".split()
 )
+# Of releases before 0.33.0. Source: vllm/config/kv_transfer.py of 0.12.0.
+_FORMER_TRANSFER_KEYS = frozenset("kv_buffer_size kv_ip kv_parallel_size kv_rank".split())
 _STORE_KEYS = frozenset(
     "metadata_server master_server_address protocol device_name mode global_segment_size "
     "local_buffer_size enable_offload tenant_id".split()
@@ -166,9 +168,13 @@ class _Connectors(ConsumerParts):
         if not config:
             return
         self.engine_id = config.get("engine_id")
-        unknown = sorted(set(config) - _TRANSFER_KEYS)
+        unknown = sorted(set(config) - _TRANSFER_KEYS, key=lambda key: key in _FORMER_TRANSFER_KEYS)
         if unknown:
-            self.refused.append(f"--kv-transfer-config: {unknown[0]}: Unexpected keyword argument")
+            said = f"--kv-transfer-config: {unknown[0]}: Unexpected keyword argument"
+            if unknown[0] in _FORMER_TRANSFER_KEYS:
+                self.misread.append(f"{said}, says {RELEASE}; earlier releases took it")
+            else:
+                self.refused.append(said)
         self._connector(config)
 
     def _config(self) -> dict[str, Any]:

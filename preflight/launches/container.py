@@ -107,7 +107,8 @@ class ContainerSettings(NamedTuple):
     engine: ``docker``, ``podman``, ``nerdctl``, ``compose`` or ``kubernetes``: whose defaults hold.
     ulimits: by name (``memlock`` is in bytes). devices: paths of the host. resources: what a
     Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit per page size,
-    written as Kubernetes writes it, ``2Mi``.
+    written as Kubernetes writes it, ``2Mi``. releases: of products, where the launch itself tells
+    what is in its image.
     """
 
     engine: str = ""
@@ -129,6 +130,7 @@ class ContainerSettings(NamedTuple):
     memory_bytes: Size = None
     hugepages_bytes: Mapping[str, int | Unknown] = {}
     user: str | None = None
+    releases: Mapping[str, str] = {}
 
     def mount_at(self, path: str) -> Mount | None:
         """Return what is mounted at a path itself; the last one where there are several."""

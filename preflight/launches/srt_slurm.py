@@ -28,6 +28,12 @@ _PROGRAMS = {
 _VARIANT = re.compile(r"(zip_)?override_")
 # Where vLLM's workers find what the job writes (srtctl/backends/vllm.py).
 _STORE_FILE = "/logs/mooncake_store_config.json"
+# The ports that srtctl gives the workers of a node, for HTTP and for a prefill worker's bootstrap
+# (srtctl/core/topology.py, NodePortAllocator).
+_HTTP_PORT, _HTTP_STRIDE, _BOOTSTRAP_PORT = 6100, 32, 7200
+# An alias of srtslurm.yaml that is the release itself.
+_RELEASE = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)")
+_PRODUCTS = ("dynamo", "lmcache", "sglang", "vllm")
 # More workers than any job has.
 _MOST_WORKERS = 1024
 
@@ -37,9 +43,11 @@ def _read(launch: LaunchText) -> Reading:
     commands: list[Command] = []
     for called, job in _jobs(launch):
         backend, image = job.at("backend"), job.at("model", "container").text or ""
+        engine = backend.at("type").text or "sglang"
         dynamo = job.at("frontend", "type").text in (None, "dynamo")
-        program = _PROGRAMS.get((backend.at("type").text or "sglang", dynamo))
-        configs = backend.at(f"{backend.at('type').text or 'sglang'}_config")
+        program = _PROGRAMS.get((engine, dynamo))
+        configs = backend.at(f"{engine}_config")
+        before = 0  # workers of prefill on each of their nodes
         for kind, short in _WORKERS.items():
             node = configs.at(kind)
             if not node.fields or program is None:
@@ -78,15 +86,46 @@ def _read(launch: LaunchText) -> Reading:
                 Layers(variables, own),
                 (),
                 Origin(launch.path, node.line),
-                ContainerSettings("docker", image, network="host", mounts=tuple(_mounts(job))),
+                ContainerSettings(
+                    engine="docker",
+                    image=image,
+                    network="host",
+                    mounts=tuple(_mounts(job)),
+                    releases=_releases(job, engine, image),
+                ),
                 files=files,
                 place=Place("job", (called, "prefill" if shares else kind)),
             )
             beside = -(-workers // nodes)  # of one node
-            commands += [
-                one._replace(copies=len(range(number, workers, beside))) for number in range(beside)
-            ]
+            for number in range(beside):
+                ports: list[Word] = []
+                if "sglang" in program:
+                    place = number + before * shares
+                    ports += _flag("--port", _HTTP_PORT + _HTTP_STRIDE * place, one.origin)
+                    if kind == "prefill":
+                        flag = "--disaggregation-bootstrap-port"
+                        ports += _flag(flag, _BOOTSTRAP_PORT + place, one.origin)
+                # In front of the job's own, which win.
+                started = (*one.words[:3], *ports, *one.words[3:])
+                copies = len(range(number, workers, beside))
+                commands.append(one._replace(words=started, copies=copies))
+            before = beside if kind == "prefill" else before
     return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
+
+
+def _flag(name: str, value: int, origin: Origin) -> tuple[Word, Word]:
+    return Word(name, origin), Word(str(value), origin)
+
+
+def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
+    """Return the releases that a job says its container has: ``identity``, or the alias's name."""
+    alias = _RELEASE.fullmatch(image)
+    found = {engine: alias.group(1)} if alias else {}
+    for product in _PRODUCTS:
+        said = _RELEASE.fullmatch(job.at("identity", "frameworks", product).text or "")
+        if said:
+            found[product] = said.group(1)
+    return found
 
 
 def _filled(value: Node, path: str) -> Word:

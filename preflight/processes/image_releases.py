@@ -1,4 +1,4 @@
-"""Which releases of which products a launch names: by an image's name and tag, or by pip."""
+"""Which releases of which products a launch names: of a container, or by pip."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from preflight.consumers.consumer import Named
+from preflight.launches.container import ContainerSettings
 from preflight.launches.source import Command, Word
 
-# A digest or latest says nothing. cu129, -dev and others behind the release are of the same one.
+# What mirrors and forks of an image keep is its own name and tag: the registry is not looked at.
+# cu129, -dev and others behind the release are of the same one; a digest or latest says nothing.
+# Enroot's files have + in place of / and :, and cluster files name such a one ``sglang-v0.5.9``.
 _IMAGE = re.compile(
-    r"(?:^|/)(lmsysorg/sglang|vllm/vllm-openai|lmcache/[a-z-]+|ai-dynamo/[a-z-]+-runtime)"
-    r":v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:-|$)"
+    r"(?:^|[/+#])(?P<name>(?:lmcache/)?vllm-openai|lmcache/[a-z-]+|sglang"
+    r"|ai-dynamo[/-][a-z-]+-runtime)"
+    r"(?::|\+|-(?=v\d))v?(?P<release>\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:[-@+]|\.sqsh|$)"
 )
+IMAGE = "its image"
 _PINNED = re.compile(
     r"(sglang|vllm|lmcache|mooncake-transfer-engine(?:-[a-z0-9-]+)?)(?:\[[^\]]*\])?"
     r"==(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev|a|b)\d+)?)"
 )
 _PIP = frozenset(("pip", "pip3", "uv", "uvx"))
-_PRODUCTS = {"lmsysorg/sglang": "sglang", "vllm/vllm-openai": "vllm"}
+_PRODUCTS = {"sglang": "sglang", "vllm-openai": "vllm"}
 # Dynamo's release: the engines of its images, vLLM and SGLang. Source: its support matrix and
 # release artifacts (docs.nvidia.com/dynamo), as of 0.9.0, 1.1.1, 1.2.0 and 1.3.1.
 _DYNAMO = {
@@ -41,15 +46,25 @@ def image_releases(image: str) -> Mapping[str, str]:
     match = _IMAGE.search(image)
     if match is None:
         return {}
-    name, release = match.groups()
+    name, release = match["name"], match["release"]
     if name in _PRODUCTS:
         return {_PRODUCTS[name]: release}
     if name.startswith("lmcache/"):
         return {"lmcache": release}
     vllm, sglang = _DYNAMO.get(release, ("", ""))
-    engine = {"vllm": vllm} if name.endswith("/vllm-runtime") else {"sglang": sglang}
-    known = name.endswith(("/vllm-runtime", "/sglang-runtime")) and vllm
+    engine = {"vllm": vllm} if name.endswith("vllm-runtime") else {"sglang": sglang}
+    known = name.endswith(("vllm-runtime", "sglang-runtime")) and vllm
     return {"dynamo": release, **(engine if known else {})}
+
+
+def stated_releases(container: ContainerSettings | None) -> dict[str, Named]:
+    """Return the releases that a launch says a container has, by product."""
+    if container is None:
+        return {}
+    by_image = image_releases(container.image)
+    return {product: Named(release, IMAGE) for product, release in by_image.items()} | {
+        product: Named(release, "its launch") for product, release in container.releases.items()
+    }
 
 
 def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
@@ -71,10 +86,9 @@ def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
 def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, Named]:
     """Return the releases that a command runs, by product, as far as its launch names them.
 
-    Those of its image; what pip installs in the same place, where it is one release, replaces them.
+    Those of its container; one that pip installs in the same place replaces them.
     """
-    image = "" if command.container is None else command.container.image
-    found = {name: Named(release, "its image") for name, release in image_releases(image).items()}
+    found = stated_releases(command.container)
     pins: dict[str, set[str]] = {}
     for each in commands:
         if each.container == command.container:

@@ -1,4 +1,4 @@
-"""Which SGLang and which Mooncake a launch itself names: by the tag of an image, or by pip."""
+"""Which SGLang and which Mooncake a launch itself names: of a container, or by pip."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.launches.source import Reading
-from preflight.processes.image_releases import image_releases, pip_pins
+from preflight.processes.image_releases import IMAGE, pip_pins, stated_releases
 from preflight.processes.processes import LaunchOptions
 
 _KNOWN = {"sglang": sglang_release, "mooncake": mooncake_release}
@@ -52,10 +52,11 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
 
 def _named(reading: Reading) -> Iterator[WrittenVersion]:
     for command in reading.commands:
-        image = command.container.image if command.container is not None else ""
-        release = image_releases(image).get("sglang")
-        if release is not None:
-            yield WrittenVersion("sglang", release, f"image {image} at {command.origin}")
+        container = command.container
+        named = stated_releases(container).get("sglang")
+        if container is not None and named is not None:
+            by = f"image {container.image}" if named.by == IMAGE else named.by
+            yield WrittenVersion("sglang", named.release, f"{by} at {command.origin}")
         for product, release, word in pip_pins(command):
             if product in _KNOWN:
                 yield WrittenVersion(product, release, f"{word.text} at {word.origin}")

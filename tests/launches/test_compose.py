@@ -122,6 +122,7 @@ def test_settings() -> None:
         "memory_bytes": 64 * 2**30,
         "hugepages_bytes": {},
         "user": None,
+        "releases": {},
     }
     assert master.container == ContainerSettings(engine="compose", image="m")
 

@@ -144,15 +144,22 @@ backend:
 
 def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
     reading = read(tmp_path, SRT, "job.yaml")
+    server = ["python3", "-m", "sglang.launch_server"]
     assert words(reading) == [
-        *[["python3", "-m", "sglang.launch_server", "--model-path", "dsr1",
-           "--tensor-parallel-size", "4", "--trust-remote-code",
-           "--disaggregation-mode", "prefill"]] * 2,
-        ["python3", "-m", "sglang.launch_server", "--model-path", "/model",
-         "--disaggregation-mode", "decode"],
+        *[[*server, "--port", port, "--disaggregation-bootstrap-port", bootstrap,
+           "--model-path", "dsr1", "--tensor-parallel-size", "4", "--trust-remote-code",
+           "--disaggregation-mode", "prefill"]
+          for port, bootstrap in (("6100", "7200"), ("6132", "7201"))],
+        [*server, "--port", "6100", "--model-path", "/model", "--disaggregation-mode", "decode"],
     ]  # fmt: skip
     assert reading.commands[0].environment["MC_GID_INDEX"].text == "3"
-    assert reading.commands[0].words[6].origin.line == 10
+    assert reading.commands[0].words[10].origin.line == 10
+    for old, new in (
+        ("lmsysorg/sglang:v0.5.9", "v0.5.8"),
+        ("name: job", "identity: {frameworks: {sglang: 0.5.8}}"),
+    ):
+        found = written_versions(read(tmp_path, SRT.replace(old, new), "job.yaml"))
+        assert found["sglang"].version == "0.5.8"
     dynamo = read(tmp_path, SRT.replace("type: sglang}", "type: dynamo}"), "dynamo.yaml")
     assert words(dynamo)[0][2] == "dynamo.sglang"
 
@@ -188,18 +195,25 @@ zip_override_tp:
 def test_the_variants_of_a_job_of_srt_slurm_are_jobs_of_their_own(tmp_path: Path) -> None:
     found = read(tmp_path, VARIANTS, "job.yaml")
     said = [
-        (command.place.name, command.copies, " ".join(w.text for w in command.words[5:]))
+        (command.place.name, command.copies, " ".join(w.text for w in command.words[3:]))
         for command in found.commands
         if command.place is not None
     ]
-    decode, prefill = "--tp-size 1 --disaggregation-mode decode", "--disaggregation-mode prefill"
+    first = "--port 6100 --disaggregation-bootstrap-port 7200 --model-path m"
+    prefill = "--disaggregation-mode prefill"
+
+    def decode(*ports: int) -> list[str]:  # on the nodes of prefill where it has none of its own
+        end = "--model-path m --tp-size 1 --disaggregation-mode decode"
+        return [f"--port {port} {end}" for port in ports]
+
+    apart = decode(6100, 6132, 6164)
     assert said == [
-        (("small", "prefill"), 1, f"--tp-size 8 {prefill}"),
-        *[(("small", "prefill"), 1, decode)] * 3,
-        (("tp_0", "prefill"), 2, f"--tp-size 16 --page-size 64 --nnodes 2 {prefill}"),
-        *[(("tp_0", "decode"), 1, decode)] * 3,
-        (("tp_1", "prefill"), 2, f"--tp-size 32 --page-size 64 --nnodes 2 {prefill}"),
-        *[(("tp_1", "decode"), 1, decode)] * 3,
+        (("small", "prefill"), 1, f"{first} --tp-size 8 {prefill}"),
+        *[(("small", "prefill"), 1, one) for one in decode(6132, 6164, 6196)],
+        (("tp_0", "prefill"), 2, f"{first} --tp-size 16 --page-size 64 --nnodes 2 {prefill}"),
+        *[(("tp_0", "decode"), 1, one) for one in apart],
+        (("tp_1", "prefill"), 2, f"{first} --tp-size 32 --page-size 64 --nnodes 2 {prefill}"),
+        *[(("tp_1", "decode"), 1, one) for one in apart],
     ]
     groups = host_groups(understand(found.commands, lambda path: Unknown(path)))
     assert [(group.what, len(group.numbers)) for group in groups] == [
@@ -247,6 +261,7 @@ backend:
     reading = read(tmp_path, text, "job.yaml")
     (command,) = reading.commands
     assert [word.text for word in command.words[3:]] == [
+        *"--port 6100 --disaggregation-bootstrap-port 7200".split(),
         *"--model-path Qwen/Qwen3-8B --tp-size 4 --cuda-graph-bs 1 2".split(),
         *"--disaggregation-mode prefill".split(),
     ]
@@ -388,7 +403,8 @@ spec:
         ("docker run lmsysorg/sglang:v0.5.6.post2 mooncake_master", {"sglang": "0.5.6.post2"}),
         ("docker run lmsysorg/sglang:latest mooncake_master", {}),
         ("docker run lmsysorg/sglang@sha256:0123 mooncake_master", {}),
-        ("docker run me/sglang:v0.5.9 mooncake_master", {}),
+        ("docker run mirror.example/me/sglang:v0.5.9 mooncake_master", {"sglang": "0.5.9"}),
+        ("docker run me/own-sglang:v0.5.9 mooncake_master", {}),
         ("pip install 'sglang[all]==0.5.8'\nmooncake_master", {"sglang": "0.5.8"}),
         (
             "uv pip install mooncake-transfer-engine-cuda13==0.3.11.post1\nmooncake_master",
