@@ -276,7 +276,8 @@ class _Replacer(_Visitor):
         if "." in text:  # ::ffff:10.0.0.1
             return text[: text.rindex(":") + 1] + str(ipaddress.IPv4Address(replaced & 0xFFFFFFFF))
         found = ipaddress.IPv6Address(replaced)
-        return found.exploded if len(text) == 39 else found.compressed
+        # All 8 groups, as in a file of GIDs: from Python 3.13 on ``exploded`` ends in an IPv4 address.
+        return found.packed.hex(":", 2) if len(text) == 39 else found.compressed
 
     def ipv4_text(self, text: str) -> str:
         number = self.names.ipv4(_ipv4(text))

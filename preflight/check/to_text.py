@@ -52,8 +52,8 @@ TAIL_BYTES = 2048
 _LABEL_COLUMNS = 9
 
 
-def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str:
-    """Return the report without a final newline.
+def report_text(report: Report, paint: Paint, width: int, verbosity: int, more: bool = True) -> str:
+    """Return the report without a final newline. more: name what else can be asked.
 
     verbosity: below 0 the verdict alone; 0 a page, which is the verdict, a line for each finding,
     and what to do; above 0 what was seen of each, and every pass and skip too.
@@ -72,7 +72,7 @@ def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str
     else:
         groups = by_cause(wanting)
         parts = [head, _lines(groups, paint, width), _to_do(groups, width)]
-    parts.append(_notes(report, width, verbosity))
+    parts += [_notes(report, width, verbosity)] if more else []
     text = "\n\n".join(part for part in parts if part)
     if text.count("\n") < SCREEN_LINES and len(text.encode()) < TAIL_BYTES:
         return text

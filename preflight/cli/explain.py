@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
-from preflight.cli.options import COLOR, FILE, JSON, CheckId, command
+from preflight.cli.options import COLOR, FILE, JSON, TIMEOUT, CheckId, command
 
 if TYPE_CHECKING:
     from preflight.check.catalogue import Catalogue
+    from preflight.check.report import Report
 
 LIST_SCHEMA = "mooncake-preflight/list/v1"
 
@@ -40,21 +42,49 @@ def list_checks(as_json: bool) -> int:
     "mooncake-preflight explain server.log",
     "journalctl -u sglang | mooncake-preflight explain",
     "mooncake-preflight explain 'Failed to register memory'",
+    "mooncake-preflight explain --launch launch.sh 'Failed to register memory'",
+    "mooncake-preflight explain memlock.limit --here",
     "mooncake-preflight explain --index | less",
 )
 @click.argument("what", metavar="[ID|FILE|WORDS]...", type=CheckId(or_file=True), nargs=-1)
 @click.option("--log", type=FILE, metavar="FILE", help="A server's log; - is standard input.")
 @click.option("--index", is_flag=True, help="Every known line, in alphabetical order.")
+@click.option("--here", is_flag=True, help="Say too which of it is so on this host.")
+@click.option(
+    "--launch", type=FILE, metavar="FILE", help="The same of this launch here, and its numbers."
+)
+@click.option(
+    "--root",
+    type=FILE,
+    metavar="HOST",
+    help="The same of this host, as check --root takes it.",
+)
+@TIMEOUT
 @JSON
 @COLOR
-def explain(what: tuple[str, ...], log: str | None, index: bool, as_json: bool, color: str) -> int:
+def explain(
+    what: tuple[str, ...],
+    log: str | None,
+    index: bool,
+    here: bool,
+    launch: str | None,
+    root: str | None,
+    timeout_seconds: float,
+    as_json: bool,
+    color: str,
+) -> int:
     """Explain an id, a log, or a line of one.
 
     An ID gives the page of a check or rule. A FILE, or standard input, is a log: the lines of
     SGLang, Mooncake and the kernel that are known, the likeliest cause first. Other WORDS are
     looked for among the known lines, checks and rules: quote a line, or a part of it.
+    With --here, --launch or --root the checks that it names are made too.
     Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure.
     """
+    place = Place(launch, root or "/", timeout_seconds)
+    at = place if here or launch is not None or root is not None else None
+    if index and at is not None:
+        raise click.UsageError("--index is of every known line: give no launch and no host with it")
     words = " ".join(what)
     if index and (what or log is not None):
         raise click.UsageError("--index is of every known line: give no words and no log with it")
@@ -67,21 +97,81 @@ def explain(what: tuple[str, ...], log: str | None, index: bool, as_json: bool, 
             "give the ID of a check (list prints them), a log's FILE, or words of a line"
         )
     if not what:
-        return explain_log_file(log or "-", as_json, color)
+        return explain_log_file(log or "-", as_json, color, at)
     from preflight.check.catalogue import catalogue
 
     every = catalogue()
     if words in every.ids or words in {one.id for one in every.advisories}:
-        return explain_page(every, words, as_json)
+        return explain_page(every, words, as_json, color, at)
     if len(what) == 1 and (words == "-" or os.path.exists(words)):
-        return explain_log_file(words, as_json, color)
+        return explain_log_file(words, as_json, color, at)
     if len(words.split()) == 1 and any(mark in words for mark in ".-/"):
         from preflight.base.usage_error import UsageError
         from preflight.check.answer import nearest
 
         near = nearest(words, every.ids)
         raise UsageError(f"{words}: no check or rule has this id, and there is no such file{near}")
-    return explain_words(every, words, as_json, color)
+    return explain_words(every, words, as_json, color, at)
+
+
+class Place(NamedTuple):
+    """Where what is explained is checked: a launch's file or none, and a host."""
+
+    launch: str | None
+    root: str
+    timeout_seconds: float
+
+
+def checked_at(ids: Iterable[str], at: Place | None) -> Report | None:
+    """Return what check finds there of ``ids``; None without a place, or where it makes none."""
+    from preflight.check.answer import checked
+    from preflight.inputs.launch_words import Chosen, LaunchWords
+    from preflight.judging.fleet_checks import FLEET_CHECKS
+
+    between_nodes = {check.id for check in FLEET_CHECKS}
+    only = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in between_nodes))
+    if at is None or not only:
+        return None
+    launch = LaunchWords(() if at.launch is None else (at.launch,))
+    return checked(launch, at.root, at.timeout_seconds, chosen=Chosen(only=only)).report
+
+
+def here_of(report: Report | None) -> dict[str, str]:
+    """Return by id the worst that was found, in a word."""
+    from preflight.check.to_text import label
+
+    worst: dict[str, str] = {}
+    for row in report.rows if report is not None else ():
+        worst.setdefault(row.finding.check, label(row))
+    return worst
+
+
+def with_report(text: str, report: Report | None, color: str, verbosity: int) -> str:
+    """Return an explanation with what check finds of it under it."""
+    if report is None:
+        return text
+    from preflight.base.output import columns, painter
+    from preflight.check.to_text import report_text
+
+    if not report.rows:  # a rule, which has no answer where it finds nothing
+        about = report.root if report.needs is None else report.needs.source
+        return f"{text}\n\nHere: nothing of it is found in {about}."
+    found = report_text(report, painter(color), columns(), verbosity, more=False)
+    return f"{text}\n\n{found}"
+
+
+def say_object(explained: dict[str, Any], report: Report | None, reason: str | None = None) -> None:
+    """Print the same as one JSON object."""
+    from checks.capture.secrets import public
+    from preflight.base.output import say_json
+    from preflight.check.forms import launch_of, report_object
+
+    if report is None:
+        say_json(explained, reason=reason)
+        return
+    found = public(report_object(report, "native", 0))
+    of_host = {"root": found["root"], "findings": found["findings"]}
+    say_json({**explained, **of_host}, reason=reason, launch=launch_of(report))
 
 
 def list_rows(every: Catalogue) -> list[dict[str, str]]:
@@ -124,13 +214,14 @@ def print_index(as_json: bool) -> int:
     return 0
 
 
-def explain_page(every: Catalogue, id_: str, as_json: bool) -> int:
+def explain_page(every: Catalogue, id_: str, as_json: bool, color: str, at: Place | None) -> int:
     """Print the page of a check, a rule or a record that there is."""
     from preflight.advisories.records import advisory
-    from preflight.base.output import columns, say, say_json
+    from preflight.base.output import columns, say
     from preflight.check.catalogue import advisory_page, as_text, check_page, rule_page
     from preflight.logs.explain import SCHEMA
 
+    report = checked_at([id_], at)
     check, record = every.checks.get(id_), advisory(id_)
     if record is not None:
         page = advisory_page(record)
@@ -139,9 +230,9 @@ def explain_page(every: Catalogue, id_: str, as_json: bool) -> int:
     else:
         page = rule_page(next(rule for rule in every.rules if rule.id == id_))
     if not as_json:
-        say(as_text(page, columns()))
+        say(with_report(as_text(page, columns()), report, color, 1))
         return 0
-    say_json(
+    say_object(
         {
             "schema": SCHEMA,
             "exit_code": 0,
@@ -150,20 +241,21 @@ def explain_page(every: Catalogue, id_: str, as_json: bool) -> int:
             "why": page.why,
             "outcomes": [{"status": status.value, "when": when} for status, when in page.outcomes],
             "rows": [{"name": name, "text": text} for name, text in page.rows],
-        }
+        },
+        report,
     )
     return 0
 
 
-def explain_words(every: Catalogue, words: str, as_json: bool, color: str) -> int:
+def explain_words(every: Catalogue, words: str, as_json: bool, color: str, at: Place | None) -> int:
     """Print the known lines, checks and rules that ``words`` are likely about.
 
     Raises UsageError where there is none.
     """
-    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.output import columns, painter, say
     from preflight.base.usage_error import UsageError
     from preflight.check.answer import nearest
-    from preflight.logs.by_words import about, about_object, about_text
+    from preflight.logs.by_words import MOST_WHOLE, about, about_object, about_text
 
     rows = {row["id"]: row["asks"] for row in list_rows(every)}
     found = about(words, rows)
@@ -172,16 +264,20 @@ def explain_words(every: Catalogue, words: str, as_json: bool, color: str) -> in
             f"{words}: no id, no file, and no known line, check or rule has these words"
             f"{nearest(words, every.ids)}"
         )
+    shown = found.lines[:MOST_WHOLE]
+    ids = [id_ for each in shown for id_ in each.checks] or [id_ for id_, _ in found.ids]
+    report = checked_at(ids, at)
     if as_json:
-        say_json(about_object(found))
+        say_object(about_object(found), report)
     else:
-        say(about_text(found, painter(color), columns()))
+        text = about_text(found, painter(color), columns(), here_of(report))
+        say(with_report(text, report, color, 0))
     return 0
 
 
-def explain_log_file(path: str, as_json: bool, color: str) -> int:
+def explain_log_file(path: str, as_json: bool, color: str, at: Place | None) -> int:
     """Print what is known of a log; returns 0, 1 or 2. Raises UsageError where it is not there."""
-    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.output import columns, painter, say
     from preflight.base.usage_error import UsageError
     from preflight.base.within import LIMIT_SECONDS, within
     from preflight.logs.explain import (
@@ -214,9 +310,11 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
         raise UsageError(f"--log {path}: {reason}") from None
     stages = {each.stage for each in reading.explanations}
     code = 2 if stages - {Stage.WARNING} else len(stages)
+    report = checked_at([id_ for each in reading.explanations for id_ in each.checks], at)
     if as_json:
         causes = [each.cause for each in reading.explanations]
-        say_json(explanations_object(reading, code), reason=next(iter(causes), None))
+        say_object(explanations_object(reading, code), report, next(iter(causes), None))
     else:
-        say(explanations_text(reading, painter(color), columns()))
+        text = explanations_text(reading, painter(color), columns(), here_of(report))
+        say(with_report(text, report, color, 0))
     return code

@@ -11,8 +11,10 @@ from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 from preflight.logs.explain import (
+    NOWHERE,
     SCHEMA,
     Explanation,
+    Here,
     Paint,
     explanation_object,
     explanation_text,
@@ -32,6 +34,17 @@ _STAMP = re.compile(r"^(?:[IWEF]\d{4} [^\]]*\] |\[[^\]]*\] |kernel: )+")
 _LETTERS = re.compile(r"[^a-z]+")
 # Below this share of the words, by weight, a text has only everyday words in common with them.
 LEAST_SHARE = 0.5
+# From this share on, in order, the words are a part of a line; below, a person's own.
+QUOTED_SHARE = 0.85
+# What a word of a person's own is worth where it stands in an id, the line, its cause, the rest of
+# what is said of it; and in each further one of them. By trying: tests/logs/test_explain_words.py.
+_WORTH, _WORTH_AGAIN = (1.3, 1.0, 1.0, 0.5), 0.2
+# They stand in every text.
+_EVERYDAY = frozenset(
+    "a an and are at be by does for has have i in is it my no not of on or so that the then there "
+    "this to too was what why with".split()
+)
+_LETTERS_OR_NUMBER = re.compile(r"[a-z]+|\d+")
 # So many lines are shown whole, so many more by their id; so many checks and rules.
 MOST_WHOLE, MOST_NAMED, MOST_IDS = 3, 6, 6
 
@@ -54,17 +67,22 @@ def about(words: str, asks: Mapping[str, str]) -> About:
     asks: by id of a check or rule, what it asks or finds.
     """
     patterns = read_patterns()
-    lines = read_log([words]).explanations
+    lines = read_log([words], alone=True).explanations
     known = {each.pattern for each in lines}
     like = ranked(words, line_texts(patterns))
-    if not (lines or like):
-        like = ranked(words, meaning_texts(patterns), in_order=False)
+    if not lines and (not like or like[0][1] < QUOTED_SHARE):
+        shares = dict(like)
+        for id_, share in meant(words, patterns):
+            shares[id_] = max(share, shares.get(id_, 0.0))
+        like = sorted(shares.items(), key=lambda row: -round(row[1], 2))
     for id_, _ in like:
         if id_ not in known:
             example = next(each.example for each in patterns if each.id == id_)
-            found = read_log([example]).explanations
+            found = read_log([example], alone=True).explanations
             # The example's own numbers say nothing of this case.
-            lines += [one._replace(sums="", names=()) for one in found if one.pattern == id_]
+            lines += [
+                one._replace(sums="", names=(), decided="") for one in found if one.pattern == id_
+            ]
     near = ranked(words, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
     return About(words, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
 
@@ -102,13 +120,42 @@ def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
     return {each.id: [each.example, *each.find] for each in every}
 
 
-def meaning_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
-    """Return by id all that is said of each line that has a cause, for words of a person's own."""
-    return {
-        each.id: [f"{each.id} {each.example} {each.cause} {each.remedy}"]
+def meant(words: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
+    """Return the ids of the lines that a person's own words are likely about, as ``ranked`` does.
+
+    A share is above 1 where all words stand in an id.
+    """
+    asked = list(dict.fromkeys(_words(words)))
+    asked = [word for word in asked if word not in _EVERYDAY] or asked
+    said = {
+        each.id: [
+            {*words_of, *_LETTERS_OR_NUMBER.findall(" ".join(words_of))}
+            for text in (
+                f"{each.id} {' '.join(each.checks)}",
+                each.example,
+                each.cause,
+                f"{each.remedy} {each.apart}",
+            )
+            for words_of in [_words(text)]
+        ]
         for each in patterns
         if each.cause
     }
+    weights = {
+        word: math.log1p(
+            len(said) / (1 + sum(any(word in one for one in each) for each in said.values()))
+        )
+        for word in asked
+    }
+    shares = {}
+    for id_, parts in said.items():
+        worth = 0.0
+        for word in asked:
+            at = [one for one, part in zip(_WORTH, parts, strict=True) if word in part]
+            worth += weights[word] * (at[0] + _WORTH_AGAIN * (len(at) - 1)) if at else 0.0
+        shares[id_] = worth / (sum(weights.values()) or 1.0)
+    least = max(LEAST_SHARE, 0.6 * max(shares.values(), default=0.0))
+    return [(id_, share) for id_, share in shares.items() if share >= least]
 
 
 def _words(text: str) -> list[str]:
@@ -162,7 +209,7 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
     )
 
 
-def about_text(found: About, paint: Paint, width: int) -> str:
+def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> str:
     """For a terminal ``width`` columns wide, without a final newline."""
     parts = []
     if found.lines:
@@ -173,7 +220,9 @@ def about_text(found: About, paint: Paint, width: int) -> str:
             else f"{count} known lines are like this, the likeliest first:"
         )
         parts += [
-            explanation_text(f"{number}. {heading(each, paint)} ({each.printer})", each, width)
+            explanation_text(
+                f"{number}. {heading(each, paint)} ({each.printer})", each, width, here, "This line"
+            )
             for number, each in enumerate(found.lines[:MOST_WHOLE], 1)
         ]
         named = [each.pattern for each in found.lines[MOST_WHOLE:][:MOST_NAMED]]
@@ -188,10 +237,10 @@ def about_text(found: About, paint: Paint, width: int) -> str:
     ids = list(dict.fromkeys(id_ for each in found.lines[:MOST_WHOLE] for id_ in each.checks))
     if ids:
         only = ("--only " + id_ for id_ in ids[:3])
+        which = "Which of these it is on this host:\n"
+        which += f"  mooncake-preflight check {' '.join(only)} run.sh\n"
         parts.append(
-            "Which of these it is on this host:\n"
-            f"  mooncake-preflight check {' '.join(only)} run.sh\n"
-            "A whole log tells more than one line of it:\n"
+            f"{'' if here else which}A whole log tells more than one line of it:\n"
             "  mooncake-preflight explain server.log"
         )
     return "\n\n".join(parts)

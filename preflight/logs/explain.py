@@ -27,6 +27,9 @@ _CUT = (
 )
 
 Paint = Callable[[str, str], str]
+# By id, what a check found of a launch on a host ("fail"); empty where none was asked.
+Here = Mapping[str, str]
+NOWHERE: Here = {}
 _COLOURS = {
     Stage.KERNEL: "red",
     Stage.CAUSE: "red",
@@ -52,15 +55,18 @@ def explain_log(lines: Iterable[str]) -> list[Explanation]:
     return read_log(lines).explanations
 
 
-def read_log(lines: Iterable[str]) -> LogReading:
-    """The same with the number of lines. Holds one block of the log at a time."""
+def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
+    """The same with the number of lines. Holds one block of the log at a time.
+
+    alone: a line that was quoted: what stands beside it is not known, and decides nothing.
+    """
     patterns = read_patterns()
     search = Search(patterns)
     for block in blocks(lines):
         search.add(block)
     seen = search.hits
     found = [
-        explanation(pattern, seen)
+        explanation(pattern, seen, alone)
         for pattern in patterns
         if pattern.cause
         and pattern.id in seen
@@ -70,7 +76,7 @@ def read_log(lines: Iterable[str]) -> LogReading:
     return LogReading(search.lines, found)
 
 
-def explanations_text(reading: LogReading, paint: Paint, width: int) -> str:
+def explanations_text(reading: LogReading, paint: Paint, width: int, here: Here = NOWHERE) -> str:
     """For a terminal ``width`` columns wide, without a final newline; paint(text, colour)."""
     found = reading.explanations
     cut = [] if reading.whole else [textwrap.fill(_CUT, width, break_on_hyphens=False)]
@@ -85,7 +91,7 @@ def explanations_text(reading: LogReading, paint: Paint, width: int) -> str:
     kinds = "kind of known problem" if len(found) == 1 else "kinds of known problems"
     head = f"{len(found)} {kinds} in {_lines(reading.lines)}, the likely root cause first."
     parts = [textwrap.fill(head, width)]
-    parts += [_one(number, each, paint, width) for number, each in enumerate(found, 1)]
+    parts += [_one(number, each, paint, width, here) for number, each in enumerate(found, 1)]
     parts += cut
     return "\n\n".join(parts)
 
@@ -94,10 +100,10 @@ def _lines(count: int) -> str:
     return "1 line" if count == 1 else f"{count} lines"
 
 
-def _one(number: int, each: Explanation, paint: Paint, width: int) -> str:
+def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -> str:
     times = "once" if each.times == 1 else f"{each.times} times"
     where = f"{each.printer}, line {each.line}, {times}"
-    return explanation_text(f"{number}. {heading(each, paint)} ({where})", each, width)
+    return explanation_text(f"{number}. {heading(each, paint)} ({where})", each, width, here)
 
 
 def heading(each: Explanation, paint: Paint) -> str:
@@ -105,13 +111,15 @@ def heading(each: Explanation, paint: Paint) -> str:
     return f"{paint(each.stage.word, _COLOURS[each.stage])}: {each.pattern}"
 
 
-def explanation_text(head: str, each: Explanation, width: int) -> str:
+def explanation_text(
+    head: str, each: Explanation, width: int, here: Here, decided_by: str = "This log"
+) -> str:
     """Return ``head``, the line, and under it what is known of it."""
     rows = [("", each.excerpt), ("Cause", _sentence(each.cause))]
     if each.sums:
         rows.append(("Numbers", _sentence(each.sums)))
     if each.decided:
-        rows.append(("This log", _sentence(each.decided)))
+        rows.append((decided_by, _sentence(each.decided)))
     elif each.apart:
         rows.append(("Told apart", _sentence(each.apart)))
     if len(each.names) > 1:
@@ -120,6 +128,8 @@ def explanation_text(head: str, each: Explanation, width: int) -> str:
     rows.append(("Do", _sentence(each.remedy)))
     if each.checks:
         rows.append(("Checks", f"{', '.join(each.checks)} (mooncake-preflight explain ID)"))
+    if judged := [f"{id_} {here[id_]}" for id_ in each.checks if id_ in here]:
+        rows.append(("Here", f"{', '.join(judged)}."))
     return "\n".join([head, *(_row(name, text, width) for name, text in rows)])
 
 
@@ -206,7 +216,7 @@ class Explanation(NamedTuple):
     checks: tuple[str, ...]
 
 
-def explanation(pattern: Pattern, seen: Hits) -> Explanation:
+def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanation:
     """Return what this log tells of ``pattern``, which is in it."""
     hit, case = seen[pattern.id], Case()
     values: Values = dict(hit.first)
@@ -214,7 +224,8 @@ def explanation(pattern: Pattern, seen: Hits) -> Explanation:
         values.update(COMPUTE[pattern.compute](hit.first, seen))
     for each in pattern.cases:
         with_others = {**values, **_of_others(each, seen)}
-        if _holds(each, with_others, seen):
+        by_itself = each.is_ or each.begins or each.has or each.above
+        if (by_itself or not alone) and _holds(each, with_others, seen):
             case, values = each, with_others
             break
     return Explanation(

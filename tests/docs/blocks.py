@@ -70,7 +70,7 @@ def printed(line: str) -> list[str]:
     run = {"mooncake-preflight": main.run, "mooncake-hicache-sizing": sizing.run}[name]
     if name == "mooncake-preflight" and {"--root", "--host"} & set(words):
         at = words.index("--") if "--" in words else len(words)
-        words = words if words[0] in ("explain", "read") else [*words[:at], *PATIENCE, *words[at:]]
+        words = words if words[0] == "read" else [*words[:at], *PATIENCE, *words[at:]]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         run(words)
     text = "".join(stream.buffer.getvalue().decode() for stream in (out, err))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from pathlib import Path
 
 import jsonschema
 import pytest
 
 from preflight.cli.main import run
+from preflight.cli.schema import schema_of
 from preflight.logs.by_words import About, about, line_texts, ranked
 from preflight.logs.explain import read_log
 from preflight.logs.patterns import read_patterns
@@ -67,6 +69,18 @@ def test_a_line_is_found_in_the_log_around_it() -> None:
         ("server killed oom", "runtime.oom-killed"),
         ("huge pages not enough", "mooncake.l2-hugepages"),
         ("Cannot allocate memory [12]", "mooncake.register-enomem"),
+        ("huge pages not used", "mooncake.l2-hugepages"),
+        ("memlock too low", "mooncake.register-enomem"),
+        ("pod evicted", "runtime.evicted"),
+        ("connection to master refused", "mooncake.master-refuses"),
+        ("libibverbs missing", "library.provider"),
+        ("registration failed memlock", "mooncake.register-enomem"),
+        ("/dev/shm too small", "runtime.shm"),
+        ("GID not found", "mooncake.gid-none"),
+        ("CUDA version mismatch", "mooncake.version"),
+        ("etcd not reachable", "mooncake.etcd-master"),
+        ("cannot connect to master", "mooncake.master-connect"),
+        ("disk full offload", "mooncake.offload-disk"),
     ],
 )
 def test_a_symptom_in_plain_words_is_found(words: str, expected: str) -> None:
@@ -77,6 +91,70 @@ def test_numbers_of_an_example_are_not_said_of_the_users_case() -> None:
     for pattern in [each for each in KNOWN if each.sums][::3]:
         part = " ".join(pattern.example.split()[:3])
         assert not [each for each in about(part, {}).lines if each.sums and each.excerpt != part]
+
+
+def test_a_quoted_line_says_nothing_of_the_log_that_it_stood_in() -> None:
+    bus_error = about("Bus error", {}).lines[0]
+    assert (bus_error.pattern, bus_error.decided) == ("process.sigbus", "")
+    assert read_log(["Bus error"]).explanations[0].decided  # of a whole log it does
+    own = about(
+        "E1121 07:41:24.1 4907 a.cpp:1] Failed to create QP: Cannot allocate memory [12]", {}
+    )
+    assert own.lines[0].decided.startswith("errno 12")  # that is in the line
+
+
+# Which of it is so here -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "check", "found"),
+    [
+        (["Failed to register memory"], "memlock.limit", "fail"),
+        ([str(ROOT / "tests/data/logs/hugepages-l2.log")], "hugetlb.shortage", "fail"),
+        (["memlock.limit"], "memlock.limit", "fail"),
+        (["hugetlb.cgroup-limit"], "hugetlb.cgroup-limit", "pass"),
+    ],
+)
+def test_with_a_host_its_checks_say_which_it_is(
+    words: list[str], check: str, found: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recorded host ships with a launch; check is asked for the ids."""
+    run(["check", "--root", "demo:h800", "--only", check, "--json-schema", "v2"])
+    alone = json.loads(capsys.readouterr().out)["findings"]
+    code = run(["explain", *words])
+    capsys.readouterr()
+    here = ["--root", "demo:h800", "--timeout", "60"]
+    assert run(["explain", *words, *here]) == code
+    text = capsys.readouterr().out
+    assert "launch.sh" in text
+    assert words == [check] or f"{check} {found}" in text.replace("\n" + " " * 15, " ")
+    assert run(["explain", *words, *here, "--json-schema", "v2"]) == code
+    answer = json.loads(capsys.readouterr().out)
+    jsonschema.validate(answer, schema_of("explain-log", "v2"))
+    assert answer["host"] == "demo:h800"
+    assert [one for one in answer["findings"] if one["check"] == check] == alone
+    assert {one["status"] for one in alone} == {found}
+    assert run(["explain", *words, *here, "--json-schema", "v1"]) == code
+    jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
+
+
+def test_a_launch_is_judged_where_the_user_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = tmp_path / "mine.sh"
+    launch.write_text("python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --dp 0\n")
+    assert run(["explain", "values-refused", "--launch", str(launch)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "mine.sh will not start on this host" in said
+    assert run(["explain", "segment-times-dp", "--launch", str(launch)]) == 0
+    assert f"Here: nothing of it is found in {launch}." in capsys.readouterr().out
+    assert run(["explain", "memlock.limit", "--root", "/no/such/host"]) == 64
+    assert run(["explain", "memlock.limit", "--launch", "no-such.sh"]) == 64
+    capsys.readouterr()
+    assert run(["explain", "memlock.limit", "--here"]) == 0
+    assert "(1 skip)" in capsys.readouterr().out  # no launch, so nothing to lock
+    assert run(["explain", "--index", "--here"]) == 64
+    assert run(["explain", "fleet.master", "--here"]) == 0  # found between nodes, never on one
 
 
 def test_words_give_lines_checks_and_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
