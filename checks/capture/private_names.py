@@ -276,7 +276,7 @@ class _Replacer(_Visitor):
         if "." in text:  # ::ffff:10.0.0.1
             return text[: text.rindex(":") + 1] + str(ipaddress.IPv4Address(replaced & 0xFFFFFFFF))
         found = ipaddress.IPv6Address(replaced)
-        # All 8 groups, as in a file of GIDs: from Python 3.13 on ``exploded`` ends in an IPv4 address.
+        # All 8 groups, as a file of GIDs has them: ``exploded`` ends in an IPv4 address since 3.13.
         return found.packed.hex(":", 2) if len(text) == 39 else found.compressed
 
     def ipv4_text(self, text: str) -> str:

@@ -178,8 +178,9 @@ def _assumptions(described: DescribedHost, one_node: bool) -> tuple[str, ...]:
         assumed.append("one NUMA node: --numa says otherwise")
     if described.gpus is not None:
         count, _, gpu = described.gpus
+        product = "GPUs" if gpu["product"] == "GPU" else gpu["product"]
         assumed.append(
-            f"{count} {gpu['product']} of {format_bytes(gpu['memory_mib'] * MIB)} each "
+            f"{count} {product} of {format_bytes(gpu['memory_mib'] * MIB)} each "
             f"({gpu.get('source', 'as the driver tells it')}), evenly over the nodes"
         )
     else:

@@ -114,7 +114,9 @@ class FirstLaunch(NamedTuple):
                 l2_gb=l2_gb,
                 segment_bytes=segment_bytes,
                 protocol="rdma" if nics else "tcp",
-                devices=f"export MOONCAKE_DEVICE={nics}\n\n" if nics else "\n",
+                devices=f"export MOONCAKE_DEVICE={nics}\n\n"
+                if nics
+                else "export MC_FORCE_TCP=1\n\n",
                 ib_device=' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else "",
             )
 

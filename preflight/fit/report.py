@@ -18,6 +18,7 @@ from preflight.fit.fit_launch import Fitted
 from preflight.fit.judged_values import Bound, FitAnswer, Goal, NextGib, is_not_described
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
+from preflight.judging.refusal import REFUSED
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import fitted, wrapped
 
@@ -59,10 +60,13 @@ def fit_text(
         for finding in answer.blocking:
             lines += ["", *_finding(finding, width)]
         ids = list(dict.fromkeys(finding.check for finding in answer.blocking))
-        said = "mooncake-preflight check, of the same launch, prints what mends it. What fits once "
-        said += "it is mended: this command again, with"
-        waived = " ".join(f"--ignore {check}=mended" for check in ids)
-        lines += ["", *wrapped(f"{said} {waived}", width, 0)]
+        said = "mooncake-preflight check, of the same launch, prints what mends it. "
+        if set(ids) & set(REFUSED):
+            said += "The sizes follow from what the launch says then: this command again."
+        else:
+            waived = " ".join(f"--ignore {check}=mended" for check in ids)
+            said += f"What fits once it is mended: this command again, with {waived}"
+        lines += ["", *wrapped(said, width, 0)]
     else:
         lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
         lines += ["", *_table(found, width)]
@@ -128,7 +132,8 @@ def _table(found: Fitted, width: int) -> list[str]:
         name = f"{format_page_size(target.page_bytes)} pages{where}"
         rows.append((name, str(now), str(pages), format_bytes(pages * target.page_bytes)))
     if found.first:  # nobody wrote what it starts from
-        rows = [(name, "", new, note) for name, _, new, note in rows]
+        new = [(name, fits, note) for name, _, fits, note in rows]
+        return fitted(new, ("", "fits", ""), width, right=(1,), firm=(0, 1)).splitlines()
     heads = ("", "now", "fits", "")
     return fitted(rows, heads, width, right=(1, 2), firm=(0, 1, 2)).splitlines()
 

@@ -27,6 +27,7 @@ from preflight.fit.judged_values import (
     sized_values,
 )
 from preflight.fit.launch_values import SizeValues
+from preflight.judging.refusal import REFUSED
 from preflight.sizing.sizing import Sizing
 
 
@@ -262,6 +263,11 @@ def solve(state: LaunchState, host: HostState, goal: Goal, l2_part: float = 0.5)
     nothing = FitAnswer(goal, state.sizes, low.values, None, low, (), solver.unknown(low))
     nothing = nothing._replace(beside=solver.beside(low), gates=solver.ids)
     decisive = [finding for id_ in _DECISIVE for finding in low.of((id_,), Status.UNKNOWN)]
+    refused = [found for found in nothing.beside if found.check in REFUSED]
+    if decisive and any(found.status is Status.FAIL for found in refused):
+        # The server ends at start, whatever the size; what it would map is not known for that.
+        rest = tuple(found for found in nothing.beside if found not in refused)
+        return nothing._replace(blocking=tuple(refused), beside=rest, unknown=())
     if decisive:
         return nothing._replace(reason=decisive[0].text)
     bounds = () if values is None else tuple(search.bounds(values))

@@ -220,6 +220,20 @@ def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFi
     assert "hugetlb.reservation" in printed
 
 
+def test_a_launch_that_no_size_lets_start_is_no_unknown(
+    host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """check fails for it: a value that the server refuses, so that what it maps is not known."""
+    words = ["--", *SERVER.split(), *STORE.split(), "--hicache-size", "30", "--dp", "0"]
+    code, found = answer(capsys, "--host", host, *words)
+    assert (code, found["status"]) == (2, "nothing-fits")
+    assert [one["check"] for one in found["blocking"]] == ["values-refused"]
+    assert run_preflight(["fit", *PATIENCE, *VERSIONS, "--host", host, *words]) == 2
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--dp 0: no replica is started" in printed
+    assert "--ignore" not in printed  # that would not bring sizes
+
+
 @pytest.mark.slow
 def test_the_text_names_what_binds_and_what_to_set(
     host: str, script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -394,6 +408,7 @@ def test_a_first_launch_is_written_and_fits_as_it_stands(
     for part in ("--tp 8", "mlx5_0,mlx5_1", "MOONCAKE_PROTOCOL=rdma"):
         assert part in text
     assert max(map(len, text.splitlines())) <= 100
+    assert "MC_FORCE_TCP" not in text
     again = [*FIRST[:1], *FIRST[3:], "--goal", "balanced", "--json", "first.sh"]
     assert run_preflight(again) == 0
     found = json.loads(capsys.readouterr().out)
@@ -409,6 +424,11 @@ def test_a_first_launch_without_write_is_printed(capsys: pytest.CaptureFixture[s
     assert said.startswith("FITS: a first launch of Qwen/Qwen3-32B")
     assert "\n#!/bin/bash\n" in said
     assert "MOONCAKE_GLOBAL_SEGMENT_SIZE=536870912" in said
+    without_nics = [word for word in FIRST if word not in ("--nics", "8xmlx5")]
+    assert run_preflight([*without_nics, "--goal", "l2"]) == 0
+    said = capsys.readouterr().out
+    assert "MOONCAKE_PROTOCOL=tcp\n" in said
+    assert "whatever the sizes" not in said  # what this program writes, it does not warn of
     assert run_preflight([*FIRST, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     jsonschema.validate(found, SCHEMA)
