@@ -12,12 +12,14 @@ from typing import NamedTuple
 class Installed(NamedTuple):
     """What a machine has: ``(distribution, version)`` of each Mooncake, and SGLang's version.
 
-    interpreter: for which they are installed, "" where that is not told (a capture).
+    interpreter: for which they are installed, "" where that is not told (a capture). in_image: what
+    runs comes with an image, which nobody looks into: then nothing else is known.
     """
 
     mooncake: tuple[tuple[str, str], ...]
     sglang: str | None
     interpreter: str = ""
+    in_image: bool = False
 
 
 def installed_mooncake(search_path: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:

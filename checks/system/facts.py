@@ -101,6 +101,11 @@ def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
     )
 
 
+def read_container(root: Root) -> Container:
+    """Return the container that this system is seen to be."""
+    return _container(root, root.call("system.machine"), root.text(MOUNTS))
+
+
 def with_kernel(system: SystemFacts, release: str) -> SystemFacts:
     """Return the same host with another kernel."""
     return system._replace(kernel_release=release, kernel=_kernel(release))

@@ -141,9 +141,14 @@ def _understood(
         if _READ.match(name)
     }
     image = command.container.image if command.container is not None else None
-    release = {}
-    uses = {Kind.SGLANG: ("sglang", "mooncake"), Kind.OTHER: ()}.get(process.kind, ("mooncake",))
-    for product in uses if process.kind in _OURS else ():
+    named = {} if process.consumer is None else process.consumer.named
+    release = {
+        product: Value(one.release, f"{one.by} at {command.origin}")
+        for product, one in named.items()
+    }
+    for product in (
+        ("sglang", "mooncake")[process.server is None :] if process.kind in _OURS else ()
+    ):
         version = shown.get(f"{product}_version")
         if version is not None:
             release[product] = Value(version.value, version.origin)
@@ -174,7 +179,14 @@ def _understood(
 _OF_EACH = frozenset(
     "SLURM_PROCID SLURM_NODEID SLURM_LOCALID OMPI_COMM_WORLD_RANK PMI_RANK".split()
 )
-_OURS = (Kind.SGLANG, Kind.STORE_SERVICE, Kind.CLIENT, Kind.MASTER, Kind.METADATA)
+_OURS = (
+    Kind.SGLANG,
+    Kind.DYNAMO_SGLANG,
+    Kind.STORE_SERVICE,
+    Kind.CLIENT,
+    Kind.MASTER,
+    Kind.METADATA,
+)
 
 
 def _value(name: str, word: Word) -> Value:

@@ -28,7 +28,7 @@ from preflight.sglang.launch import Ranks, server_ranks
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_inputs import LaunchInputs, gather_launch, worst
 from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
-from preflight.sizing.sizing_inputs import known_sglang
+from preflight.sizing.sizing_inputs import known_sglang, with_image
 
 
 class LaunchSizing(NamedTuple):
@@ -78,7 +78,7 @@ def size_launch(
 ) -> LaunchSizing:
     """Understand ``reading`` and hold it against the host below ``root``."""
     host = read_host(root)
-    options = with_written_versions(options, reading)
+    options = with_image(with_written_versions(options, reading), reading, root)
     sglang = known_sglang(options.sglang_version, options.installed)
     sglang_version = None if sglang is None else str(sglang[1].value)
     whole = understand(reading.commands, read_file, sglang_version)

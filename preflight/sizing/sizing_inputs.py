@@ -5,6 +5,7 @@ A version is named, else installed, else assumed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
     from checks.base.root import Root
     from checks.releases.sglang import SglangRelease
     from preflight.launches.source import Reading
+    from preflight.processes.processes import LaunchOptions
 
 
+# Programs whose release this is about.
+_USES = re.compile("sglang|mooncake|dynamo|vllm")
 # More ranks than any one host has run; a larger number is a slip of the keyboard.
 MOST_RANKS = 1024
 
@@ -116,7 +120,7 @@ def choose_mooncake(
             text = None
     if text is None:
         text, assumed = NEWEST_KNOWN, True
-        origin = f"assumed: no Mooncake is {installed_where(installed, True)}"
+        origin = f"assumed: {_not_told('Mooncake', installed)}"
     try:
         behaviour = mooncake_release(text)
     except ValueError as error:
@@ -155,6 +159,31 @@ def installed_where(installed: Installed | None, searched: bool = False) -> str:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
     return "installed beside this program" if searched else "installed here"
+
+
+def with_image(options: LaunchOptions, reading: Reading, root: Root) -> LaunchOptions:
+    """Return the options without what this machine has installed, where all runs in images.
+
+    In a container it may be the image's own, and counts.
+    """
+    users = [
+        command.container
+        for command in reading.commands
+        if any(_USES.search(word.text) for word in command.words[:4])
+    ]
+    if not users or None in users:
+        return options
+    from checks.system.facts import read_container
+
+    if read_container(root).kind != "none":
+        return options
+    return options._replace(installed=Installed((), None, in_image=True))
+
+
+def _not_told(program: str, installed: Installed | None) -> str:
+    if installed is not None and installed.in_image:
+        return f"its image does not say which {program} it has"
+    return f"no {program} is {installed_where(installed, True)}"
 
 
 def known_sglang(
@@ -198,7 +227,7 @@ def choose_sglang(
         return release, version, tuple(said)
     here = _installed_sglang(installed)
     newest = sglang.NEWEST_KNOWN
-    why, said = f"no SGLang is {installed_where(installed, True)}", []
+    why, said = _not_told("SGLang", installed), []
     if here is not None:
         why = f"the installed {here} is not known here"
         text = f"SGLang {here} is no release that is known here: taken as {newest}"

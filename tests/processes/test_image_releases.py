@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.root import Root
+from preflight.cli.main import run
 from preflight.judging.store_keys import Meeting, compared, launch_keys
+from preflight.launches.shell_script import read_script
 from preflight.processes.image_releases import image_releases
+from preflight.processes.processes import LaunchOptions
+from preflight.sizing.sizing_inputs import with_image
 from tests.processes.test_unread import sized
 
 
@@ -115,3 +120,41 @@ def test_what_runs_in_an_engine_beside_it(tmp_path: Path, name: str, runs: bool)
     (process,) = sized(tmp_path, line + "\n").inputs.processes
     assert process.consumer is not None
     assert bool(process.consumer.parts) is runs
+
+
+FLAG = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --cuda-graph-max-bs 8"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "status"),
+    [
+        (FLAG, "arguments-refused", "fail"),
+        (f"docker run lmsysorg/sglang:v0.5.23 {FLAG}", "arguments-refused", "fail"),
+        (f"docker run lmsysorg/sglang:latest {FLAG}", "argument-unknown", "warn"),
+        (f"docker run lmsysorg/sglang:v0.5.9 {FLAG}", "", ""),
+    ],
+)
+def test_what_a_host_has_installed_says_nothing_of_an_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, rule: str, status: str
+) -> None:
+    """demo:h800 has SGLang 0.5.23, where that flag's beginning fits two."""
+    (tmp_path / "launch.sh").write_text(text)
+    run(["check", "--json", "--root", "demo:h800", str(tmp_path / "launch.sh")])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    said = [(one["check"], one["status"]) for one in found if "check" in one]
+    assert [one for one in said if one[0][:8] == "argument" and one[1] != "pass"] == (
+        [(rule, status)] if rule else []
+    )
+
+
+@pytest.mark.parametrize(("marks", "in_image"), [({}, True), ({"/.dockerenv": ""}, False)])
+def test_in_a_container_what_is_installed_may_be_the_images(
+    tmp_path: Path, marks: dict[str, str], in_image: bool
+) -> None:
+    mounts = {"/proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"}
+    for path, content in (mounts | marks).items():
+        (tmp_path / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path.lstrip("/")).write_text(content)
+    reading = read_script(f"docker run lmsysorg/sglang:latest {FLAG}", "a.sh", {})
+    options = with_image(LaunchOptions(), reading, Root(str(tmp_path)))
+    assert (options.installed is not None and options.installed.in_image) is in_image
