@@ -51,7 +51,11 @@ def list_checks(as_json: bool) -> int:
 @click.option("--index", is_flag=True, help="Every known line, in alphabetical order.")
 @click.option("--here", is_flag=True, help="Say too which of it is so on this host.")
 @click.option(
-    "--launch", type=FILE, metavar="FILE", help="The same of this launch here, and its numbers."
+    "--launch",
+    "launch_file",
+    type=FILE,
+    metavar="FILE",
+    help="The same of this launch here, and its numbers.",
 )
 @click.option(
     "--root",
@@ -67,7 +71,7 @@ def explain(
     log: str | None,
     index: bool,
     here: bool,
-    launch: str | None,
+    launch_file: str | None,
     root: str | None,
     timeout_seconds: float,
     as_json: bool,
@@ -81,8 +85,8 @@ def explain(
     With --here, --launch or --root the checks that it names are made too.
     Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure.
     """
-    place = Place(launch, root or "/", timeout_seconds)
-    at = place if here or launch is not None or root is not None else None
+    place = Place(launch_file, root or "/", timeout_seconds)
+    at = place if here or launch_file is not None or root is not None else None
     if index and at is not None:
         raise click.UsageError("--index is of every known line: give no launch and no host with it")
     words = " ".join(what)
