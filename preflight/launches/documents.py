@@ -66,8 +66,14 @@ class Node(NamedTuple):
 _NOTHING = Node(None)
 
 
-def load_documents(text: str, name: str) -> list[Node]:
+class KeyTwiceError(SourceError):
+    """A key is written twice in one mapping, which Compose and Kubernetes refuse."""
+
+
+def load_documents(text: str, name: str, last_wins: bool = False) -> list[Node]:
     """Return the documents of a YAML or JSON text.
+
+    last_wins: of a key that YAML has twice in one mapping the last is taken.
 
     Raises SourceError with a sentence for what is neither, for a key written twice in one mapping,
     and for more than 1 MiB, 64 levels, or 200,000 nodes with aliases counted as often as used.
@@ -81,7 +87,7 @@ def load_documents(text: str, name: str) -> list[Node]:
     # Events and a stack of our own: PyYAML's own composer goes as deep as the text tells it to.
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _documents(yaml.parse(text, loader), name)
+        return _documents(yaml.parse(text, loader), name, last_wins)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""
@@ -135,7 +141,7 @@ def _json(text: str, name: str) -> Node:
     return node(value, 0)
 
 
-def _documents(events: Iterable[Any], name: str) -> list[Node]:
+def _documents(events: Iterable[Any], name: str, last_wins: bool) -> list[Node]:
     """Return the trees that parser events build, each node made once its last child is known."""
     found: list[Node] = []
     # Of everything so far: what is merged is copied into each of a chain before any of it ends.
@@ -163,7 +169,7 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
             node, anchor = anchors[event.anchor], None
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             begun, children = stack.pop()
-            node, anchor = _collection(begun, children, name), begun.anchor
+            node, anchor = _collection(begun, children, name, last_wins), begun.anchor
         else:
             continue
         # The children of a collection were counted when they ended.
@@ -187,7 +193,7 @@ def _scalar(event: Any) -> str | None:
     return None if event.tag == _RESET or (null and event.tag is None) else value
 
 
-def _collection(begun: Any, children: list[Node], name: str) -> Node:
+def _collection(begun: Any, children: list[Node], name: str, last_wins: bool) -> Node:
     weight = 1 + sum(child.weight for child in children)
     line = begun.start_mark.line + 1
     tag = begun.tag or ""
@@ -202,8 +208,8 @@ def _collection(begun: Any, children: list[Node], name: str) -> Node:
             sources += value.items or [value]
         elif key.value is not None and not isinstance(key.value, str):
             raise SourceError(f"{name}:{line} has a key that is no text: write keys as words")
-        elif (text := key.text or "") in fields:
-            raise SourceError(f"{name}:{key.line} has the key {brief(text)!r} twice: keep one")
+        elif (text := key.text or "") in fields and not last_wins:
+            raise KeyTwiceError(f"{name}:{key.line} has the key {brief(text)!r} twice: keep one")
         else:
             fields[text] = value
     merged: dict[str, Node] = {}

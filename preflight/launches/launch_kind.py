@@ -12,7 +12,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import NamedTuple
 
-from preflight.launches.documents import Node, load_documents
+from preflight.launches.documents import KeyTwiceError, Node, load_documents
 from preflight.launches.env_files import read_env_file
 from preflight.launches.source import Reading, SourceError, SourceNote, Word
 from preflight.launches.variables import environment_words
@@ -28,6 +28,8 @@ COMPOSE_OVERRIDES = tuple(
 )
 _SCRIPTS = (".sh", ".bash")
 _YAML = (".yaml", ".yml", ".json")
+# srtctl reads its jobs with PyYAML, which takes the last of two.
+_SRT_SLURM = re.compile(r"^\s*(?:sglang|vllm|trtllm)_config:", re.MULTILINE)
 _TEMPLATE = re.compile(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYaml)")
 
 
@@ -59,6 +61,10 @@ class LaunchText:
         if path.endswith(_YAML) or _looks_like_manifest(self.text):
             try:
                 return load_documents(self.text, self.path)
+            except KeyTwiceError:
+                if _SRT_SLURM.search(self.text) is None:
+                    raise
+                return load_documents(self.text, self.path, last_wins=True)
             except SourceError:
                 if _TEMPLATE.search(self.text) is None:
                     raise

@@ -246,6 +246,14 @@ backend:
     }
 
 
+def test_a_key_twice_is_taken_as_srtctl_takes_it(tmp_path: Path) -> None:
+    twice = SRT.replace("model-path: /model", "model-path: /first\n      model-path: /model")
+    assert words(read(tmp_path, twice, "job.yaml")) == words(read(tmp_path, SRT, "job.yaml"))
+    compose = "services:\n  a: {image: x, command: mooncake_master, command: b}\n"
+    with pytest.raises(SourceError, match="the key 'command' twice: keep one"):
+        read(tmp_path, compose, "compose.yaml")
+
+
 def test_what_a_job_of_srt_slurm_adds_for_sglang(tmp_path: Path) -> None:
     """As srtctl/backends/sglang.py writes a worker's words and its environment."""
     text = """\
