@@ -66,6 +66,7 @@ class DeviceRequest(NamedTuple):
     None takes SGLang's default. weights_bytes: the checkpoint's, of all ranks together.
     max_total_tokens: ``--max-total-tokens``. role: "" for a plain server, "prefill" or "decode".
     speculative: speculative decoding, which lowers the default fraction by what is not computed.
+    least_weights_bytes: where weights_bytes is not known.
     """
 
     pools: PoolRequest
@@ -77,6 +78,7 @@ class DeviceRequest(NamedTuple):
     max_running: int | None = None
     role: str = ""
     speculative: bool = False
+    least_weights_bytes: int = 0
 
 
 @or_unknown
@@ -160,10 +162,11 @@ def _budget(
     """Return the least and most bytes left for the KV cache, and why."""
     if isinstance(fraction, Unknown):
         return 0, gpu_bytes, f"at most the whole GPU, for {fraction.reason}"
-    weights = request.weights_bytes
+    weights, ranks = request.weights_bytes, request.pools.tp * request.pools.pp
     if weights is None or isinstance(weights, Unknown):
-        return 0, int(gpu_bytes * fraction), f"at most {fraction:g} of the GPU, weights not known"
-    per_rank = weights / (request.pools.tp * request.pools.pp)
+        most = int(gpu_bytes * fraction - request.least_weights_bytes / ranks)
+        return 0, most, f"at most {fraction:g} of the GPU, weights not known"
+    per_rank = weights / ranks
     if request.speculative and request.mem_fraction is None:
         why = f"at most {fraction:g} of the GPU, which speculative decoding lowers"
         return 0, int((gpu_bytes - _LEAST_CONTEXT_BYTES) * fraction), why

@@ -26,14 +26,16 @@ _NESTED = ("text_config", "language_config", "llm_config")
 
 
 class Model(NamedTuple):
-    """``weights_bytes``: None where the table does not know them. ``hidden_size`` and
-    ``context_tokens``: None where the config that was read does not say."""
+    """``weights_bytes``: None where the table does not know them; then they are no fewer than
+    ``least_weights_bytes``. ``hidden_size`` and ``context_tokens``: None where the config that was
+    read does not say."""
 
     name: str
     geometry: ModelGeometry | Unknown
     weights_bytes: int | Unknown | None = None
     hidden_size: int | None = None
     context_tokens: int | None = None
+    least_weights_bytes: int = 0
 
 
 class Models:
@@ -67,8 +69,8 @@ class Models:
         known = well_known_model(path)
         if isinstance(known, Unknown):
             return Model(path, known)
-        weights = None if known.parameters is None else 2 * known.parameters
-        return Model(path, known.geometry, weights)
+        weights, least = known.weights_bytes, known.least_weights_bytes
+        return Model(path, known.geometry, weights, least_weights_bytes=least)
 
 
 def checkpoint_bytes(folder: str) -> int | Unknown:
@@ -135,12 +137,28 @@ _QUANTIZED = re.compile(
 _OTHER_CACHE = re.compile(r"(?:^|/|models--)nvidia(?:/|--)")
 
 
+# The parameters that a name says, in billions: Qwen3-VL-235B-A22B. Of several experts' (17B-16E,
+# 8x7B) it says fewer than there are.
+_BILLIONS = re.compile(r"(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
+# The fewest bytes of a parameter, by what a name says of its format: 8 bits, 4 (as gpt-oss, whose
+# name says nothing), or as few as the 2 of a GGUF.
+_EIGHT_BITS = re.compile(r"fp8|int8|8bit|w8a|q8")
+_LEAST_PARAMETER_BYTES = {"8 bits": 1.0, "own": 0.5, "other": 0.25}
+# How far below the number in its name the parameters of a model are.
+_LEAST_OF_NAME = 0.95
+
+
+# Models that people name and SGLang has no class for (srt/models of 0.5.23).
+_NOT_SERVED = {"minimax-m1": "MiniMaxM1ForCausalLM"}
+
+
 class WellKnownModel(NamedTuple):
-    """``parameters``: of a checkpoint at two bytes each; None where not known or not so stored."""
+    """``weights_bytes``: of a checkpoint under its own name; None where not known."""
 
     name: str
     geometry: ModelGeometry
-    parameters: int | None
+    weights_bytes: int | None
+    least_weights_bytes: int
     source: str
 
 
@@ -151,6 +169,9 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     hub cache's ``models--Qwen--Qwen3-8B/snapshots/...`` are found; a merely similar name is not.
     """
     table = _table()
+    for family, architecture in _NOT_SERVED.items():
+        if family in model_path.lower():
+            return Unknown(f"{model_path!r:.200}: SGLang has no {architecture}, as of 0.5.23")
     path = model_path.strip().replace("\\", "/").lower()
     name = _name(path)
     quantized = False
@@ -172,8 +193,16 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     geometry = geometry_from_config(entry["config"], title)
     if isinstance(geometry, Unknown):
         return geometry
-    parameters = None if quantized else entry.get("parameters")
-    return WellKnownModel(title, geometry, parameters, entry["source"])
+    own_bytes = entry.get("weights_bytes") or 2 * entry.get("parameters", 0)
+    suffix = _name(path).removeprefix(name)
+    eight = _EIGHT_BITS.search(suffix) and "4" not in suffix
+    kind = "8 bits" if quantized and eight else "other" if quantized else "own"
+    named = _BILLIONS.search(title)
+    billions = entry.get("billions") or (float(named[1]) if named else 0)
+    parameters = own_bytes / 2 or billions * 1e9 * _LEAST_OF_NAME
+    least = int(parameters * _LEAST_PARAMETER_BYTES[kind])
+    weights = None if quantized else own_bytes or None
+    return WellKnownModel(title, geometry, weights, least, entry["source"])
 
 
 def _name(path: str) -> str:

@@ -41,7 +41,8 @@ class Hardware(NamedTuple):
 
     gpu_bytes: the memory of the smallest GPU. host: what SGLang reads of the host's memory, for a
     pool whose size is left to it. context_tokens: of the model's config, None where it says none.
-    gpu: read for models of sparse attention alone.
+    gpu: read for models of sparse attention alone. least_weights_bytes: where weights_bytes is not
+    known.
     """
 
     geometry: ModelGeometry | Unknown
@@ -51,6 +52,7 @@ class Hardware(NamedTuple):
     context_tokens: int | None = None
     host: FreeMemory | Unknown = Unknown("the host's memory is not read")
     gpu: GpuKind | Unknown = _NO_GPU
+    least_weights_bytes: int = 0
 
 
 class Purpose(Enum):
@@ -221,6 +223,7 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
         running,
         "" if sized.server.mode == "null" else sized.server.mode,
         bool(drafts.algorithm),
+        0 if changed else hardware.least_weights_bytes,
     )
 
 

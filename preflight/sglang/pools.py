@@ -189,7 +189,7 @@ def _sized(sized: SizedServer) -> ServerMemory:
         return _unsized(request)
     tokens = ratio_tokens(sized, request)
     if isinstance(tokens, Interval) and tokens.most == 0:
-        return _unsized(_NO_GPU_MEMORY)
+        return _unsized(_no_gpu_memory(sized.hardware, request.tp * request.pp))
     if request.size_gb > 0:
         return _bounds(sized, request, f"--hicache-size {request.size_gb}")
     if request.dcp > 1:
@@ -294,14 +294,24 @@ _NO_MEMORY_LEFT = Refusal(
     "ValueError: No host memory is left for HiCache after the 10 GiB reserve; set --hicache-ratio "
     "or --hicache-size explicitly."
 )
-_NO_GPU_MEMORY = Refusal(
-    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
-)
+_NO_GPU_MEMORY = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
 _NO_CGROUP = Refusal(
     "RuntimeError: Cannot automatically size HiCache host memory; set --hicache-size explicitly "
     "(GB per rank), leaving room for other memory use within the container limit."
 )
 _BAD_FRACTION = Refusal("ValueError: --hicache-host-memory-fraction must be in (0, 1].")
+
+
+def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
+    """Return SGLang's refusal, with what it does not say: that the weights alone do not fit."""
+    weights, gpu_bytes = hardware.weights_bytes, hardware.gpu_bytes
+    share = (weights if isinstance(weights, int) else hardware.least_weights_bytes) // ranks
+    if isinstance(gpu_bytes, Unknown) or share < gpu_bytes:
+        return Refusal(_NO_GPU_MEMORY)
+    return Refusal(
+        f"{_NO_GPU_MEMORY} That helps nothing here: the weights take {format_bytes(share)} of each "
+        f"GPU, which has {format_bytes(gpu_bytes)}: give it more GPUs, or a smaller checkpoint"
+    )
 
 
 def _by_ratio(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:

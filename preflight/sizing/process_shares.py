@@ -321,7 +321,15 @@ def server_hardware(
     model = models.target(server.value("model_path"))
     geometry = model.geometry
     drafts = server_drafts(server, model, release, models)
-    found = Hardware(geometry, gpu_bytes, model.weights_bytes, drafts, model.context_tokens, memory)
+    found = Hardware(
+        geometry,
+        gpu_bytes,
+        model.weights_bytes,
+        drafts,
+        model.context_tokens,
+        memory,
+        least_weights_bytes=model.least_weights_bytes,
+    )
     if root is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return found
     kind = _gpu_kind(root)

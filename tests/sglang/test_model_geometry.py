@@ -250,7 +250,7 @@ def test_a_repack_that_asks_for_an_fp8_cache_has_one() -> None:
     assert isinstance(packed, WellKnownModel)
     assert (plain.geometry.dtype_bytes, packed.geometry.dtype_bytes) == (2, 1)
     assert packed.geometry.heads == plain.geometry.heads
-    assert packed.parameters is None
+    assert packed.weights_bytes is None
     # What nobody has read of that publisher stays unknown.
     assert isinstance(well_known_model("nvidia/Qwen3-14B-NVFP4"), Unknown)
 
@@ -336,7 +336,9 @@ def test_parameters_follow_from_the_config(name: str, intermediate: int, vocabul
     width = geometry_.heads.head_dim
     attention = hidden * width * (2 * queries + 2 * geometry_.heads.kv_heads) + 2 * width
     layer = attention + 3 * hidden * intermediate + 2 * hidden
-    assert known.parameters == len(geometry_.layers) * layer + 2 * vocabulary * hidden + hidden
+    assert known.weights_bytes == 2 * (
+        len(geometry_.layers) * layer + 2 * vocabulary * hidden + hidden
+    )
 
 
 def test_the_table_is_plain_json() -> None:

@@ -57,6 +57,7 @@ def kv_bytes_per_token(name: str) -> int:
         ("stepfun-ai/step3", 61 * 1 * 512 * 2),  # one head for all 64
         ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", 40 * 8 * 256 * 2),
         ("baidu/ERNIE-4.5-300B-A47B-PT", 54 * 8 * 256 * 2),
+        ("tencent/Hunyuan-A13B-Instruct", 32 * 8 * 256 * 2),
         ("gpt-oss-20b", 12 * 8 * 128 * 2),  # the other 12 layers keep a window
     ],
 )
@@ -117,7 +118,7 @@ def test_parameters_agree_with_the_shape(name: str) -> None:
     attention += {"bias": projected, "norm": 2 * width, "": 0}[extra]
     layer = attention + 3 * hidden * feed_forward + 2 * hidden
     total = len(geometry.layers) * layer + 2 * vocabulary * hidden + hidden
-    assert known(name).parameters == total
+    assert known(name).weights_bytes == 2 * total
 
 
 @pytest.mark.parametrize(
@@ -180,9 +181,42 @@ def test_neighbours_are_not_mixed_up(path: str) -> None:
 
 def test_a_quantized_checkpoint_has_no_two_byte_weights() -> None:
     """The table's count times two bytes is the bf16 checkpoint's; an fp8 one holds half of that."""
-    assert known("Qwen/Qwen3-32B").parameters == 32762123264
-    assert known("Qwen/Qwen3-32B-FP8").parameters is None
+    assert known("Qwen/Qwen3-32B").weights_bytes == 2 * 32762123264
+    assert known("Qwen/Qwen3-32B-FP8").weights_bytes is None
     assert known("Qwen/Qwen3-32B-FP8").geometry == known("Qwen/Qwen3-32B").geometry
+
+
+@pytest.mark.parametrize(
+    ("path", "least"),
+    [
+        ("deepseek-ai/DeepSeek-R1", 688e9 / 4),  # as published: fp8
+        ("deepseek-ai/DeepSeek-R1-AWQ", 688e9 / 8),
+        ("zai-org/GLM-4.5", 355e9 / 2),
+        ("zai-org/GLM-4.5-FP8", 355e9),
+        ("x/GLM-4.5-w4a8-int8", 355e9 / 4),
+        ("/models/fp8/GLM-4.5-AWQ", 355e9 / 4),
+        ("openai/gpt-oss-120b", 120e9 / 2),
+        ("Qwen/Qwen3-VL-235B-A22B-Instruct", 235e9 / 2),
+        ("MiMo-V2-Flash", 0),
+    ],
+)
+def test_weights_that_are_not_known_have_a_lower_bound(path: str, least: float) -> None:
+    """From the parameters in a name or on a model's card, and the bits that its name says."""
+    assert 0.94 * least <= known(path).least_weights_bytes <= 1.001 * least
+
+
+def test_the_weights_of_what_is_published_under_its_own_name() -> None:
+    """DeepSeek-R1's safetensors; Hunyuan by hand: 64 experts and one that is shared."""
+    assert known("DeepSeek-R1").weights_bytes == 688586727753
+    attention = 4096 * 128 * (2 * 32 + 2 * 8) + 2 * 128
+    layer = attention + 65 * 3 * 4096 * 3072 + 64 * 4096 + 2 * 4096
+    assert known("Hunyuan-A13B").weights_bytes == 2 * (32 * layer + 128167 * 4096 + 4096)
+
+
+def test_a_model_that_sglang_has_no_class_for_is_said_to_be_one() -> None:
+    found = well_known_model("MiniMaxAI/MiniMax-M1-80k")
+    assert isinstance(found, Unknown)
+    assert "SGLang has no MiniMaxM1ForCausalLM" in found.reason
 
 
 @given(st.text())

@@ -373,3 +373,22 @@ def test_weights_that_leave_no_room_end_the_server_whatever_l2_is_given(ask: Ask
         found = ask(gpu_host(), f"{words} --only host-pools-refused", launch)["findings"]
         said = [one["text"] for one in found if one["status"] == "fail"]
         assert any("Not enough memory" in text for text in said) is fails
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "fails"),
+    [
+        ("deepseek-ai/DeepSeek-R1", True),  # 641 GiB on one GPU of 80
+        ("zai-org/GLM-4.5-FP8", True),  # 355 billion parameters of a byte
+        ("zai-org/GLM-4.5-Air-AWQ", False),
+        ("Qwen/Qwen3-32B", False),
+    ],
+)
+def test_weights_too_large_for_their_gpus(ask: Ask, model: str, fails: bool) -> None:
+    """SGLang's own message asks for a larger fraction, which cannot help: more GPUs do."""
+    words = f"python3 -m sglang.launch_server --model-path {model} --tp 1"
+    launch = f"{words} --enable-hierarchical-cache --hicache-size 10"
+    answer = ask(gpu_host(), "check --json --only host-pools-refused", launch)
+    said = [one["text"] for one in answer["findings"] if one["status"] == "fail"]
+    assert any("give it more GPUs" in text for text in said) is fails
