@@ -121,26 +121,67 @@ _ROOT_USERS = ("0", "root")
 UNLIMITED = -1  # as ContainerLimits writes it
 
 
-# A bound of SetLimit: what systemd gives a unit that does not set the limit.
-SYSTEMD = "systemd"
+# Capabilities that decide what a limit means, by their bit (linux/capability.h).
+CAPABILITIES = {"IPC_LOCK": 14, "SYS_ADMIN": 21, "SYS_RESOURCE": 24}
+
+
+class RunAs(NamedTuple):
+    """Who runs a process, as its launch says: ``User=``, ``sudo -u``, ``setpriv``.
+
+    user: a name or a number, "" for whoever starts the launch. gained, lost: of CAPABILITIES, those
+    that a user has who is not root, and those that nobody has there, root neither. origin: where it
+    is written, "" where nothing of it is.
+    """
+
+    user: str | Unknown = ""
+    gained: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    origin: str = ""
+
+    def then(self, other: RunAs) -> RunAs:
+        """Return who runs what ``other`` starts, where that is started by this one."""
+        lost = tuple(dict.fromkeys((*self.lost, *other.lost)))
+        if other.user == "":
+            other = other._replace(user=self.user, gained=(*self.gained, *other.gained))
+        return other._replace(lost=lost, origin=other.origin or self.origin)
+
+
+class Bound(Enum):
+    """A bound of a limit that stands in what is there when it is set.
+
+    STAYS: itself. SOFT, HARD: that one. SYSTEMD: what a unit has that does not set the limit.
+    LOGIN: what pam_limits gives the user.
+    """
+
+    STAYS = "stays"
+    SOFT = "soft"
+    HARD = "hard"
+    SYSTEMD = "systemd"
+    LOGIN = "login"
 
 
 class SetLimit(NamedTuple):
     """A limit that a launch itself sets for what it starts: setrlimit(2), in its order.
 
     name: as prlimit(1) has it (memlock, nofile, nproc, as, data, fsize). soft, hard: bytes or a
-    count, None for no limit, "" where it stays, "soft" or "hard" for what that one is by then,
-    SYSTEMD for what a unit has that sets none (memlock alone). raises: whether who sets it may go
-    above the hard limit (systemd, a container's engine, sudo), whatever the process itself may.
-    must: whether the program is not started where it is refused.
+    count, None for no limit. raises: whether who sets it may go above the hard limit whatever else
+    is known of it (systemd, a container's engine). must: whether the program is not started where
+    it is refused. setter: who sets it; of LOGIN whose limit it is. where: the unit that sets it or
+    leaves it to systemd; of LOGIN the service of PAM.
     """
 
     name: str
-    soft: int | str | Unknown | None
-    hard: int | str | Unknown | None
+    soft: int | Bound | Unknown | None
+    hard: int | Bound | Unknown | None
     origin: str
     raises: bool = False
     must: bool = False
+    setter: RunAs = RunAs()
+    where: str = ""
+
+
+# Of each limit that checks judge: how prlimit and systemd name it.
+LIMIT_NAMES = ("memlock", "nofile", "nproc", "as", "data", "fsize")
 
 
 class NamedNodes(NamedTuple):
@@ -174,7 +215,7 @@ class ContainerLimits(NamedTuple):
 
 
 def is_root(user: str) -> bool:
-    """Whether a container's user setting (``name[:group]``) is root."""
+    """Whether a user setting (``name[:group]``) is root, as far as the word tells."""
     return user.partition(":")[0].strip() in _ROOT_USERS
 
 
@@ -197,9 +238,10 @@ class ProcessNeeds(NamedTuple):
     buffer, which io_uring pins besides all that is registered, once at start and once more for each
     later I/O thread. waited: what follows in the launch runs only once it has ended. gpu_fraction:
     the part of its GPU that it is told to take, None where nobody says. limits: what the launch
-    itself sets, upon those that its container or its host gives it. named_nodes: to which a wrapper
-    or its container binds it. gate_bytes: of MemAvailable, what its program itself asks for before
-    it starts, for all its processes here.
+    itself sets, upon those that its container or its host gives it. run_as: who runs it, in its
+    container where it has one. named_nodes: to which a wrapper or its container binds it.
+    gate_bytes: of MemAvailable, what its program itself asks for before it starts, for all its
+    processes here.
     """
 
     name: str
@@ -218,6 +260,7 @@ class ProcessNeeds(NamedTuple):
     ring_bytes: int = 0
     container: ContainerLimits | None = None
     limits: tuple[SetLimit, ...] = ()
+    run_as: RunAs = RunAs()
     named_nodes: tuple[NamedNodes, ...] = ()
     segment_nodes: tuple[int, ...] | Unknown = ()
     bound_bytes: Mapping[int, int] = {}

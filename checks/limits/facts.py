@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import CAPABILITIES, LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.limits.runtimes import (
@@ -27,10 +27,8 @@ STATUS = "/proc/self/status"
 LIMITS = "/proc/self/limits"
 UID_MAP = "/proc/self/uid_map"
 # include/uapi/linux/capability.h
-IPC_LOCK_BIT = 14
-SYS_ADMIN_BIT = 21
 SYS_NICE_BIT = 23
-SYS_RESOURCE_BIT = 24
+IPC_LOCK_BIT, SYS_ADMIN_BIT, SYS_RESOURCE_BIT = CAPABILITIES.values()
 # include/linux/proc_ns.h, PROC_USER_INIT_INO: a namespace can have the initial map and yet not be
 # the initial one, so the number beats the map.
 INITIAL_USER_NAMESPACE = "user:[4026531837]"
@@ -54,8 +52,8 @@ class LimitFacts(NamedTuple):
 
     Capability masks are those of this process. initial_user_namespace: whether its capabilities
     count with the kernel's ``capable()``. pinned: processes that hold registered memory, all that
-    were seen (``pinned_complete``: all that run). sudo_uid: who called sudo, None without. sizes:
-    those of ``SIZE_ROWS``, bytes.
+    were seen (``pinned_complete``: all that run). sudo_uid: who called sudo, None without.
+    root_names: users of number 0. sizes: those of ``SIZE_ROWS``, bytes.
     """
 
     memlock: Limit | Unknown
@@ -72,6 +70,7 @@ class LimitFacts(NamedTuple):
     slurm_job: bool | Unknown
     runtimes: RuntimeLimits
     threads: ThreadFacts
+    root_names: tuple[str, ...] | Unknown = Unknown("not recorded")
     sizes: Mapping[str, Limit | Unknown] = {}
 
     @or_unknown
@@ -107,6 +106,7 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
         slurm_job=_flag(identity, "slurm_job"),
         runtimes=read_runtime_limits(root, _daemons(processes)),
         threads=read_threads(root, status, processes),
+        root_names=_root_names(identity),
         sizes={row: limit_of_file(limits, row, LIMITS) for row in SIZE_ROWS},
     )
 
@@ -160,6 +160,15 @@ def _sudo_uid(identity: object) -> int | Unknown | None:
 def _flag(identity: object, name: str) -> bool | Unknown:
     identity = known(identity)
     return isinstance(identity, dict) and identity.get(name) is True
+
+
+@or_unknown
+def _root_names(identity: object) -> tuple[str, ...] | Unknown:
+    identity = known(identity)
+    names = identity.get("root_names") if isinstance(identity, dict) else None
+    if not isinstance(names, list):
+        return Unknown("limits.identity: says of no user whether it is root")
+    return tuple(map(str, names))
 
 
 def _pinned(processes: object) -> tuple[tuple[Pinned, ...] | Unknown, bool]:

@@ -199,7 +199,9 @@ def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     evidence = (Evidence(STATUS, f"Uid: {euid}"),)
     found = passed(process.name, f"user {euid}", evidence=evidence)
     other = ""
-    user = container.user if container is not None else None
+    user = found.known(process.run_as.user)
+    if not user:
+        user = container.user if container is not None else None
     if user is not None:
         uid = 0 if is_root(user) else user.partition(":")[0]
         # A name cannot be told from a number here; that it is not root can.

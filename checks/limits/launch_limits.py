@@ -1,19 +1,29 @@
-"""What is left of a limit after those that a launch itself sets, as setrlimit(2) takes them."""
+"""Who runs a process and what that user may; and what is left of a limit after those that a launch
+itself sets, as setrlimit(2) takes them.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from checks.base.finding import Consequence, Finding
-from checks.base.needs import SYSTEMD, ContainerLimits, ProcessNeeds, SetLimit, is_root
+from checks.base.needs import (
+    CAPABILITIES,
+    Bound,
+    ContainerLimits,
+    ProcessNeeds,
+    RunAs,
+    SetLimit,
+    is_root,
+)
 from checks.base.unknown import Unknown
-from checks.limits.facts import SYS_RESOURCE_BIT, LimitFacts
-from checks.limits.runtimes import SYSTEMD_MEMLOCK, Limit
+from checks.limits.facts import LimitFacts
+from checks.limits.runtimes import Limit
 from checks.system.facts import SystemFacts
 
 # fs.nr_open as the kernel has it (fs/file.c, sysctl_nr_open): no limit of files goes above it, for
 # root neither. systemd raises it at boot.
-LEAST_MOST_FILES = 1 << 20
+DEFAULT_NR_OPEN = 1 << 20
 
 
 class Held(NamedTuple):
@@ -36,15 +46,69 @@ def held(
 ) -> Held:
     """Return what ``limit``, which its host or container gives a process, is when it runs."""
     found = Held(limit)
-    mine = [one for one in process.limits if one.name == name]
-    raises = _raises(process.container, limits, system) if mine else False
-    default = limits.runtimes.systemd_default
-    unit_memlock = SYSTEMD_MEMLOCK if default is None else default
-    for one in mine:
-        found = _after(found, one, True if one.raises else raises, unit_memlock)
+    elsewhere = process.container is not None and not system.container.inside
+    for one in process.limits:
+        if one.name != name or (elsewhere and one.soft is Bound.LOGIN):
+            continue  # the image's own files are not seen
+        raises = one.raises or may(one.setter, "SYS_RESOURCE", process.container, limits, system)
+        found = _after(found, one, raises, limits)
         if one.must and found.refused is one:
             break
     return found
+
+
+def may(
+    run_as: RunAs,
+    name: str,
+    container: ContainerLimits | None,
+    limits: LimitFacts,
+    system: SystemFacts,
+) -> bool | Unknown:
+    """Return whether who runs something has a capability in effect, in the initial namespace.
+
+    name: of CAPABILITIES. container: the one that it runs in, where the launch describes it.
+    """
+    bit = CAPABILITIES[name]
+    if name in run_as.lost:
+        return False
+    if container is not None and not system.container.inside:
+        return _may_there(run_as, name, container)
+    if run_as.user == "":
+        return limits.effective(bit)
+    if name not in run_as.gained:
+        root = is_superuser(run_as, limits)
+        if isinstance(root, Unknown) or not root:
+            return root
+        bounding = limits.bounding_capabilities
+        if isinstance(bounding, Unknown):
+            return bounding
+        if not bounding >> bit & 1:
+            return False
+    return limits.initial_user_namespace
+
+
+def _may_there(run_as: RunAs, name: str, container: ContainerLimits) -> bool | Unknown:
+    """The same in a container that the engine makes, whose namespace is not looked at."""
+    added = {each.upper().removeprefix("CAP_") for each in container.capabilities}
+    if not container.privileged and not added & {name, "ALL"}:
+        return False
+    user = container.user if run_as.user == "" else run_as.user
+    if user is None:
+        return Unknown("which user its image runs as")
+    return user if isinstance(user, Unknown) else name in run_as.gained or is_root(user)
+
+
+def is_superuser(run_as: RunAs, limits: LimitFacts) -> bool | Unknown:
+    """Return whether it is user 0 that runs something on this host."""
+    user = run_as.user
+    if user == "":
+        return limits.euid if isinstance(limits.euid, Unknown) else limits.euid == 0
+    if isinstance(user, Unknown) or is_root(user):
+        return user if isinstance(user, Unknown) else True
+    if user.isdecimal():
+        return False
+    names = limits.root_names
+    return names.of(f"user {user}: ") if isinstance(names, Unknown) else user in names
 
 
 def not_started(found: Finding, refused: SetLimit) -> Finding:
@@ -57,12 +121,13 @@ def not_started(found: Finding, refused: SetLimit) -> Finding:
     )
 
 
-def _after(
-    before: Held, one: SetLimit, raises: bool | Unknown, unit_memlock: Limit | Unknown
-) -> Held:
+def _after(before: Held, one: SetLimit, raises: bool | Unknown, limits: LimitFacts) -> Held:
     now = before.limit
-    if one.soft == SYSTEMD:
-        return Held(unit_memlock, one)
+    if one.soft is Bound.SYSTEMD:
+        return Held(limits.runtimes.systemd_default(one.name), one)
+    if one.soft is Bound.LOGIN:
+        given = limits.runtimes.of_login(one.name, one.setter.user, one.where, now)
+        return before if isinstance(given, Limit) and given == now else Held(given, one)
     soft, hard = _bound(one.soft, now, 0), _bound(one.hard, now, 1)
     if isinstance(soft, Unknown):
         return Held(soft, one)
@@ -79,34 +144,19 @@ def _after(
             return before._replace(refused=one)
         if isinstance(raises, Unknown):
             return Held(raises.of(f"{one.origin} raises it, which only root may: "), one)
-        if files and _above(hard, LEAST_MOST_FILES):
+        if files and _above(hard, DEFAULT_NR_OPEN):
             return Held(Unknown(f"{one.origin} raises it: whether fs.nr_open allows that"), one)
     return Held(Limit(soft, hard), one)
 
 
 def _bound(
-    bound: int | str | Unknown | None, now: Limit | Unknown, kept: int
+    bound: int | Bound | Unknown | None, now: Limit | Unknown, own: int
 ) -> int | Unknown | None:
-    if not isinstance(bound, str):
-        return bound
-    if isinstance(now, Unknown):
-        return now
-    return now[("soft", "hard").index(bound) if bound else kept]
+    """Return the soft (``own`` 0) or hard (1) bound that is set where ``now`` is the limit."""
+    if not isinstance(bound, Bound) or isinstance(now, Unknown):
+        return now if isinstance(bound, Bound) else bound
+    return now[{Bound.SOFT: 0, Bound.HARD: 1}.get(bound, own)]
 
 
 def _above(one: int | None, other: int | None) -> bool:
     return other is not None and (one is None or one > other)
-
-
-def _raises(
-    container: ContainerLimits | None, limits: LimitFacts, system: SystemFacts
-) -> bool | Unknown:
-    """Whether the process itself may go above a hard limit: CAP_SYS_RESOURCE."""
-    if container is None or system.container.inside:
-        return limits.effective(SYS_RESOURCE_BIT)
-    added = {name.upper().removeprefix("CAP_") for name in container.capabilities}
-    if not container.privileged and not added & {"SYS_RESOURCE", "ALL"}:
-        return False
-    if container.user is None:
-        return Unknown("which user its image runs as")
-    return is_root(container.user)

@@ -1,15 +1,18 @@
-"""The RLIMIT_MEMLOCK that a container runtime, a service or a login would hand on.
+"""The limits that a container runtime, a service or a login would hand on.
 
 A container without a limit of its own has that of the daemon that starts it; a service has its
 unit's ``LimitMEMLOCK``, else systemd's ``DefaultLimitMEMLOCK``; a login has what pam_limits sets.
-Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5), slurm.conf(5).
+Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5), pam.conf(5),
+Linux-PAM's modules/pam_limits/pam_limits.c, slurm.conf(5).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.needs import LIMIT_NAMES, is_root
 from checks.base.root import Root
 from checks.base.units import MIB
 from checks.base.unknown import Unknown, known, or_unknown
@@ -23,8 +26,11 @@ DOCKER_CONFIG = "/etc/docker/daemon.json"
 PAM_FOLDER = "/etc/security/limits.d"
 SLURM_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
-# limits.conf(5): memlock is in KiB.
-_PAM_UNIT_BYTES = 1024
+# limits.conf(5): sizes are in KiB.
+_KIB_LIMITS = ("memlock", "as", "data", "fsize")
+_PAM_SERVICES = ("sudo", "sudo-i", "su", "su-l", "runuser", "runuser-l")
+_INCLUDED = re.compile(r"^(?:@include|\S+\s+(?:include|substack))\s+(\S+)", re.MULTILINE)
+_PAM_LIMITS = re.compile(r"^-?session\b.*\bpam_limits\.so", re.MULTILINE)
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
@@ -39,6 +45,9 @@ class Limit(NamedTuple):
 
     soft: int | None
     hard: int | None
+
+
+UNBOUNDED = Limit(None, None)
 
 
 class Daemon(NamedTuple):
@@ -62,34 +71,81 @@ class UnitLimit(NamedTuple):
 
 
 class PamLimit(NamedTuple):
-    """One memlock row of limits.conf. domain: a user, ``@group`` or ``*``. kind: soft, hard, -."""
+    """One row of limits.conf. domain: a user, ``@group`` or ``*``. kind: soft, hard, -.
+
+    most: bytes or a count, None for no limit. name: of LIMIT_NAMES.
+    """
 
     domain: str
     kind: str
-    bytes: int | None
+    most: int | None
     source: str
+    name: str = "memlock"
 
 
-# systemd-system.conf(5), DefaultLimitMEMLOCK= where nobody sets it (8M since version 250).
-SYSTEMD_MEMLOCK = Limit(8 * MIB, 8 * MIB)
+# systemd-system.conf(5), DefaultLimit*= where nobody sets it (MEMLOCK: since version 250). Of the
+# others, systemd hands on what the kernel gave it, which bounds processes alone.
+_SYSTEMD_DEFAULTS = {"memlock": Limit(8 * MIB, 8 * MIB), "nofile": Limit(1024, 524288)}
 
 
 class RuntimeLimits(NamedTuple):
     """What is handed on. docker_default: daemon.json's ``default-ulimits``, None without.
 
     userns_remap: daemon.json's, "" without. slurm_propagates: whether jobs inherit the memlock of
-    the shell that submits them, None without Slurm. systemd_default: ``DefaultLimitMEMLOCK``.
+    the shell that submits them, None without Slurm. systemd: the ``DefaultLimit*`` of its files, by
+    limit. init_nproc: of process 1. pam_services: of sudo, su and runuser, those whose session
+    pam_limits is part of.
     """
 
     units: tuple[UnitLimit, ...]
     docker_default: Limit | Unknown | None
     userns_remap: str | Unknown
-    systemd_default: Limit | Unknown | None
+    systemd: Mapping[str, Limit | Unknown]
     pam: tuple[PamLimit, ...] | Unknown
     slurm_propagates: bool | Unknown | None
+    init_nproc: Limit | Unknown = Unknown("not read")
+    pam_services: frozenset[str] | Unknown = Unknown("not read")
 
     def unit(self, name: str) -> UnitLimit | None:
         return next((unit for unit in self.units if unit.name == name), None)
+
+    def systemd_default(self, name: str) -> Limit | Unknown:
+        """Return what a unit has that does not set the limit."""
+        if name in self.systemd:
+            return self.systemd[name]
+        return self.init_nproc if name == "nproc" else _SYSTEMD_DEFAULTS.get(name, UNBOUNDED)
+
+    @or_unknown
+    def of_login(
+        self, name: str, user: str | Unknown, service: str, now: Limit | Unknown
+    ) -> Limit | Unknown:
+        """Return what pam_limits makes of ``now`` in a session of ``user`` with ``service``."""
+        rows = [row for row in known(self.pam) if row.name == name]
+        if not rows or service not in known(self.pam_services):
+            return now
+        who, (soft, hard) = known(user), known(now)
+        hard = known(_login_bound(rows, who, "hard", hard))
+        soft = known(_login_bound(rows, who, "soft", soft))
+        return Limit(hard if hard is not None and (soft is None or soft > hard) else soft, hard)
+
+
+def _login_bound(
+    rows: Sequence[PamLimit], user: str, kind: str, now: int | None
+) -> int | Unknown | None:
+    """Return a bound of ``user``: its own rows go before those of groups, these before ``*``."""
+    root = is_root(user)
+    mine = [row for row in rows if row.kind in (kind, "-")]
+    own = [row.most for row in mine if row.domain == ("root" if root else user)]
+    if own:
+        return own[-1]
+    every = [row.most for row in mine if row.domain == "*" and not root]
+    usual = every[-1] if every else now
+    for row in mine:
+        group = row.domain[:1] in ("@", "%") and not root
+        named = row.domain != "*" and user.isdecimal() and not root
+        if row.most != usual and (group or named or ":" in row.domain):
+            return Unknown(f"{row.source}: whether {row.domain} means {user} is not looked at")
+    return usual
 
 
 def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> RuntimeLimits:
@@ -99,9 +155,11 @@ def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> 
         units=tuple(_units(root, {} if isinstance(daemons, Unknown) else daemons)),
         docker_default=docker_default,
         userns_remap=userns_remap,
-        systemd_default=_systemd_default(root),
+        systemd=_systemd_defaults(root),
         pam=_pam(root),
         slurm_propagates=_slurm(root),
+        init_nproc=limit_of_file(root.text("/proc/1/limits"), "Max processes", "/proc/1/limits"),
+        pam_services=_pam_services(root),
     )
 
 
@@ -199,14 +257,15 @@ def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unkno
     return _limit(soft, hard if colon else soft, source), source
 
 
-def _systemd_default(root: Root) -> Limit | Unknown | None:
+def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
     files = []
     content = root.text("/etc/systemd/system.conf")
     if not isinstance(content, Unknown):
         files.append(("/etc/systemd/system.conf", content))
     folders = ["/etc/systemd/system.conf.d", "/run/systemd/system.conf.d"]
     files += _drop_ins(root, [*folders, "/usr/lib/systemd/system.conf.d"])
-    return _last_setting(files, "DefaultLimitMEMLOCK")[0]
+    found = {name: _last_setting(files, f"DefaultLimit{name.upper()}")[0] for name in LIMIT_NAMES}
+    return {name: limit for name, limit in found.items() if limit is not None}
 
 
 def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
@@ -236,7 +295,7 @@ def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
 
 
 def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
-    """The memlock rows in the order in which pam_limits reads them; a later one wins."""
+    """The rows in the order in which pam_limits reads them; a later one wins."""
     paths = ["/etc/security/limits.conf"]
     names = root.names(PAM_FOLDER)
     if not isinstance(names, Unknown):
@@ -252,12 +311,32 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
             return content
         for line in content.splitlines():
             words = line.partition("#")[0].split()
-            if len(words) == 4 and words[2] == "memlock" and words[1] in ("soft", "hard", "-"):
-                value = parse_limit(words[3])
+            if len(words) == 4 and words[2] in LIMIT_NAMES and words[1] in ("soft", "hard", "-"):
+                value, unit = parse_limit(words[3]), 1024 if words[2] in _KIB_LIMITS else 1
                 if not isinstance(value, Unknown):
-                    size = None if value is None else value * _PAM_UNIT_BYTES
-                    rows.append(PamLimit(words[0], words[1], size, path))
+                    most = None if value is None else value * unit
+                    rows.append(PamLimit(words[0], words[1], most, path, words[2]))
     return tuple(rows)
+
+
+@or_unknown
+def _pam_services(root: Root) -> frozenset[str] | Unknown:
+    """Return those that have pam_limits, themselves or in what they include."""
+    found = set()
+    for service in _PAM_SERVICES:
+        names, asked = [service], 0
+        while asked < len(names) and len(names) < 20:
+            text = root.text(f"/etc/pam.d/{names[asked]}")
+            asked += 1
+            if isinstance(text, Unknown):
+                if not text.absent:
+                    return text
+                continue
+            if _PAM_LIMITS.search(text):
+                found.add(service)
+                break
+            names += [name for name in _INCLUDED.findall(text) if name not in names]
+    return frozenset(found)
 
 
 def _slurm(root: Root) -> bool | Unknown | None:

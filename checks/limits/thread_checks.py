@@ -19,11 +19,11 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds
+from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds, RunAs, is_root
 from checks.base.units import counted
 from checks.base.unknown import Unknown
-from checks.limits.facts import LIMITS, SYS_ADMIN_BIT, SYS_RESOURCE_BIT, LimitFacts
-from checks.limits.launch_limits import held
+from checks.limits.facts import LIMITS, LimitFacts
+from checks.limits.launch_limits import held, is_superuser, may
 from checks.limits.runtimes import Limit
 from checks.limits.threads import Ceiling
 from checks.system.facts import SystemFacts
@@ -83,8 +83,12 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
             continue
         need = _need(members, found.cpus)
         yield _judged(subject, found.cgroups, need)
-        after = [held("nproc", limits.nproc, one, limits, system).limit for one in members]
-        yield _of_user(limits, subject, need, min(after, key=_tightest))
+        after = [(held("nproc", limits.nproc, one, limits, system).limit, one) for one in members]
+        nproc, tightest = min(
+            after,
+            key=lambda pair: (_tightest(pair[0]), is_superuser(pair[1].run_as, limits) is True),
+        )
+        yield _of_user(limits, system, subject, need, nproc, tightest.run_as)
 
 
 def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
@@ -181,7 +185,14 @@ def _tightest(limit: Limit | Unknown) -> float:
     return -1 if isinstance(limit, Unknown) else math.inf if limit.soft is None else limit.soft
 
 
-def _of_user(limits: LimitFacts, subject: str, need: _Need, nproc: Limit | Unknown) -> Finding:
+def _of_user(
+    limits: LimitFacts,
+    system: SystemFacts,
+    subject: str,
+    need: _Need,
+    nproc: Limit | Unknown,
+    run_as: RunAs,
+) -> Finding:
     """RLIMIT_NPROC, which counts what all processes of the user have."""
     subject = Subject(f"{subject}, user", "user")
     if isinstance(nproc, Unknown):
@@ -189,13 +200,20 @@ def _of_user(limits: LimitFacts, subject: str, need: _Need, nproc: Limit | Unkno
     most = nproc.soft
     if most is None:
         return _judged(subject, (), need)
-    exempt = _is_exempt(limits)
+    exempt = _is_exempt(run_as, limits, system)
     if isinstance(exempt, Unknown):
         return unknown(subject, exempt)
     if exempt:
         found = _judged(subject, (), need)
         return found._replace(have=counted(most, "threads", "{}, from which this user is exempt"))
     used = limits.threads.user_threads
+    if run_as.user != "" and not (limits.euid == 0 and is_root(str(run_as.user))):
+        # Of another user none or all may run: where even all leave enough, nobody has to know.
+        kernel = limits.threads.kernel
+        all_of = most if isinstance(kernel, Unknown) else max((c.used for c in kernel), default=0)
+        used = Unknown(f"how many threads user {run_as.user} has")
+        if most - all_of >= need.usual:
+            used = all_of
     seen = 0 if isinstance(used, Unknown) else used
     judged = _judged(subject, (Ceiling(LIMITS, most, seen),), need)
     if isinstance(used, Unknown) and judged.status is not Status.FAIL:
@@ -203,16 +221,17 @@ def _of_user(limits: LimitFacts, subject: str, need: _Need, nproc: Limit | Unkno
     return judged
 
 
-def _is_exempt(limits: LimitFacts) -> bool | Unknown:
+def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool | Unknown:
     """What copy_process asks: the initial namespace's user 0, or one of two capabilities there."""
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace
     if not limits.initial_user_namespace:
         return False
-    if limits.euid == 0 and not isinstance(limits.euid, Unknown):
+    root = is_superuser(run_as, limits)
+    if not isinstance(root, Unknown) and root:
         return True
-    for bit in (SYS_RESOURCE_BIT, SYS_ADMIN_BIT):
-        effective = limits.effective(bit)
+    for name in ("SYS_RESOURCE", "SYS_ADMIN"):
+        effective = may(run_as, name, None, limits, system)
         if isinstance(effective, Unknown) or effective:
             return effective
-    return limits.euid if isinstance(limits.euid, Unknown) else False
+    return root

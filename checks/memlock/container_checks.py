@@ -13,7 +13,6 @@ from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
 from checks.limits.runtimes import (
     DAEMON_OF_UNIT,
     DOCKER_CONFIG,
-    SYSTEMD_MEMLOCK,
     Limit,
     UnitLimit,
     runtime_units,
@@ -142,10 +141,11 @@ def _unit_then(limits: LimitFacts, unit: UnitLimit) -> Finding:
     assert unit.running is not None
     now, then, source = unit.running.memlock, unit.configured, unit.source
     if then is None:
-        then, source = limits.runtimes.systemd_default, "DefaultLimitMEMLOCK"
-    if then is None:  # what it has is that default, unless it was lifted
-        lifted = isinstance(now, Limit) and now.soft is None
-        then, source = SYSTEMD_MEMLOCK if lifted else now, "systemd's own default"
+        said = "memlock" in limits.runtimes.systemd
+        then, source = limits.runtimes.systemd_default("memlock"), "DefaultLimitMEMLOCK"
+        if not said:  # what it has is the default of its version, unless it was lifted
+            lifted = isinstance(now, Limit) and now.soft is None
+            then, source = then if lifted else now, "systemd's own default"
     found = _then(daemon, now, then, source)
     if found.status is not Status.WARN:
         return found
@@ -157,10 +157,11 @@ def _login_then(limits: LimitFacts) -> Finding:
     """A login as root: pam_limits gives it neither ``*`` nor a group's row."""
     if known(limits.euid) != 0:
         return skip("limits.d is compared for root alone", "logins")
-    rows = [row for row in known(limits.runtimes.pam) if row.domain == "root"]
+    pam = known(limits.runtimes.pam)
+    rows = [row for row in pam if row.domain == "root" and row.name == "memlock"]
     bounds: list[int | None] = []
     for kind in ("soft", "hard"):
-        given = [row.bytes for row in rows if row.kind in (kind, "-")]
+        given = [row.most for row in rows if row.kind in (kind, "-")]
         if not given:
             text = "no file of limits.d gives root a limit: what starts the shell decides"
             return skip(text, "logins")

@@ -15,19 +15,20 @@ from typing import NamedTuple
 from checks.base.check import the_launch
 from checks.base.finding import Evidence, UnjudgedError, skip
 from checks.base.needs import (
-    SYSTEMD,
     UNLIMITED,
+    Bound,
     ContainerLimits,
     LaunchNeeds,
     ProcessNeeds,
+    RunAs,
     SetLimit,
     is_root,
 )
 from checks.base.units import MIB, Quantity, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
-from checks.limits.launch_limits import held
-from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, runtime_units
+from checks.limits.launch_limits import held, may
+from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, PAM_FOLDER, Limit, runtime_units
 from checks.rdma.registration import pinned_bytes, registration_of, through_peermem
 from checks.releases.mooncake import MooncakeRelease
 from checks.system.facts import SystemFacts
@@ -81,7 +82,8 @@ class Grant(NamedTuple):
     limit: its RLIMIT_MEMLOCK. void: whether CAP_IPC_LOCK makes the limit void; Unknown when that
     could not be seen. origin: whose limit it is. doubt: why ``void`` may not hold, "" without.
     hint: what lifts the limit, where it is known. by_launch: whether the launch itself sets it:
-    then no setting around the launch changes it. refused: what the launch sets and may not.
+    then no setting around the launch changes it; unit: but one of this unit, "" for none. refused:
+    what the launch sets and may not.
     """
 
     limit: Limit | Unknown
@@ -91,6 +93,7 @@ class Grant(NamedTuple):
     doubt: str = ""
     hint: str = ""
     by_launch: bool = False
+    unit: str = ""
     refused: SetLimit | None = None
 
     @property
@@ -162,7 +165,10 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
     inside = system.container.inside
     if container is None:
         base = _own(limits, "this shell")
-        return base if process is None else _with_launch(base, process, limits, system)
+        if process is None:
+            return base
+        base = _with_launch(base, process, limits, system)
+        return _run_by(process.run_as, base, limits, system) if process.run_as.origin else base
     if container.memlock_bytes is not None:
         size = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
         evidence = (Evidence(container.origin, f"memlock {container.memlock_bytes}"),)
@@ -175,7 +181,22 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
         base = base._replace(hint=_POD_HINT)
     assert process is not None
     base = _with_launch(base, process, limits, system)
+    run_as = process.run_as
+    if "IPC_LOCK" in run_as.lost or isinstance(run_as.user, Unknown):
+        return base._replace(void=run_as.user if isinstance(run_as.user, Unknown) else False)
+    if run_as.user:
+        container = container._replace(user="0" if "IPC_LOCK" in run_as.gained else run_as.user)
     return _with_capability(limits, container, base, inside)
+
+
+def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts) -> Grant:
+    """``base`` with the capability of who runs it in place of that of this shell."""
+    void = may(run_as, "IPC_LOCK", None, limits, system)
+    user = run_as.user
+    who = user.reason if isinstance(user, Unknown) else f"run by {user or 'whoever starts it'}"
+    evidence = (*base.evidence[:1], Evidence(run_as.origin, who), *base.evidence[2:])
+    origin = f"{who}, {run_as.origin}" if void is True else base.origin
+    return base._replace(void=void, origin=origin, evidence=evidence)
 
 
 def _with_launch(
@@ -190,9 +211,13 @@ def _with_launch(
     if by is not None:
         evidence += (Evidence(by.origin, f"memlock {_raw(after.limit)}"),)
         hint = f"Raise the limit that the launch itself sets: {by.origin}."
-        if by.soft == SYSTEMD:
+        if by.soft is Bound.LOGIN:
+            hint = f"Raise memlock for that user in {PAM_FOLDER}."
+        elif by.soft is Bound.SYSTEMD:
             hint = "Write LimitMEMLOCK=infinity under [Service]."
-        base = base._replace(origin=by.origin, by_launch=True, hint=hint)
+            hint = hint if by.where else "Start it with systemd-run -p LimitMEMLOCK=infinity."
+        unit = "" if by.soft is Bound.LOGIN else by.where
+        base = base._replace(origin=by.origin, by_launch=True, unit=unit, hint=hint)
     return base._replace(limit=after.limit, evidence=evidence, refused=after.refused)
 
 
@@ -209,7 +234,8 @@ def _login_hint(limits: LimitFacts) -> str:
     """Whether a new login would have no limit, as pam_limits sets it; for whom is not looked at."""
     if isinstance(limits.runtimes.pam, Unknown):
         return ""
-    lifts = [row for row in limits.runtimes.pam if row.bytes is None and row.kind != "hard"]
+    rows = [row for row in limits.runtimes.pam if row.name == "memlock"]
+    lifts = [row for row in rows if row.most is None and row.kind != "hard"]
     if not lifts:
         return ""
     who = f"{lifts[-1].domain} at login"

@@ -174,5 +174,6 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
 
 
 def _lift(granted: Grant, soft: int | None, runtime: str) -> tuple[Setting, ...]:
-    """No setting of a shell or container lifts what the launch itself sets."""
-    return () if granted.by_launch else (_LIFT._replace(now=str(soft), described_by=runtime),)
+    """No setting of a shell or container lifts what the launch itself sets; a unit's own does."""
+    lift = _LIFT._replace(now=str(soft), described_by=runtime, unit=granted.unit)
+    return (lift,) if granted.unit or not granted.by_launch else ()

@@ -260,6 +260,7 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
             "user_namespace": "user:[4026531837]",
             "sudo_uid": None,
             "slurm_job": False,
+            "root_names": ["root"],
         },
     }
     tree.calls.update(calls)

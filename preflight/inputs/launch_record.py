@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from checks.base.needs import SetLimit
+from checks.base.needs import Bound, RunAs, SetLimit
 from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, clean_text, is_secret
 from preflight.inputs.public_launch import is_read, public_file, public_json, understood
@@ -37,6 +37,8 @@ _RECORDS: dict[str, Any] = {
             Origin,
             Published,
             Reading,
+            Bound,
+            RunAs,
             SetLimit,
             SourceNote,
             Unknown,
@@ -187,6 +189,8 @@ def _encode(value: Any) -> Any:
     """A record as an object with the one key that names it; other tuples as lists."""
     if isinstance(value, Unknown):
         return {"Unknown": {name: getattr(value, name) for name in Unknown.__slots__}}
+    if isinstance(value, Bound):
+        return {"Bound": {"value": value.value}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = {name: _encode(getattr(value, name)) for name in value._fields}
         return {type(value).__name__: fields}

@@ -99,8 +99,13 @@ def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -
         text = words[start].text
         program = text.rpartition("/")[2]
         following = words[start + 1].text if start + 1 < len(words) else ""
+        before = words[start - 1].text
+        if name in ("su", "runuser") and before in ("-s", "--shell"):
+            start += 1
+            continue
         module = text == "-m" and _MODULE.fullmatch(following) is not None
         script = " " in text.strip() and _SCRIPT.search(text) is not None
+        script = script or (name in ("su", "runuser") and before in ("-c", "--command"))
         if program in _TALKS:
             return None
         named = begins(program) and bool(following) and program not in _BUILTINS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from checks.base.needs import SYSTEMD, SetLimit
+from checks.base.needs import LIMIT_NAMES, Bound, SetLimit
 from checks.base.units import KIB
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, SourceNote, Word, brief
@@ -23,7 +23,6 @@ _ULIMIT = {
     "u": ("nproc", 1),
 }
 _PRLIMIT = {letter: name for letter, (name, _) in _ULIMIT.items()}
-_NAMES = frozenset(_PRLIMIT.values())
 _ASKED = re.compile(r"\$\(\s*ulimit\s+-(\w+)\s*\)|`ulimit\s+-(\w+)`")
 _SUFFIX = {letter: 1 << 10 * power for power, letter in enumerate("KMGTPE", start=1)}
 # What else a unit may give its processes less of than its host has; none of it is judged here.
@@ -33,8 +32,6 @@ _LIMITS = frozenset(
 _ENOUGH = 1 << 20  # files or threads: no launch on one host asks for so many
 # How a script names itself: prlimit --pid $$.
 OWN_SHELL = frozenset(("$$", "--pid=$$", "-p$$", "$BASHPID", "${BASHPID}"))
-# A bound that is not written: of LIMIT:, :LIMIT and ulimit -S.
-_STAYS = ""
 
 
 def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
@@ -51,67 +48,61 @@ def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
             bound = _ulimit_bound(word, unit)
             yield SetLimit(
                 name,
-                bound if soft or not hard else _STAYS,
-                bound if hard or not soft else _STAYS,
+                bound if soft or not hard else Bound.STAYS,
+                bound if hard or not soft else Bound.STAYS,
                 str(word.origin),
             )
 
 
-def _ulimit_bound(word: Word, unit: int) -> int | str | Unknown | None:
+def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
     asked = _ASKED.fullmatch(word.text)
     if asked is not None:
-        return "hard" if "H" in (asked.group(1) or asked.group(2)) else "soft"
+        return Bound.HARD if "H" in (asked.group(1) or asked.group(2)) else Bound.SOFT
     if word.unresolved:
         return Unknown(f"ulimit {word.text} ({word.origin}): {', '.join(word.unresolved)}")
     if word.text in ("hard", "soft", "unlimited"):
-        return None if word.text == "unlimited" else word.text
+        return None if word.text == "unlimited" else Bound(word.text)
     if re.fullmatch(r"\d{1,18}", word.text, re.ASCII):
         return int(word.text) * unit
-    return _STAYS  # bash: invalid number; nothing is set
+    return Bound.STAYS  # bash: invalid number; nothing is set
 
 
-def prlimit(words: Sequence[Word], raises: bool) -> Iterator[SetLimit]:
+def prlimit(words: Sequence[Word]) -> Iterator[SetLimit]:
     """Yield what ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM`` sets."""
     for word in words[1:]:
         name, _, value = word.text.removeprefix("--").partition("=")
         if not word.text.startswith("--"):
             name, value = _PRLIMIT.get(word.text[1:2], ""), word.text[2:].removeprefix("=")
-        if name in _NAMES and value and word.text.startswith("-"):
-            yield _pair(name, value, word, raises, must=True)
+        if name in LIMIT_NAMES and value and word.text.startswith("-"):
+            yield _pair(name, word, value)._replace(must=True)
 
 
-def unit_limit(key: str, word: Word, raises: bool = True) -> SetLimit | None:
+def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit | None:
     """Return what ``LimitNOFILE=1024:4096`` sets; None for a limit that no check judges."""
     name = key.removeprefix("Limit").lower()
-    if not key.startswith("Limit") or name not in _NAMES:
+    if not key.startswith("Limit") or name not in LIMIT_NAMES:
         return None
-    return _pair(name, word.text, word, raises)
+    return _pair(name, word, word.text, raises)._replace(where=unit)
 
 
-def unit_default(unit: str) -> SetLimit:
-    """Return the limit of memlock that systemd gives a unit which sets none."""
-    where = f"{unit} without LimitMEMLOCK=, systemd's default"
-    return SetLimit("memlock", SYSTEMD, SYSTEMD, where, raises=True)
+def unit_defaults(where: str, unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
+    """Yield those that systemd gives a unit which sets ``limits`` alone.
 
-
-def user_note(user: str, limits: Iterable[SetLimit], origin: Origin) -> SourceNote | None:
-    """Say that another user than root may lock no more than the limit, where there is one.
-
-    The capabilities that are read are those of whoever asks.
+    where: what a person is told of it. unit: its name, "" for one that has no file.
     """
-    lifted = any(limit.name == "memlock" and limit.soft is None for limit in limits)
-    if user in ("", "root", "0") or lifted:
-        return None
-    text = f"User={user}: whether that user may lock more than the limit is not judged"
-    return SourceNote("unit-limit-not-read", text, origin)
+    given = {limit.name for limit in limits}
+    for name in LIMIT_NAMES:
+        if name not in given:
+            said = f"{where} without Limit{name.upper()}=, systemd's default"
+            yield SetLimit(name, Bound.SYSTEMD, Bound.SYSTEMD, said, raises=True, where=unit)
 
 
-def _pair(name: str, value: str, word: Word, raises: bool, must: bool = False) -> SetLimit:
+def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
     soft, colon, hard = value.partition(":")
 
-    def bound(text: str) -> int | str | Unknown | None:
+    def bound(text: str) -> int | Bound | Unknown | None:
         if not text and colon:
-            return _STAYS
+            return Bound.STAYS
         if text in ("unlimited", "infinity", "-1"):
             return None
         match = re.fullmatch(r"(\d{1,18})([KMGTPE]?)B?", text, re.ASCII)
@@ -120,25 +111,22 @@ def _pair(name: str, value: str, word: Word, raises: bool, must: bool = False) -
         return int(match.group(1)) * _SUFFIX.get(match.group(2), 1)
 
     first = bound(soft)
-    return SetLimit(name, first, bound(hard) if colon else first, str(word.origin), raises, must)
+    return SetLimit(name, first, bound(hard) if colon else first, str(word.origin), raises)
 
 
-def wrapper_limits(words: Sequence[Word], raises: bool) -> Iterator[SetLimit]:
-    """Yield what the words of a wrapper set for the program behind them.
-
-    raises: whether root runs it.
-    """
+def wrapper_limits(words: Sequence[Word]) -> Iterator[SetLimit]:
+    """Yield what the words of a wrapper set for the program behind them."""
     name = words[0].text.rpartition("/")[2]
     if name == "prlimit":
-        yield from prlimit(words, raises)
+        yield from prlimit(words)
     elif name == "systemd-run":
         texts = [word.text for word in words]
         system = "--user" not in texts
-        set_here = [unit_limit(*pair, system) for pair in properties(words).items()]
+        set_here = [unit_limit(*pair, "", system) for pair in properties(words).items()]
         found = [one for one in set_here if one is not None]
         yield from found
-        if system and "--scope" not in texts and all(one.name != "memlock" for one in found):
-            yield unit_default(f"{words[0].origin} (systemd-run)")
+        if system and "--scope" not in texts:
+            yield from unit_defaults(f"{words[0].origin} (systemd-run)", "", found)
 
 
 def property_notes(words: Sequence[Word]) -> Iterator[SourceNote]:

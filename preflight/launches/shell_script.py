@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from preflight.launches.described import STARTERS, described
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
 from preflight.launches.launchers import slurm_variables, starts_anew, tasks
+from preflight.launches.run_as import changed_user
 from preflight.launches.set_limits import OWN_SHELL, prlimit, ulimit
 from preflight.launches.shell_builtins import (
     BUILTINS,
@@ -46,7 +47,6 @@ from preflight.launches.wrappers import (
     SHELLS,
     Stripped,
     is_ordinary,
-    is_root,
     strip_wrappers,
 )
 
@@ -140,13 +140,14 @@ def read_words(
         return Reading(())
     stripped = strip_wrappers(words, environment, inside)
     found = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, given)
-    root = any(map(is_root, stripped.wrappers))
-    if stripped.limits or root:
-        with_limits = (
-            (one, (*stripped.limits, *(each._replace(raises=root) for each in one.limits)))
+    if stripped.limits or stripped.run_as.origin:
+        each_one = tuple(
+            # What stands in front of a container is its engine's.
+            one
+            if one.container is not None and stripped.container is None
+            else one.under(stripped.run_as, stripped.limits)
             for one in found.commands
         )
-        each_one = tuple(one._replace(limits=all_of) for one, all_of in with_limits)
         found = found._replace(commands=each_one)
     if stripped.published and found.commands:
         first, *rest = found.commands
@@ -392,8 +393,9 @@ class _Script(ShellFlow):
         if self.captures and program in TALKS:
             return TRUE
         if "prlimit" in (texts := [word.text for word in words])[:3] and OWN_SHELL & set(texts):
-            for limit in prlimit(words, is_root(texts)):
-                self.shell.set_limit(limit._replace(must=False))
+            setter = changed_user(words[: texts.index("prlimit")] or words)
+            for limit in prlimit(words):
+                self.shell.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
         environment = self.environment(text, settings)
         plain = is_ordinary(program) and program.rpartition("/")[2] not in STARTERS

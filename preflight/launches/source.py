@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from checks.base.needs import SetLimit
+from checks.base.needs import RunAs, SetLimit
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Published
 
@@ -75,9 +75,9 @@ class Command(NamedTuple):
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
     runs only once it has ended. files: what its container alone holds of what the launch says, by
     path: mounted ConfigMaps, and what a script in there writes. limits: those that the source sets
-    for it, in their order, on top of its container's. published: the ports of the host that its
-    container's engine binds, said at the first command of a container. place: None where no
-    manifest makes it.
+    for it, in their order, on top of its container's. run_as: who runs it, in its container where
+    it has one. published: the ports of the host that its container's engine binds, said at the
+    first command of a container. place: None where no manifest makes it.
     """
 
     words: tuple[Word, ...]
@@ -92,6 +92,12 @@ class Command(NamedTuple):
     limits: tuple[SetLimit, ...] = ()
     published: tuple[Published, ...] = ()
     place: Place | None = None
+    run_as: RunAs = RunAs()
+
+    def under(self, run_as: RunAs, limits: tuple[SetLimit, ...]) -> Command:
+        """Return it as what ``run_as`` starts with ``limits`` set before."""
+        own = tuple(one._replace(setter=run_as.then(one.setter)) for one in self.limits)
+        return self._replace(limits=(*limits, *own), run_as=run_as.then(self.run_as))
 
 
 class Reading(NamedTuple):

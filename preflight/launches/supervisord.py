@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from checks.base.needs import RunAs
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, Word, joined
@@ -45,7 +46,16 @@ def _read(launch: LaunchText) -> Reading:
         environment = Layers(variables, own)
         for number in range(min(int(count), _MOST) if count.isdecimal() else 1):
             words = _words(line, origin, section, number, environment)
-            readings.append(read_words(words, environment, beside=launch.beside))
+            found = read_words(words, environment, beside=launch.beside)
+            if "user" in settings:
+                at, name = settings["user"]
+                run_as = RunAs(name.strip(), origin=str(at))
+                commands = tuple(
+                    one if one.container is not None else one.under(run_as, ())
+                    for one in found.commands
+                )
+                found = found._replace(commands=commands)
+            readings.append(found)
     return joined(readings)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from checks.base.needs import SetLimit
+from checks.base.needs import RunAs, SetLimit
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
-from preflight.launches.set_limits import limit_note, unit_default, unit_limit, user_note
+from preflight.launches.run_as import unit_user
+from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, SourceNote, Word, joined
 from preflight.launches.variables import Layers
@@ -38,8 +39,10 @@ def _read(launch: LaunchText) -> Reading:
     of_files: dict[str, Word | None] = {}
     starts: list[tuple[Origin, str]] = []
     limits: list[SetLimit] = []
-    user: Word | None = None
+    others: list[tuple[str, Word]] = []
     system = "/user/" not in launch.path and "WantedBy=default.target" not in launch.text
+    unit = launch.path.rpartition("/")[2]
+    unit = unit if system and unit.endswith(".service") else ""
     for origin, key, value in _settings(launch):
         if key == "Environment":
             own = {**own, **_pairs(value, origin)} if value else {}
@@ -55,26 +58,30 @@ def _read(launch: LaunchText) -> Reading:
                 for line in kept:
                     name, _, said = line.partition("=")
                     of_files[name.strip()] = Word(_of_file(said.strip()), Origin(path))
-        elif key == "User":
-            user = Word(value, origin)
         elif key in _STARTS:
             starts = starts if value else []
             starts.append((origin, value))
-        elif value and (limit := unit_limit(key, Word(value, origin), system)):
+        elif value and (limit := unit_limit(key, Word(value, origin), unit, system)):
             limits.append(limit)
         elif value and (note := limit_note(key, value, origin)):
             readings.append(Reading((), (note,)))
-    if system and starts and all(limit.name != "memlock" for limit in limits):
-        limits.append(unit_default(launch.path))
-    if system and user is not None and (note := user_note(user.text, limits, user.origin)):
-        readings.append(Reading((), (note,)))
+        else:
+            specifiers = tuple(dict.fromkeys(_SPECIFIER.findall(value)))
+            others.append((key, Word(value, origin, specifiers)))
+    if system and starts:
+        limits += unit_defaults(launch.path, unit, limits)
+    run_as = unit_user(others, system, launch.path)
     # Files stand over Environment=, wherever they are named.
     environment = Layers(variables, {**own, **of_files})
     for origin, line in starts:
-        for words in _commands(line, origin, environment):
+        for prefixes, words in _commands(line, origin, environment):
             found = read_words(words, environment, beside=launch.beside)
+            whose = run_as
+            if system and ("+" in prefixes or "!" in prefixes):
+                lost = () if "+" in prefixes else run_as.lost
+                whose = RunAs("root", (), lost, str(origin))
             commands = tuple(
-                one._replace(limits=(*limits, *one.limits)) if one.container is None else one
+                one.under(whose, tuple(limits)) if one.container is None else one
                 for one in found.commands
             )
             readings.append(found._replace(commands=commands))
@@ -135,8 +142,8 @@ def _pairs(value: str, origin: Origin) -> dict[str, Word | None]:
     return found
 
 
-def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[list[Word]]:
-    """Yield the words of each command of a line, as ``;`` stands between them.
+def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[str, list[Word]]]:
+    """Yield prefixes and words of each command of a line, as ``;`` stands between them.
 
     ``@`` in front: the word behind the program is what it is called, no argument. ``:`` in front:
     no variable is filled in.
@@ -151,9 +158,11 @@ def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[list[W
         prefixes = texts[0][: len(texts[0]) - len(program)]
         words = [program, *texts[2 if "@" in prefixes else 1 :]]
         if ":" in prefixes:
-            yield [Word(_unquoted(text).replace("%%", "%"), origin) for text in words]
+            plain = [Word(_unquoted(text).replace("%%", "%"), origin) for text in words]
+            yield prefixes, plain
         else:
-            yield [word for text in words for word in _words(text, origin, environment)]
+            filled = [word for text in words for word in _words(text, origin, environment)]
+            yield prefixes, filled
 
 
 def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:

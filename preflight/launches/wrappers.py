@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from checks.base.needs import SetLimit
+from checks.base.needs import RunAs, SetLimit
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import ENGINES, container_run, run_position
-from preflight.launches.launchers import LAUNCHERS, is_launcher, launched
-from preflight.launches.set_limits import property_notes, wrapper_limits
+from preflight.launches.launchers import LAUNCHERS, is_launcher, launched, starts_anew
+from preflight.launches.run_as import changed_user, login_limits, unit_user
+from preflight.launches.set_limits import properties, property_notes, wrapper_limits
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 from preflight.launches.variables import Layers
 
@@ -20,8 +21,8 @@ class Stripped(NamedTuple):
 
     script: the text behind ``bash -c``, of which ``words`` is then empty, and arguments: what it
     gets as ``$1`` and so on. container: what the
-    container is given that the process runs in. limits: what wrappers set for it. published: the
-    ports of the host that its container has.
+    container is given that the process runs in. limits: what wrappers set for it. run_as: who runs
+    it. published: the ports of the host that its container has.
     """
 
     words: tuple[Word, ...]
@@ -32,6 +33,7 @@ class Stripped(NamedTuple):
     container: ContainerSettings | None = None
     arguments: tuple[Word, ...] = ()
     limits: tuple[SetLimit, ...] = ()
+    run_as: RunAs = RunAs()
     published: tuple[Published, ...] = ()
 
 
@@ -102,6 +104,7 @@ def strip_wrappers(
     wrappers: list[tuple[str, ...]] = []
     notes: list[SourceNote] = []
     limits: list[SetLimit] = []
+    run_as = RunAs()
     start, clear = 0, False
     while start < len(words):
         name = _program(words[start])
@@ -111,7 +114,15 @@ def strip_wrappers(
             left = Layers(environment, changes, clear)
             given = tuple(words[script + 2 :])
             return Stripped(
-                (), left, tuple(wrappers), tuple(notes), words[script], None, given, tuple(limits)
+                (),
+                left,
+                tuple(wrappers),
+                tuple(notes),
+                words[script],
+                None,
+                given,
+                tuple(limits),
+                run_as,
             )
         if not inside and name in ENGINES and (run := run_position(words, start)):
             outside = Layers(environment, changes, clear)
@@ -137,15 +148,25 @@ def strip_wrappers(
                 clear, changes = True, {}
             changes = {**changes, **dict(found.settings)}
             notes += [found.note] if found.note else []
+            own = words[first : found.start]
             if name == "systemd-run":
-                notes += property_notes(words[first : found.start])
-            limits += wrapper_limits(words[first : found.start], any(map(is_root, wrappers)))
-            wrappers.append(tuple(word.text for word in words[first : found.start]))
+                notes += property_notes(own)
+            limits += (one._replace(setter=run_as) for one in wrapper_limits(own))
+            behind = words[found.start + 1 :] if found.script else ()
+            run_as, opened = _user_behind(run_as, own, behind)
+            limits += () if inside else opened
+            wrappers.append(tuple(word.text for word in own))
             start = found.start
             if found.script:
                 left = Layers(environment, changes, clear)
                 return Stripped(
-                    (), left, tuple(wrappers), tuple(notes), words[start], limits=tuple(limits)
+                    (),
+                    left,
+                    tuple(wrappers),
+                    tuple(notes),
+                    words[start],
+                    limits=tuple(limits),
+                    run_as=run_as,
                 )
             if found.module:
                 python = words[start]._replace(text="python3", unresolved=())
@@ -167,16 +188,33 @@ def strip_wrappers(
         if name == "sudo" and not _keeps(words[first:begin]) and _matters(environment):
             notes.append(_sudo(words[first]))
         wrappers.append(tuple(word.text for word in words[first:start]))
+        run_as, opened = _user_behind(run_as, words[first:start], ())
+        limits += () if inside else opened
     inherited = Layers(environment, changes, clear) if changes or clear else environment
     return Stripped(
-        tuple(words[start:]), inherited, tuple(wrappers), tuple(notes), limits=tuple(limits)
+        tuple(words[start:]),
+        inherited,
+        tuple(wrappers),
+        tuple(notes),
+        limits=tuple(limits),
+        run_as=run_as,
     )
 
 
-def is_root(wrapper: Sequence[str]) -> bool:
-    """Tell whether root runs what stands behind a wrapper."""
-    name = wrapper[0].rpartition("/")[2]
-    return name == "sudo" and not any(re.match(r"-u|--user|-[A-Za-z]*u$", w) for w in wrapper)
+def _user_behind(
+    before: RunAs, words: Sequence[Word], behind: Sequence[Word]
+) -> tuple[RunAs, Sequence[SetLimit]]:
+    """Return who runs what a wrapper starts, and the limits of the session that it opens."""
+    run_as = changed_user(words, behind)
+    texts = tuple(word.text for word in words)
+    if starts_anew(texts):
+        if texts[0].rpartition("/")[2] != "systemd-run":
+            return RunAs(), ()
+        unit = unit_user(
+            properties(words).items(), "--user" not in texts, f"{words[0].origin} (systemd-run)"
+        )
+        return unit.then(run_as), ()
+    return before.then(run_as), tuple(login_limits(words, before.then(run_as)))
 
 
 def _program(word: Word) -> str:

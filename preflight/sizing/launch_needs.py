@@ -135,6 +135,7 @@ def _members(
         uses_uring=offload is not None and offload.uring,
         container=container_limits(process.command),
         limits=set_limits(process.command),
+        run_as=process.command.run_as,
         named_nodes=tuple(named_nodes(process.command)),
         id=ProcessId(process.number),
         role=process.kind.value,

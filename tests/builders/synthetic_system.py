@@ -253,6 +253,7 @@ def add_process(tree: Tree, host: SyntheticHost) -> None:
             "user_namespace": "user:[4026531837]",
             "sudo_uid": None,
             "slurm_job": False,
+            "root_names": ["root"],
         },
         "limits.processes": {
             "pinned": [],

@@ -22,7 +22,7 @@ from checks.system.facts import Container, SystemFacts
 
 IPC_LOCK = 1 << 14
 NOT_SAID = Unknown("not said by this test")
-NO_RUNTIMES = RuntimeLimits((), None, "", None, (), None)
+NO_RUNTIMES = RuntimeLimits((), None, "", {}, (), None)
 
 
 def tree(root: Path, files: Mapping[str, str], calls: Mapping[str, Any] | None = None) -> Path:
@@ -69,6 +69,7 @@ def limits(
         "slurm_job": False,
         "runtimes": NO_RUNTIMES,
         "threads": ThreadFacts((), (), 0, 8),
+        "root_names": ("root",),
     }
     return LimitFacts(**{**fields, **other})
 

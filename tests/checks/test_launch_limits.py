@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from checks.base.finding import Status
-from checks.base.needs import SYSTEMD, SetLimit
+from checks.base.needs import LIMIT_NAMES, Bound, SetLimit
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, SYS_RESOURCE_BIT
@@ -62,7 +62,7 @@ def test_a_script_s_limits_reach_what_it_starts_as_in_bash() -> None:
     found = commands(text)
     base = [("memlock", None, None), ("nofile", 4096, 4096)]
     assert found["a"] == base
-    assert found["b"] == [*base, ("nofile", 100, "")]
+    assert found["b"] == [*base, ("nofile", 100, Bound.STAYS)]
     assert found["c"] == base
     assert found["d"] == found["e"] == []
     last = found["f"].pop()
@@ -71,7 +71,7 @@ def test_a_script_s_limits_reach_what_it_starts_as_in_bash() -> None:
     assert doubted[0] == "data"
     assert isinstance(doubted[1], Unknown)
     assert found["f"] == base
-    assert found["g"][:3] == [*base, ("nofile", "", "soft")]
+    assert found["g"][:3] == [*base, ("nofile", Bound.STAYS, Bound.SOFT)]
 
 
 def test_ways_that_differ_leave_a_limit_unknown_and_equal_ones_do_not() -> None:
@@ -120,8 +120,8 @@ def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, i
         (set_to("memlock", None), limits(**MAY_RAISE), Status.PASS),
         (set_to("memlock", None, raises=True), limits(), Status.PASS),  # systemd
         (set_to("memlock", 8 * MIB), limits(None), Status.FAIL),
-        (set_to("memlock", 8 * MIB, ""), limits(None), Status.FAIL),
-        (set_to("memlock", "hard", ""), limits(hard=None), Status.PASS),
+        (set_to("memlock", 8 * MIB, Bound.STAYS), limits(None), Status.FAIL),
+        (set_to("memlock", Bound.HARD, Bound.STAYS), limits(hard=None), Status.PASS),
         (set_to("memlock", Unknown("$X is not set")), limits(None), Status.UNKNOWN),
         (set_to("memlock", None), limits(Unknown("not recorded")), Status.UNKNOWN),
         (set_to("memlock", None, must=True), limits(), Status.FAIL),
@@ -148,7 +148,11 @@ def test_no_setting_around_a_launch_lifts_what_it_sets_itself() -> None:
     [
         (None, set_to("nofile", 256), Status.WARN),
         (None, set_to("nofile", 16), Status.FAIL),
-        (None, set_to("nofile", 256, ""), Status.PASS),  # SGLang raises the soft one itself
+        (
+            None,
+            set_to("nofile", 256, Bound.STAYS),
+            Status.PASS,
+        ),  # SGLang raises the soft one itself
         (None, set_to("nofile", 1 << 21, must=True), Status.FAIL),
         (docker(nofile=65535), set_to("nofile", 256), Status.WARN),
         (docker(nofile=1024), set_to("nofile", 65535), Status.WARN),  # no CAP_SYS_RESOURCE
@@ -187,8 +191,8 @@ def test_a_unit_s_limits_are_set_by_systemd(line: str, expected: Any) -> None:
     text += "ExecStart=/bin/sh -c 'ulimit -n 9; x'\n"
     reading = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
     first, second = reading.commands
-    default = [] if expected[0] == "memlock" else [("memlock", SYSTEMD, SYSTEMD)]
-    assert [limit[:3] for limit in first.limits] == [expected, *default]
+    rest = [(n, Bound.SYSTEMD, Bound.SYSTEMD) for n in LIMIT_NAMES if n != expected[0]]
+    assert [limit[:3] for limit in first.limits] == [expected, *rest]
     assert first.limits[0].raises
     assert first.limits[0].origin == "x.service:2"
     assert [limit.name for limit in second.limits] == [
@@ -202,8 +206,12 @@ def test_a_unit_that_sets_no_memlock_has_that_of_systemd_and_not_of_the_shell() 
     text = "[Service]\nExecStart=/bin/mooncake_master\n"
     (one,) = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None)).commands
     host = limits(None)
-    for default, soft in ((None, 8 * MIB), (Limit(GIB, GIB), GIB), (Limit(None, None), None)):
-        configured = host._replace(runtimes=host.runtimes._replace(systemd_default=default))
+    for default, soft in (
+        ({}, 8 * MIB),
+        ({"memlock": Limit(GIB, GIB)}, GIB),
+        ({"memlock": Limit(None, None)}, None),
+    ):
+        configured = host._replace(runtimes=host.runtimes._replace(systemd=default))
         after = held("memlock", Limit(None, None), rank(limits=one.limits), configured, system())
         assert isinstance(after.limit, Limit)
         assert after.limit.soft == soft
@@ -211,25 +219,16 @@ def test_a_unit_that_sets_no_memlock_has_that_of_systemd_and_not_of_the_shell() 
     assert KIND.read(own).commands[0].limits == ()
 
 
-@pytest.mark.parametrize(
-    ("lines", "noted"),
-    [("User=x", True), ("User=root", False), ("User=x\nLimitMEMLOCK=infinity", False)],
-)
-def test_what_another_user_may_lock_is_not_taken_from_who_asks(lines: str, noted: bool) -> None:
-    text = f"[Service]\n{lines}\nExecStart=/bin/mooncake_master\n"
-    reading = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
-    assert ("unit-limit-not-read" in [note.id for note in reading.notes]) is noted
-
-
 def test_systemd_run() -> None:
     text = "ulimit -n 7\nsystemd-run --scope prog a\n"
     text += "systemd-run -p LimitMEMLOCK=infinity -p MemoryMax=1G mooncake_client b"
     reading = read_script(text, "run.sh", {})
     scope, service = reading.commands
-    assert [limit.name for limit in service.limits] == ["memlock"]
+    assert [limit.name for limit in service.limits] == list(LIMIT_NAMES)
+    assert service.limits[0].soft is None
     assert service.limits[0].raises
     (bare,) = read_script("systemd-run mooncake_client c", "run.sh", {}).commands
-    assert [limit[:3] for limit in bare.limits] == [("memlock", SYSTEMD, SYSTEMD)]
+    assert {limit.soft for limit in bare.limits} == {Bound.SYSTEMD}
     (own,) = read_script("systemd-run --user mooncake_client c", "run.sh", {}).commands
     assert own.limits == ()
     assert [limit.name for limit in scope.limits] == ["nofile"]

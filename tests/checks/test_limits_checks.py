@@ -139,8 +139,8 @@ def root_row(size: int | None, kind: str = "-") -> Any:
         (None, unit(None, configured=Limit(MIB, MIB)), Status.WARN),
         (None, unit(MIB, configured=Limit(8 * MIB, 8 * MIB)), Status.PASS),
         (None, unit(64 * MIB, configured=Limit(8 * MIB, None)), Status.WARN),
-        (None, unit(None)._replace(systemd_default=Limit(None, None)), Status.PASS),
-        (None, unit(None)._replace(systemd_default=UNREADABLE), Status.UNKNOWN),
+        (None, unit(None)._replace(systemd={"memlock": Limit(None, None)}), Status.PASS),
+        (None, unit(None)._replace(systemd={"memlock": UNREADABLE}), Status.UNKNOWN),
         # Of logins as root: ulimit -l in the shell, or limits.d.
         (None, NO_RUNTIMES, Status.SKIP),
         (None, root_row(None), Status.PASS),

@@ -235,7 +235,7 @@ def test_a_damaged_docker_configuration_is_unknown(tmp_path: Path, content: str)
 
 
 def test_login_limits_in_their_order(tmp_path: Path) -> None:
-    """limits.conf, then limits.d; comments and other items are not memlock."""
+    """limits.conf, then limits.d; comments and what is no limit are passed over."""
     files = {
         "/etc/security/limits.conf": "* soft memlock 64 # KiB\n* soft nofile 5\n@gpu - memlock",
         "/etc/security/limits.d/90-rdma.conf": "@gpu - memlock unlimited\n",
@@ -244,6 +244,7 @@ def test_login_limits_in_their_order(tmp_path: Path) -> None:
     pam = read(tree(tmp_path / "host", files)).runtimes.pam
     assert pam == (
         PamLimit("*", "soft", 65536, "/etc/security/limits.conf"),
+        PamLimit("*", "soft", 5, "/etc/security/limits.conf", "nofile"),
         PamLimit("@gpu", "-", None, "/etc/security/limits.d/90-rdma.conf"),
     )
 

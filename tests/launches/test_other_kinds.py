@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.needs import LIMIT_NAMES
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading, SourceError
@@ -66,7 +67,7 @@ def test_a_systemd_unit(tmp_path: Path) -> None:
     assert command.environment["MOONCAKE_PROTOCOL"].text == "rdma"
     assert command.wrappers[0][0] == "/usr/bin/numactl"
     assert reading.notes == ()
-    assert [limit.name for limit in command.limits] == ["memlock"]
+    assert {limit.name for limit in command.limits} == set(LIMIT_NAMES)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,437 @@
+"""Who runs a process, as its launch says, and what that user may lock: real programs are asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.base.finding import Status
+from checks.base.needs import CAPABILITIES, LIMIT_NAMES, ProcessNeeds, RunAs
+from checks.base.root import Root
+from checks.base.units import MIB
+from checks.base.unknown import Unknown
+from checks.limits.facts import read_limits
+from checks.limits.launch_limits import held, may
+from checks.limits.runtimes import Limit
+from checks.system.facts import read_system
+from preflight.launches.launch_kind import LaunchText
+from preflight.launches.shell_script import read_script
+from preflight.launches.source import Command
+from preflight.launches.systemd_unit import KIND
+from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, rdma
+from tests.checks.test_limits_memlock import found, one
+
+ROOT = {"euid": 0, "effective_capabilities": 0x1FFFFFFFFFF}
+SYSTEMD = "/lib/systemd/systemd"
+# What sits where the program would, and says what it is given.
+STAND_IN = """#!/bin/sh
+grep -E '^(CapEff|Uid)' /proc/self/status
+cat /proc/self/limits
+"""
+ROWS = {
+    "memlock": "Max locked memory",
+    "nofile": "Max open files",
+    "nproc": "Max processes",
+    "as": "Max address space",
+    "data": "Max data size",
+    "fsize": "Max file size",
+}
+LIMITS_CONF = """nobody - memlock 123
+* - nofile 4567
+root - nproc 99
+games soft memlock unlimited
+games hard data 7000000
+@tape - memlock 5
+"""
+LINES = """
+PROGRAM
+sudo PROGRAM
+sudo -u nobody PROGRAM
+sudo -nu nobody -g games PROGRAM
+sudo --user=games PROGRAM
+sudo -u '#65534' A=b PROGRAM
+sudo -i -u root PROGRAM
+su root -c 'PROGRAM --x 1'
+su -s /bin/sh nobody -c 'PROGRAM --x 1'
+su -s /bin/sh -c 'exec PROGRAM' games
+su -s /bin/sh - games -c 'cd / && PROGRAM'
+runuser -u games -- PROGRAM
+runuser -u nobody -- PROGRAM
+setpriv --reuid nobody --clear-groups PROGRAM
+setpriv --reuid=65534 --clear-groups --inh-caps=+ipc_lock --ambient-caps=+ipc_lock PROGRAM
+setpriv --bounding-set=-ipc_lock PROGRAM
+setpriv --bounding-set=-all PROGRAM
+sudo setpriv --reuid=games --init-groups PROGRAM
+sudo -u nobody prlimit --memlock=4096 PROGRAM
+sudo sh -c 'ulimit -l 64; exec setpriv --reuid=nobody --clear-groups PROGRAM'
+unshare -r PROGRAM
+env A=b nice -n 1 setpriv --reuid nobody --clear-groups sh -c 'ulimit -Sn 50; PROGRAM'
+"""
+
+
+def commands(text: str) -> list[Command]:
+    return list(read_script(text, "run.sh", {}).commands)
+
+
+def unit(lines: str, start: str = "ExecStart=/bin/mooncake_client") -> Command:
+    text = f"[Service]\n{lines}\n{start}\n"
+    (found,) = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None)).commands
+    return found
+
+
+def of(command: Command) -> ProcessNeeds:
+    return rank(limits=command.limits, run_as=command.run_as)
+
+
+@pytest.mark.parametrize(
+    ("text", "user"),
+    [
+        ("mooncake_client a", ""),
+        ("sudo mooncake_client a", "root"),
+        ("sudo -u llm mooncake_client a", "llm"),
+        ("sudo -Eullm mooncake_client a", "llm"),
+        ("sudo -u '#7' mooncake_client a", "7"),
+        ("sudo -g video -p x mooncake_client a", "root"),
+        ("doas -u llm mooncake_client a", "llm"),
+        ("su - llm -c 'mooncake_client a'", "llm"),
+        ("su -c 'mooncake_client a' llm", "llm"),
+        ("su -c 'mooncake_client a'", "root"),
+        ("runuser -l llm -c 'mooncake_client a'", "llm"),
+        ("gosu llm:users mooncake_client a", "llm"),
+        ("su-exec llm mooncake_client a", "llm"),
+        ("setuidgid llm mooncake_client a", "llm"),
+        ("setpriv --reuid=llm mooncake_client a", "llm"),
+        ("sudo setpriv --reuid 7 --regid 8 mooncake_client a", "7"),
+        ("systemd-run mooncake_client a", "root"),
+        ("systemd-run --uid=llm mooncake_client a", "llm"),
+        ("systemd-run -p User=llm mooncake_client a", "llm"),
+        ("systemd-run --user mooncake_client a", ""),
+        ("sudo -u llm systemd-run --scope mooncake_client a", "llm"),
+        ("sudo docker run img mooncake_client a", ""),
+        ("docker run img gosu llm mooncake_client a", "llm"),
+        ("sudo bash -c 'docker run img mooncake_client a'", ""),
+        ("sudo -u llm bash -c 'mooncake_client a'", "llm"),
+        ("sudo ssh host mooncake_client a", ""),
+    ],
+)
+def test_whom_a_wrapper_makes_run_it(text: str, user: str) -> None:
+    (command,) = commands(text)
+    assert command.run_as.user == user
+
+
+def test_a_user_that_nothing_tells_is_unknown() -> None:
+    (command,) = commands("sudo -u $WHO mooncake_client a")
+    assert isinstance(command.run_as.user, Unknown)
+    assert "WHO" in command.run_as.user.reason
+    assert isinstance(unit("User=%i").run_as.user, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("lines", "user", "gained", "lost"),
+    [
+        ("", "root", [], []),
+        ("User=llm", "llm", [], []),
+        ("DynamicUser=yes", "that systemd makes", [], []),
+        ("User=llm\nDynamicUser=yes", "llm", [], []),
+        ("User=llm\nAmbientCapabilities=CAP_IPC_LOCK", "llm", ["IPC_LOCK"], []),
+        ("AmbientCapabilities=CAP_IPC_LOCK\nAmbientCapabilities=", "root", [], []),
+        ("CapabilityBoundingSet=CAP_IPC_LOCK", "root", [], ["SYS_ADMIN", "SYS_RESOURCE"]),
+        ("CapabilityBoundingSet=~CAP_IPC_LOCK", "root", [], ["IPC_LOCK"]),
+        (
+            "CapabilityBoundingSet=~cap_ipc_lock cap_sys_admin",
+            "root",
+            [],
+            ["IPC_LOCK", "SYS_ADMIN"],
+        ),
+        ("CapabilityBoundingSet=", "root", [], list(CAPABILITIES)),
+        ("CapabilityBoundingSet=\nCapabilityBoundingSet=~", "root", [], []),
+        ("PrivateUsers=yes", "root", [], list(CAPABILITIES)),
+    ],
+)
+def test_whom_a_unit_makes_run_it(
+    lines: str, user: str, gained: list[str], lost: list[str]
+) -> None:
+    run_as = unit(lines).run_as
+    assert (run_as.user, list(run_as.gained), list(run_as.lost)) == (user, gained, lost)
+
+
+def test_a_prefix_of_execstart_lifts_what_the_unit_sets() -> None:
+    lines = "User=llm\nCapabilityBoundingSet=~CAP_IPC_LOCK"
+    assert unit(lines, "ExecStart=+/bin/mooncake_client").run_as[:3] == ("root", (), ())
+    assert unit(lines, "ExecStart=!/bin/mooncake_client").run_as[:3] == ("root", (), ("IPC_LOCK",))
+
+
+UNREAD = Unknown("limits.identity: says of no user whether it is root")
+
+
+@pytest.mark.parametrize(
+    ("command", "host", "status"),
+    [
+        # Root asks: its own capability is not that of the user who runs it.
+        (commands("sudo -u llm mooncake_client a"), limits(**ROOT), Status.FAIL),
+        (commands("setpriv --reuid=7 mooncake_client a"), limits(**ROOT), Status.FAIL),
+        ([unit("User=llm")], limits(None, **ROOT), Status.FAIL),
+        ([unit("User=llm\nLimitMEMLOCK=infinity")], limits(**ROOT), Status.PASS),
+        ([unit("User=llm\nAmbientCapabilities=CAP_IPC_LOCK")], limits(**ROOT), Status.PASS),
+        (
+            commands("sudo setpriv --reuid=7 --inh-caps=+ipc_lock --ambient-caps=+ipc_lock a b"),
+            limits(),
+            Status.PASS,
+        ),
+        # An ordinary user asks, and root runs it.
+        ([unit("")], limits(), Status.PASS),
+        ([unit("User=0")], limits(), Status.PASS),
+        (commands("sudo mooncake_client a"), limits(), Status.PASS),
+        ([unit("CapabilityBoundingSet=~CAP_IPC_LOCK")], limits(), Status.FAIL),
+        ([unit("PrivateUsers=yes")], limits(), Status.FAIL),
+        ([unit("")], limits(initial_user_namespace=False), Status.FAIL),
+        ([unit("")], limits(bounding_capabilities=0), Status.FAIL),
+        # Who it is or whether it is root is not known: that is no pass, and no failure.
+        (commands("sudo -u $WHO mooncake_client a"), limits(**ROOT), Status.UNKNOWN),
+        ([unit("User=toor")], limits(root_names=("root", "toor")), Status.PASS),
+        ([unit("User=toor")], limits(root_names=UNREAD), Status.UNKNOWN),
+        ([unit("User=toor\nLimitMEMLOCK=infinity")], limits(root_names=UNREAD), Status.PASS),
+        # The launch leaves it to who asks.
+        (commands("mooncake_client a"), limits(effective_capabilities=IPC_LOCK), Status.PASS),
+        (commands("unshare -r mooncake_client a"), limits(**ROOT), Status.FAIL),
+    ],
+)
+def test_memlock_is_judged_for_who_runs_it(
+    command: list[Command], host: Any, status: Status
+) -> None:
+    finding = one("memlock.limit", launch(of(command[0])), host, rdma=rdma(1))
+    assert finding.status is status, finding
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("docker run --cap-add IPC_LOCK --user 0 img mooncake_client a", Status.PASS),
+        ("docker run --cap-add IPC_LOCK --user 0 img gosu 7 mooncake_client a", Status.FAIL),
+        ("docker run --cap-add IPC_LOCK --user 7 img sudo mooncake_client a", Status.PASS),
+        ("docker run --cap-add IPC_LOCK img gosu $U mooncake_client a", Status.UNKNOWN),
+        ("sudo -u 7 docker run --cap-add IPC_LOCK --user 0 img mooncake_client a", Status.PASS),
+    ],
+)
+def test_within_a_container(text: str, status: Status) -> None:
+    from preflight.processes.container_limits import container_limits
+
+    (command,) = commands(text)
+    described = container_limits(command)
+    assert described is not None
+    process = of(command)._replace(container=described._replace(memlock_bytes=MIB))
+    assert one("memlock.limit", launch(process), limits(**ROOT), rdma=rdma(1)).status is status
+
+
+def test_a_unit_s_missing_limit_has_its_drop_in_as_setting() -> None:
+    """What check fails is what plan sets: of that unit, not of the shell that asks."""
+    finding = one("memlock.limit", launch(of(unit("User=llm"))), limits(**ROOT), rdma=rdma(1))
+    (setting,) = finding.settings
+    assert (setting.name, setting.wanted, setting.unit) == ("memlock", "unlimited", "x.service")
+    assert "LimitMEMLOCK=infinity" in finding.advice
+    (transient,) = commands("systemd-run --uid=7 mooncake_client a")
+    finding = one("memlock.limit", launch(of(transient)), limits(**ROOT), rdma=rdma(1))
+    assert finding.settings == ()
+    assert "systemd-run -p LimitMEMLOCK=infinity" in finding.advice
+
+
+def test_a_unit_s_other_limits_are_systemd_s_too() -> None:
+    host = limits(nofile=Limit(9, 9), init_memlock=Limit(1, 1))
+    host = host._replace(runtimes=NO_RUNTIMES._replace(init_nproc=Limit(7, 8)))
+    process = of(unit("LimitDATA=4G"))
+    from tests.checks.limit_hosts import system
+
+    def after(name: str) -> Any:
+        return held(name, Limit(3, 3), process, host, system()).limit
+
+    assert after("nofile") == Limit(1024, 524288)
+    assert after("nproc") == Limit(7, 8)
+    assert after("as") == Limit(None, None)
+    assert after("data") == Limit(4 << 30, 4 << 30)
+    said = {"nofile": Limit(50, 60), "nproc": Limit(1, 1)}
+    host = host._replace(runtimes=host.runtimes._replace(systemd=said))
+    assert (after("nofile"), after("nproc")) == (Limit(50, 60), Limit(1, 1))
+    assert one("limits.nofile", launch(process), host).status is Status.WARN
+
+
+@pytest.mark.parametrize(
+    ("run_as", "euid", "status"),
+    [
+        (RunAs(), 0, Status.PASS),
+        (RunAs("root", origin="x.service"), 0, Status.PASS),
+        (RunAs("root", origin="x.service"), 1000, Status.WARN),
+        (RunAs("llm", origin="x.service"), 0, Status.WARN),
+        (RunAs("1000", origin="x.service"), 1000, Status.PASS),
+        (RunAs(Unknown("$X"), origin="x.service"), 0, Status.UNKNOWN),
+    ],
+)
+def test_the_user_of_a_launch_is_compared_with_who_asks(
+    run_as: RunAs, euid: int, status: Status
+) -> None:
+    needs = launch(rank(run_as=run_as))
+    assert one("limits.run-as", needs, limits(euid=euid)).status is status
+
+
+@pytest.mark.parametrize(
+    ("user", "threads", "status"),
+    [("root", 0, Status.PASS), ("llm", 90, Status.UNKNOWN), ("llm", 20, Status.PASS)],
+)
+def test_another_user_s_threads_are_not_those_of_who_asks(
+    user: str, threads: int, status: Status
+) -> None:
+    from checks.limits.threads import Ceiling, ThreadFacts
+
+    facts = ThreadFacts((Ceiling("pid_max", 1 << 22, threads),), (), 0, 1)
+    process = rank(program="mooncake_master", run_as=RunAs(user, origin="x"), rdma=None)
+    judged = found("limits.threads", launch(process), limits(nproc=Limit(100, 100), threads=facts))
+    assert [each.status for each in judged if each.subject.endswith(", user")] == [status]
+
+
+# -- real programs --------------------------------------------------------------------------------
+
+
+def compare(folder: str) -> list[str]:
+    """Run each line, and return where what it is given is not what is said of it."""
+    program = f"{folder}/mooncake_client"
+    facts, system = read_limits(Root("/"), None), read_system(Root("/"), None)
+    differences = []
+    for line in filter(None, LINES.splitlines()):
+        line = line.replace("PROGRAM", program)
+        if shutil.which(line.split()[0]) is None and not line.startswith(program):
+            continue
+        told = subprocess.run(
+            ["sh", "-c", line], capture_output=True, text=True, check=False, timeout=20
+        ).stdout
+        assert "CapEff" in told, line
+        (command,) = commands(line)
+        process = of(command)
+        mask = int(re.findall(r"CapEff:\s+(\w+)", told)[0], 16)
+        said: dict[str, Any] = {
+            name: may(command.run_as, name, None, facts, system)
+            for name in CAPABILITIES
+            if not line.startswith("unshare")  # CapEff is that of its own namespace
+        }
+        real: dict[str, Any] = {name: bool(mask >> CAPABILITIES[name] & 1) for name in said}
+        for name, row in ROWS.items():
+            start = getattr(facts, name, None) or facts.sizes[row]
+            said[name] = held(name, start, process, facts, system).limit
+            words = re.findall(rf"{row}\s+(\S+)\s+(\S+)", told)[0]
+            real[name] = Limit(*(None if word == "unlimited" else int(word) for word in words))
+        differences += [
+            f"{line}: {name} is {real[name]}, said {said[name]}"
+            for name in said
+            if said[name] != real[name]
+            # Whose group it is, and whose number, only a look into /etc/passwd would tell.
+            and not ("is not looked at" in str(said[name]) and ("games" in line or "#" in line))
+        ]
+    return differences
+
+
+@pytest.fixture
+def program() -> Iterator[Path]:
+    """A folder that every user may enter, with the stand-in."""
+    folder = Path(tempfile.mkdtemp(prefix="run-as-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    path = folder / "mooncake_client"
+    path.write_text(STAND_IN)
+    path.chmod(0o755)
+    (folder / "limits.conf").write_text(LIMITS_CONF)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start things as other users")
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_real_programs_are_the_judge(program: Path, with_rows: bool) -> None:
+    """sudo, su, runuser and setpriv: capabilities and limits of what they start."""
+    mount = f"mount --bind {program}/limits.conf /etc/security/limits.conf &&" if with_rows else ""
+    script = (
+        "import json, sys; from tests.checks.test_run_as import compare; "
+        "print(json.dumps(compare(sys.argv[1])))"
+    )
+    words = ["unshare", "-m", "sh", "-c", f'{mount} exec "$@"', "sh"]
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespace of one's own, or no pam_limits here")
+    told = subprocess.run(
+        [*words, sys.executable, "-c", script, str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start it as another user")
+@pytest.mark.skipif(not Path(SYSTEMD).exists(), reason="systemd is not installed")
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "",
+        "User=games",
+        "User=games\nAmbientCapabilities=CAP_IPC_LOCK\nLimitDATA=4G:5G",
+        "CapabilityBoundingSet=CAP_IPC_LOCK CAP_CHOWN\nCapabilityBoundingSet=~CAP_CHOWN",
+        "CapabilityBoundingSet=~CAP_IPC_LOCK\nLimitMEMLOCK=infinity",
+        "CapabilityBoundingSet=~CAP_IPC_LOCK\nCapabilityBoundingSet=CAP_IPC_LOCK",
+        "CapabilityBoundingSet=CAP_IPC_LOCK\nCapabilityBoundingSet=",
+        "AmbientCapabilities=~CAP_IPC_LOCK CAP_CHOWN\nLimitNOFILE=10:20",
+        "AmbientCapabilities=CAP_IPC_LOCK\nAmbientCapabilities=~CAP_IPC_LOCK",
+        "DynamicUser=yes\nPrivateUsers=yes\nLimitNPROC=55",
+    ],
+)
+def test_systemd_is_the_judge_of_a_unit(lines: str, program: Path) -> None:
+    """Its own dump of what it read; here it is not process 1, and raises no hard limit."""
+    (program / "x.service").write_text(f"[Service]\n{lines}\nExecStart=/bin/mooncake_client\n")
+    words = [SYSTEMD, "--test", "--system", "--unit=x.service", "--no-pager"]
+    told = subprocess.run(
+        ["setpriv", "--reuid=65534", "--clear-groups", *words],
+        env={"SYSTEMD_UNIT_PATH": f"{program}:", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd="/",
+    )
+    dump = told.stdout.partition("-> Unit x.service:")[2].partition("-> Unit ")[0]
+    if not dump:
+        pytest.skip(f"systemd --test shows no unit here: {told.stderr[-200:]}")
+    rows = dict(re.findall(r"^\s+(\w+): ?(.*)$", dump, re.MULTILINE))
+    command = unit(lines)
+    dynamic = rows["DynamicUser"] == "yes" and "User=" not in lines.split("\n")
+    user = "that systemd makes" if dynamic else rows.get("User", "root")
+    assert command.run_as.user == user
+    names = {name: f"cap_{name.lower()}" for name in CAPABILITIES}
+    bounding = rows.get("CapabilityBoundingSet", " ".join(names.values())).split()
+    private = rows["PrivateUsers"] == "yes"
+    lost = [name for name, word in names.items() if private or word not in bounding]
+    assert list(command.run_as.lost) == lost
+    ambient = rows.get("AmbientCapabilities", "").split()
+    assert set(command.run_as.gained) == {n for n, word in names.items() if word in ambient}
+    facts, system = read_limits(Root("/"), None), read_system(Root("/"), None)
+    for name in LIMIT_NAMES:
+        hard, soft = (rows.get(f"Limit{name.upper()}{end}") for end in ("", "Soft"))
+        if hard is None or soft is None:
+            continue
+        after = held(name, Unknown("not looked at"), of(command), facts, system).limit
+        assert isinstance(after, Limit)
+        most = (
+            facts.nofile.hard
+            if name == "nofile" and not isinstance(facts.nofile, Unknown)
+            else None
+        )
+        wanted = [2**64 - 1 if bound is None else bound for bound in (after.soft, after.hard)]
+        if most is not None and f"Limit{name.upper()}=" not in lines:
+            wanted = [min(bound, most) for bound in wanted]
+        assert wanted == [int(soft), int(hard)], name
