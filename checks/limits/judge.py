@@ -188,6 +188,7 @@ def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
         yield skip("the launch has no process on this host")
 
 
+@or_unjudged
 def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     euid, sudo_uid = limits.euid, limits.sudo_uid
     container = process.container
@@ -199,9 +200,8 @@ def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     evidence = (Evidence(STATUS, f"Uid: {euid}"),)
     found = passed(process.name, f"user {euid}", evidence=evidence)
     other = ""
-    user = found.known(process.run_as.user)
-    if not user:
-        user = container.user if container is not None else None
+    inner = None if container is None else container.user
+    user = found.known(process.run_as.user) or inner
     if user is not None:
         uid = 0 if is_root(user) else user.partition(":")[0]
         # A name cannot be told from a number here; that it is not root can.

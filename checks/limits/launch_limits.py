@@ -153,8 +153,10 @@ def _bound(
     bound: int | Bound | Unknown | None, now: Limit | Unknown, own: int
 ) -> int | Unknown | None:
     """Return the soft (``own`` 0) or hard (1) bound that is set where ``now`` is the limit."""
-    if not isinstance(bound, Bound) or isinstance(now, Unknown):
-        return now if isinstance(bound, Bound) else bound
+    if not isinstance(bound, Bound):
+        return bound
+    if isinstance(now, Unknown):
+        return now
     return now[{Bound.SOFT: 0, Bound.HARD: 1}.get(bound, own)]
 
 

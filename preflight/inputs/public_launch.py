@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from checks.base.needs import RunAs
 from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, is_secret
 from preflight.launches.source import Command, Reading, SourceNote, Word
@@ -116,8 +117,20 @@ def _command(command: Command, dropped: list[str]) -> Command | None:
     wrappers = tuple(_wrapper(words, dropped) for words in command.wrappers)
     files = _files(command.files)
     return command._replace(
-        words=tuple(kept), environment=environment, wrappers=wrappers, files=files
+        words=tuple(kept),
+        environment=environment,
+        wrappers=wrappers,
+        files=files,
+        limits=tuple(one._replace(setter=_nameless(one.setter)) for one in command.limits),
+        run_as=_nameless(command.run_as),
     )
+
+
+def _nameless(run_as: RunAs) -> RunAs:
+    """Without a user's name, which may be a person's; that it is not root is kept."""
+    user = run_as.user
+    named = isinstance(user, str) and user and not user.isdecimal() and user != "root"
+    return run_as._replace(user=REMOVED) if named else run_as
 
 
 def _program(words: Sequence[Word]) -> Iterator[Word]:

@@ -241,6 +241,7 @@ def test_a_recorded_launch_keeps_what_it_sets_and_publishes(tmp_path: Path) -> N
         "ulimit -l unlimited -n 256\n[ $Z = 1 ] && ulimit -v $Y\n"
         "numactl -N 9 mooncake_client --port 1\n"
         "docker run -d -p 80:80 -p $P:1 --shm-size $S i mooncake_client --port 2\n"
+        "sudo -u 7 mooncake_client --port 3\nsudo -u $Q mooncake_client --port 4\n"
     )
     (tmp_path / "w.sh").write_text(text)
     launch = WrittenLaunch(read_script(text, "w.sh", {}), "w.sh", Unknown)
@@ -248,7 +249,7 @@ def test_a_recorded_launch_keeps_what_it_sets_and_publishes(tmp_path: Path) -> N
         record = launch_record(launch, LaunchOptions(), {}, whole)
         again, _ = launch_from(json.loads(json.dumps(record)), Unknown)
         for written, other in zip(launch.reading.commands, again.reading.commands, strict=True):
-            for name in ("limits", "published"):
+            for name in ("limits", "published", "run_as"):
                 assert _plain(getattr(written, name)) == _plain(getattr(other, name)), name
         assert again.reading.commands[1].container is not None
         assert isinstance(again.reading.commands[1].container.shm_size_bytes, Unknown)
@@ -258,3 +259,12 @@ def _plain(records: Any) -> Any:
     if isinstance(records, tuple):
         return tuple(map(_plain, records))
     return repr(records)
+
+
+def test_a_recorded_launch_keeps_no_user_s_name() -> None:
+    text = "sudo -u jdoe mooncake_client --port 3"
+    launch = WrittenLaunch(read_script(text, "w.sh", {}), "w.sh", Unknown)
+    record = json.dumps(launch_record(launch, LaunchOptions(), {}))
+    assert "jdoe" not in record
+    again, _ = launch_from(json.loads(record), Unknown)
+    assert again.reading.commands[0].run_as.user not in ("", "root", "jdoe")
