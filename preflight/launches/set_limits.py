@@ -85,15 +85,12 @@ def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit
     return _pair(name, word, word.text, raises)._replace(where=unit)
 
 
-def unit_defaults(where: str, unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
-    """Yield those that systemd gives a unit which sets ``limits`` alone.
-
-    where: what a person is told of it. unit: its name, "" for one that has no file.
-    """
+def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
+    """Yield those that systemd gives a unit that sets ``limits`` alone; unit: "" without a file."""
     given = {limit.name for limit in limits}
     for name in LIMIT_NAMES:
         if name not in given:
-            said = f"{where} without Limit{name.upper()}=, systemd's default"
+            said = f"systemd's default, no Limit{name.upper()}="
             yield SetLimit(name, Bound.SYSTEMD, Bound.SYSTEMD, said, raises=True, where=unit)
 
 
@@ -126,7 +123,7 @@ def wrapper_limits(words: Sequence[Word]) -> Iterator[SetLimit]:
         found = [one for one in set_here if one is not None]
         yield from found
         if system and "--scope" not in texts:
-            yield from unit_defaults(f"{words[0].origin} (systemd-run)", "", found)
+            yield from unit_defaults("", found)
 
 
 def property_notes(words: Sequence[Word]) -> Iterator[SourceNote]:

@@ -69,7 +69,7 @@ def _read(launch: LaunchText) -> Reading:
             specifiers = tuple(dict.fromkeys(_SPECIFIER.findall(value)))
             others.append((key, Word(value, origin, specifiers)))
     if system and starts:
-        limits += unit_defaults(launch.path, unit, limits)
+        limits += unit_defaults(unit, limits)
     run_as = unit_user(others, system, launch.path)
     # Files stand over Environment=, wherever they are named.
     environment = Layers(variables, {**own, **of_files})

@@ -20,12 +20,17 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import CALLS_FILE, Root
 from checks.run.facts import READERS, Facts, read_facts
 from tests.builders.synthetic_devices import Gpu, Nic, Tree, add_gpus, add_nics
-from tests.builders.synthetic_system import add_cgroup, add_memory, add_process, add_system
+from tests.builders.synthetic_system import (
+    ALL_CAPABILITIES,
+    add_cgroup,
+    add_memory,
+    add_process,
+    add_system,
+)
 
 MIB = 1 << 20
 GIB = 1 << 30
 
-ALL_CAPABILITIES = 0x1FFFFFFFFFF
 # docker's default set, of which nothing helps RDMA.
 DOCKER_CAPABILITIES = 0xA80425FB
 UNLIMITED = "unlimited"

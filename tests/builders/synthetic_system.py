@@ -14,6 +14,8 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 CGROUP = "/system.slice/launch.service"
+# Outside of a container every user's bounding set is full.
+ALL_CAPABILITIES = 0x1FFFFFFFFFF
 SITE = "/usr/local/lib/python3.11/dist-packages"
 METADATA_BODY = "metadata not found"
 
@@ -233,11 +235,12 @@ def add_process(tree: Tree, host: SyntheticHost) -> None:
     mems = host.mems_allowed or (f"0-{host.nodes - 1}" if host.nodes > 1 else "0")
     cpus = host.cgroup.get("cpuset.cpus.effective", f"0-{host.nodes * host.cpus_per_node - 1}")
     uid = host.uid
+    bounding = host.capabilities if host.container else ALL_CAPABILITIES
     tree.files |= {
         "/proc/self/status": (
             f"Name:\tpython3\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
             f"CapInh:\t{0:016x}\nCapPrm:\t{host.capabilities:016x}\n"
-            f"CapEff:\t{host.capabilities:016x}\nCapBnd:\t{host.capabilities:016x}\n"
+            f"CapEff:\t{host.capabilities:016x}\nCapBnd:\t{bounding:016x}\n"
             f"CapAmb:\t{0:016x}\nNoNewPrivs:\t0\nSeccomp:\t{2 if host.container else 0}\n"
             f"Cpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{mems}\n"
         ),

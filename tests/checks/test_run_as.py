@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -24,6 +26,7 @@ from checks.limits.facts import read_limits
 from checks.limits.launch_limits import held, may
 from checks.limits.runtimes import Limit
 from checks.system.facts import read_system
+from preflight.cli.main import run
 from preflight.launches.launch_kind import LaunchText
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command
@@ -435,3 +438,21 @@ def test_systemd_is_the_judge_of_a_unit(lines: str, program: Path) -> None:
         if most is not None and f"Limit{name.upper()}=" not in lines:
             wanted = [min(bound, most) for bound in wanted]
         assert wanted == [int(soft), int(hard)], name
+
+
+def test_plan_sets_what_check_fails(tmp_path: Path) -> None:
+    """A unit without a limit: check fails, and plan writes the drop-in of that unit."""
+    path = tmp_path / "store.service"
+    start = "/bin/mooncake_client --global_segment_size=8GB --protocol=rdma"
+    path.write_text(f"[Service]\nUser=llm\nExecStart={start}\n")
+    shown = []
+    for verb in (["check", "--only", "memlock.limit"], ["plan", "--format", "systemd"]):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            run([*verb, "--root", "demo:h800", "--timeout", "600", str(path)])
+        shown.append(out.getvalue())
+    assert "fail" in shown[0]
+    assert "store.service.d/90-mooncake.conf" in shown[0]
+    header, *lines = shown[1].splitlines()
+    assert header.endswith("/etc/systemd/system/store.service.d/90-mooncake.conf")
+    assert lines == ["[Service]", "LimitMEMLOCK=infinity"]

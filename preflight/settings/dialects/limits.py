@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from checks.base.finding import Kind
+from checks.limits.runtimes import RUNTIME_UNITS
 from preflight.settings.dialects import DEFAULT_SERVICE, ArtefactNames, Rendering
 from preflight.settings.records import Plan
 from preflight.settings.targets import (
@@ -76,9 +77,14 @@ def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
     found = ulimits(plan)
     for unit in unit_limits(plan).values():
         found = {**unit, **found}
-    units = ", ".join(unit_limits(plan))
-    path = drop_in(f"{names.service or DEFAULT_SERVICE}.service")
-    which = f" (and for {units})" if units else ""
+    units = list(unit_limits(plan))
+    own = [one for one in units if one.removesuffix(".service") not in RUNTIME_UNITS]
+    target = f"{names.service or DEFAULT_SERVICE}.service"
+    if not names.service and own:  # the launch is a unit itself
+        target = own[0]
+    path = drop_in(target)
+    others = ", ".join(one for one in units if one != target)
+    which = f" (and for {others})" if others else ""
     note = f"write it to {path}{which}, then: systemctl daemon-reload, and restart the unit"
     return _unit(plan, path, found, note)
 
