@@ -75,6 +75,8 @@ def say(text: str, *, err: bool = False) -> None:
     """
     stream = sys.stderr if err else sys.stdout
     text = shown(text)
+    if err and stream.isatty():
+        text = "\n".join(_broken(line, columns()) for line in text.split("\n"))
     try:
         try:
             click.echo(text, err=err, color=True)
@@ -89,6 +91,15 @@ def say(text: str, *, err: bool = False) -> None:
         _discard(stream)
         if not err and not isinstance(error, BrokenPipeError):
             raise OutputError(f"standard output: {error.strerror}") from None
+
+
+def _broken(line: str, width: int) -> str:
+    """Return a line that is too wide in several, between its words."""
+    if len(line) <= width:
+        return line
+    import textwrap
+
+    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
 
 
 def discard_output() -> None:

@@ -105,7 +105,9 @@ def explain(
     from preflight.check.catalogue import catalogue
 
     every = catalogue()
-    if words in every.ids or words in {one.id for one in every.advisories}:
+    if words.upper() in {one.id for one in every.advisories}:
+        return explain_page(every, words.upper(), as_json, color, at)
+    if words in every.ids:
         return explain_page(every, words, as_json, color, at)
     if len(what) == 1 and (words == "-" or os.path.exists(words)):
         return explain_log_file(words, as_json, color, at)
@@ -225,8 +227,8 @@ def explain_page(every: Catalogue, id_: str, as_json: bool, color: str, at: Plac
     from preflight.check.catalogue import advisory_page, as_text, check_page, rule_page
     from preflight.logs.explain import SCHEMA
 
-    report = checked_at([id_], at)
     check, record = every.checks.get(id_), advisory(id_)
+    report = checked_at([id_ if record is None else record.check], at)
     if record is not None:
         page = advisory_page(record)
     elif check is not None:

@@ -25,9 +25,10 @@ NAME = "mooncake-preflight plan"
     "--format",
     "format_",
     type=click.Choice(tuple(FORMATS)),
+    metavar="FORMAT",
     default="text",
     show_default=True,
-    help="The format.",
+    help=f"One of {', '.join(FORMATS)}.",
 )
 @with_json("As --format json.")
 @click.option(

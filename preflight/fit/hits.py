@@ -27,6 +27,8 @@ from preflight.traces.formats import open_trace
 TRIED = (("l2", 1.0), ("balanced", 0.75), ("balanced", 0.5), ("balanced", 0.25), ("pool", 0.0))
 # What one GiB more buys is measured with so many: a single one is lost among whole blocks.
 _MORE_GIB = 16
+# A part is in steps of 10^9 bytes for each rank.
+_NEAR = 0.1
 
 
 class Tried(NamedTuple):
@@ -68,6 +70,7 @@ def fitted_for_hits(
     fit: by goal and L2's part. name: of the trace. Raises UsageError.
     """
     found: list[tuple[Fitted, CapacityAnswer]] = []
+    labels: list[str] = []
     refused: Fitted | None = None
     for goal, part in TRIED:
         tell(f"{goal}: {part:.0%} of the memory to L2")
@@ -78,14 +81,15 @@ def fitted_for_hits(
             refused = refused or one
         else:
             found.append((one, _capacity(one)))
+            labels.append(_shared(one, part))
     if not found:
         assert refused is not None
         return refused, None
     also = tuple(_as_it_is(*found[0]))
     answers = _replayed([capacity for _, capacity in found], name, tell, also)
     tried = [
-        Tried(f"{part:.0%} to L2", one.answer.values.text, _rates(answer))
-        for (one, _), (_, part), answer in zip(found, TRIED, answers, strict=False)
+        Tried(label, one.answer.values.text, _rates(answer))
+        for label, (one, _), answer in zip(labels, found, answers, strict=True)
     ]
     best = max(range(len(tried)), key=lambda at: tried[at].least)
     (chosen, capacity), drawn = found[best], answers[best]
@@ -94,6 +98,20 @@ def fitted_for_hits(
     notes = (*drawn.notes, *_left_out(capacity, drawn))
     hits = Hits(name, drawn.curve.ceiling, tuple(order), more, notes, capacity, drawn)
     return chosen, hits
+
+
+def _shared(one: Fitted, part: float) -> str:
+    """What was asked to go to L2, and what did, where something else than memory held it."""
+    asked = f"{part:.0%} to L2"
+    assert one.answer.fits is not None
+    shown = one.answer.fits.sizing.shown
+    processes = () if shown is None else shown.inputs.launch.processes
+    pools = sum(sum(process.host_pools_bytes) for process in processes)
+    segments = sum(client.segment_bytes for process in processes for client in process.clients)
+    got = pools / (pools + segments) if pools else 0.0
+    if part in (0.0, 1.0) or abs(got - part) < _NEAR:  # of one alone the other stays as written
+        return asked
+    return f"{asked} asked, {got:.0%} fit"
 
 
 def _as_it_is(one: Fitted, capacity: CapacityAnswer) -> Iterator[tuple[str, int]]:

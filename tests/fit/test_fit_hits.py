@@ -103,3 +103,21 @@ def test_a_trace_goes_with_its_goal(
 ) -> None:
     assert run(["fit", *words, "run.sh"]) == 64
     assert "--goal hits goes with --trace FILE" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_share_that_is_held_back_is_not_called_by_what_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SGLang's own gate stops L2 at 140 GB a rank here; the segment takes the rest."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.jsonl").write_text(cycle(40))
+    host = ("--memory", "2tb", "--gpus", "8xH100")
+    words = ["fit", "--model", "Qwen/Qwen3-32B", *host, "--goal", "hits", "--trace", "t.jsonl"]
+    assert run([*words, "--json"]) == 0
+    tried = json.loads(capsys.readouterr().out)["hits"]["tried"]
+    (held,) = [one for one in tried if "asked" in one["about"]]
+    assert held["about"] == "75% to L2 asked, 53% fit"
+    l2, segment = 140 * 1e9 * 8, 922.46 * 2**30
+    assert f"--hicache-size 140 and a segment of {segment / 2**30:.2f} GiB" == held["sizes"]
+    assert l2 / (l2 + segment) == pytest.approx(0.53, abs=0.005)
