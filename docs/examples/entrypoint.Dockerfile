@@ -1,7 +1,7 @@
 # An SGLang image with the gate in front of the server:
-#   docker build -f entrypoint.Dockerfile --build-arg BASE=lmsysorg/sglang:latest -t sglang-checked .
-#   docker run ... sglang-checked python3 -m sglang.launch_server ...
-ARG BASE=lmsysorg/sglang:latest
+#   docker build -f entrypoint.Dockerfile --build-arg BASE=lmsysorg/sglang:v0.5.20 -t sglang:v0.5.20-checked .
+#   docker run ... sglang:v0.5.20-checked python3 -m sglang.launch_server ...
+ARG BASE=lmsysorg/sglang:v0.5.20
 FROM ${BASE}
 
 # Into the interpreter that runs SGLang, so that the check sees the Mooncake that the server will use.
