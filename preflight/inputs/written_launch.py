@@ -193,7 +193,7 @@ def _script(launch: tuple[str, ...]) -> int | None:
 def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> LaunchSizing:
     """Hold it against the host below ``root``. Raises UsageError as flags do."""
     sizing = size_launch(launch.reading, launch.name, options, root, launch.read_file)
-    return with_regular_memory(sizing, options)
+    return with_regular_memory(sizing, options, root)
 
 
 def size_launch_words(

@@ -141,6 +141,11 @@ def _pools(sizing: Sizing) -> list[Json]:
                 for spot in sorted(spot for spot in needs if spot.node is not None)
                 if spot.page_size_bytes == size
             ],
+            "node_groups": [
+                {"nodes": list(spot.among), **_counts(sizing, spot)}
+                for spot in sorted((spot for spot in needs if spot.among), key=lambda s: s.among)
+                if spot.page_size_bytes == size
+            ],
         }
         for size in sorted(sizes)
     ]
