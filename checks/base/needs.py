@@ -223,25 +223,23 @@ class ProcessNeeds(NamedTuple):
     """One process of the launch on this host.
 
     id: which one; the replay of what it maps has the same. role: its name without the line of the
-    launch that starts it ("rank 3").
-    program: sglang, store_service, mooncake_client, mooncake_master, metadata_server, router, or
-    another engine's worker (vllm, lmcache).
+    launch that starts it ("rank 3"). program: sglang, store_service, mooncake_client,
+    mooncake_master, metadata_server, router, or another engine's worker (vllm, lmcache).
     environment: the variables that it will run with, those resolved. node: the NUMA node that its
-    memory is bound to. among: those nodes, where they are several and not all.
-    gpu: its GPU's index, None without one. regions: see ``Region``.
-    gpu_registered_bytes: device memory registered (prefill/decode transfer), 0 for none.
-    segment_nodes: the NUMA nodes to which Mooncake binds shares of its segment, () for one mapping.
-    regular_bytes: memory on regular pages that it takes and keeps. bound_bytes: of that, what
-    Mooncake itself binds, NUMA node -> bytes, wherever the process is bound. shm_bytes: what it
-    certainly puts into /dev/shm. hugetlb_bytes: on huge pages. memfd_bytes: of that, the size of
-    each memfd. ring_bytes: the SSD offload's
-    buffer, which io_uring pins besides all that is registered, once at start and once more for each
-    later I/O thread. waited: what follows in the launch runs only once it has ended. gpu_fraction:
-    the part of its GPU that it is told to take, None where nobody says. limits: what the launch
-    itself sets, upon those that its container or its host gives it. run_as: who runs it, in its
-    container where it has one. named_nodes: to which a wrapper or its container binds it.
-    gate_bytes: of MemAvailable, what its program itself asks for before it starts, for all its
-    processes here.
+    memory is bound to. among: those nodes, where they are several and not all. gpu: its GPU's
+    index, None without one. regions: see ``Region``. gpu_registered_bytes: device memory registered
+    (prefill/decode transfer), 0 for none. segment_nodes: the NUMA nodes to which Mooncake binds
+    shares of its segment, () for one mapping. regular_bytes: memory on regular pages that it takes
+    and keeps. bound_bytes: of that, what Mooncake itself binds, NUMA node -> bytes, wherever the
+    process is bound. shm_bytes: what it certainly puts into /dev/shm. hugetlb_bytes: on huge pages.
+    memfd_bytes: of that, the size of each memfd. ring_bytes: the SSD offload's buffer, which
+    io_uring pins besides all that is registered, once at start and once more for each later I/O
+    thread. waited: what follows in the launch runs only once it has ended. turn: how often the
+    launch has ended all that ran before it. gpu_fraction: the part of its GPU that it is told to
+    take, None where nobody says. limits: what the launch itself sets, upon those that its container
+    or its host gives it. run_as: who runs it, in its container where it has one. named_nodes: to
+    which a wrapper or its container binds it. gate_bytes: of MemAvailable, what its program itself
+    asks for before it starts, for all its processes here.
     """
 
     name: str
@@ -268,6 +266,7 @@ class ProcessNeeds(NamedTuple):
     role: str = ""
     among: tuple[int, ...] = ()
     waited: bool = False
+    turn: int = 0
     gpu_fraction: float | None = None
     gate_bytes: int = 0
 
@@ -307,7 +306,8 @@ class BoundPort(NamedTuple):
 
     network: where it binds it, "" on the host itself, else the pod or container. customary: it is
     the program's own default, which others are told to use. waited: what follows in the launch runs
-    only once the process has ended. pod: two of Kubernetes with one port never share a host.
+    only once the process has ended. turn: as in ``ProcessNeeds``. pod: two of Kubernetes with one
+    port never share a host.
     address: of the host, "" for all of them, None for what the process itself binds.
     """
 
@@ -318,6 +318,7 @@ class BoundPort(NamedTuple):
     network: str = ""
     customary: bool = False
     waited: bool = False
+    turn: int = 0
     pod: str = ""
     address: str | None = None
 

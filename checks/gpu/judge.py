@@ -82,16 +82,16 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 def _shared(processes: list[ProcessNeeds], gpus: GpuFacts) -> Iterable[Finding]:
     """GPUs that two programs take, of those that run at one time and outside of containers."""
-    taken: dict[str, list[ProcessNeeds]] = {}
+    taken: dict[tuple[str, int], list[ProcessNeeds]] = {}
     for process in processes:
         visible = visible_gpus(gpus, process)
         place = f"GPU {process.gpu} of CUDA_VISIBLE_DEVICES={visible_setting(gpus, process)}"
         if not isinstance(visible, Unknown) and process.gpu is not None:
             place = visible[process.gpu] if process.gpu < len(visible) else ""
         if place and process.container is None:
-            taken.setdefault(place, []).append(process)
+            taken.setdefault((place, process.turn), []).append(process)
     found = []
-    for place, there in taken.items():
+    for (place, _), there in taken.items():
         together = [one for one in there[:-1] if not one.waited] + there[-1:]
         shares = [1.0 if one.gpu_fraction is None else one.gpu_fraction for one in together]
         if len({one.id.command for one in together}) > 1 and sum(shares) > 1:

@@ -72,12 +72,13 @@ def _port(
         return judged.failed(text, advice, have=f"port {number}", need=need)
     same = users[port.network, number]
     place = next(index for index, other in enumerate(same) if other is port)
-    # One that is waited for has ended before the next begins: a guide's alternatives.
+    # One that has ended before the next begins takes nothing of it: a guide's alternatives.
     others = [
         other
         for index, other in enumerate(same)
         if index != place
         and not same[min(index, place)].waited
+        and other.turn == port.turn
         and other.pod == port.pod
         and _meet(port.address, other.address)
     ]

@@ -111,7 +111,7 @@ class ShellFlow(ABC):
         self.ended = TRUE  # what return says
         self.turns = 0  # of all loops
         self.aside = 0  # how many of the lists around end with &
-        self.killed = 0  # so many of the commands, from the first on, were ended by the script
+        self.kills = 0  # how often the script has ended all that it had started
         self.conditions = Conditions(shell, self.lies)
         self.said: list[str] | None = None  # what is written to standard output; None: not known
         self.piped: Word | None = None  # what the command in front of a | writes, where it is known
@@ -228,11 +228,11 @@ class ShellFlow(ABC):
         self, note: SourceNote, steps: Steps
     ) -> Generator[Steps, Truth, dict[tuple[str, str], object] | None]:
         """Run one way that a script may go; return what it changes, and take that back."""
-        mark, killed = self.shell.mark(), self.killed
+        mark, kills = self.shell.mark(), self.kills
         yield self.doubting(note, steps)
         changed = None if self.stop else self.shell.changed(mark)
         if self.stop:  # what it killed is gone only where nothing follows
-            self.killed = killed
+            self.kills = kills
         self.shell.back_to(mark)
         self.stop = ""
         return changed

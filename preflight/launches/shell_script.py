@@ -289,9 +289,7 @@ class _Script(ShellFlow):
         for name, origin in self.conditions.assumed.items():
             said = f"{name} is not set: where the script asks whether it is, it is taken as empty"
             self.note("taken-as-empty", said, origin)
-        killed = [one._replace(waited=True) for one in self.commands[: self.killed]]
-        commands = (*killed, *self.commands[len(killed) :])
-        return Reading(commands, tuple(dict.fromkeys(self.notes)), self.files)
+        return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def lies(self, name: str) -> bool:
         return name in self.files or self.beside(name) is not None
@@ -386,7 +384,7 @@ class _Script(ShellFlow):
             ended = yield self.call(program, called, words, origin)
             return ended
         if _ends_others([word.text for word in words]):
-            self.killed = len(self.commands)
+            self.kills += 1
         if program in BUILTINS:
             ended = yield self.builtin(text, words, settings, origin, given)
             return ended
@@ -435,7 +433,8 @@ class _Script(ShellFlow):
         limits = command.limits
         if command.container is None and not any(map(starts_anew, command.wrappers)):
             limits = (*itertools.chain(*self.shell.limits.values()), *limits)
-        command = command._replace(doubts=doubts, waited=waited, limits=limits)
+        turn = self.kills + command.turn
+        command = command._replace(doubts=doubts, waited=waited, turn=turn, limits=limits)
         self.commands.append(command)
 
     def call(

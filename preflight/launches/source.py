@@ -73,11 +73,12 @@ class Command(NamedTuple):
     outermost first, each as its words. container: what the container is given that it runs in,
     where the source starts one. doubts: the conditions that nothing decides and that it runs under.
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
-    runs only once it has ended. files: what its container alone holds of what the launch says, by
-    path: mounted ConfigMaps, and what a script in there writes. limits: those that the source sets
-    for it, in their order, on top of its container's. run_as: who runs it, in its container where
-    it has one. published: the ports of the host that its container's engine binds, said at the
-    first command of a container. place: None where no manifest makes it.
+    runs only once it has ended. turn: how often the script has ended all that ran before it. files:
+    what its container alone holds of what the launch says, by path: mounted ConfigMaps, and what a
+    script in there writes. limits: those that the source sets for it, in their order, on top of its
+    container's. run_as: who runs it, in its container where it has one. published: the ports of the
+    host that its container's engine binds, said at the first command of a container. place: None
+    where no manifest makes it.
     """
 
     words: tuple[Word, ...]
@@ -88,6 +89,7 @@ class Command(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
     copies: int = 1
     waited: bool = False
+    turn: int = 0
     files: Mapping[str, Word] = {}
     limits: tuple[SetLimit, ...] = ()
     published: tuple[Published, ...] = ()

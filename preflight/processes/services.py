@@ -64,7 +64,7 @@ def ports(process: LaunchProcess) -> Iterator[BoundPort]:
     command = process.command
     network, pod = network_of(command), pod_of(command)
     for port in _own_ports(process):
-        yield port._replace(network=network, pod=pod, waited=command.waited)
+        yield port._replace(network=network, pod=pod, waited=command.waited, turn=command.turn)
 
 
 def published_ports(
@@ -80,7 +80,8 @@ def published_ports(
         usual = {port.port for port in _own_ports(process) if port.customary}
         for published in process.command.published:
             port = _published(published)
-            yield port._replace(customary=port.port in usual, waited=process.command.waited)
+            usually, command = port.port in usual, process.command
+            yield port._replace(customary=usually, waited=command.waited, turn=command.turn)
     yield from map(_published, others)
 
 

@@ -140,6 +140,7 @@ def _members(
         id=ProcessId(process.number),
         role=process.kind.value,
         waited=process.command.waited,
+        turn=process.command.turn,
         gpu_fraction=_gpu_fraction(process),
         gate_bytes=0 if process.consumer is None else process.consumer.gate_bytes,
     )

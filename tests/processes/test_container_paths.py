@@ -145,23 +145,29 @@ def test_a_tilde_inside_a_word_names_no_home() -> None:
         ("mooncake_master | tee log", [True]),
         ("bash -c 'mooncake_master & mooncake_client'", [False, True]),
         ("bash -c 'mooncake_master' &", [False]),
-        ("mooncake_master & P=$!\nkill $P\nmooncake_client &", [True, False]),
-        ("mooncake_master & P=$!\nkill -0 $P\nmooncake_client &", [False, False]),
-        ("docker run -d i mooncake_master\ndocker rm -f i\nmooncake_client &", [True, False]),
-        ("f() { kill $P; wait $P; }\nmooncake_master & f\nmooncake_client &", [True, False]),
-        (
-            "mooncake_master & if ! curl x; then kill $!; exit 1; fi; mooncake_client &",
-            [False, False],
-        ),
-        (
-            'mooncake_master & P=$!; if [ -n "$P" ]; then kill $P; fi; mooncake_client &',
-            [True, False],
-        ),
     ],
 )
 def test_what_the_script_waits_for(text: str, waited: list[bool]) -> None:
     found = [process.command.waited for process in read(text) if process.kind.name != "OTHER"]
     assert found == waited
+
+
+@pytest.mark.parametrize(
+    ("text", "turns"),
+    [
+        ("mooncake_master & mooncake_client & kill $!\nmooncake_client &", [0, 0, 1]),
+        ("mooncake_master & kill -0 $!\nmooncake_client &", [0, 0]),
+        ("docker run -d i mooncake_master\ndocker rm -f i\nmooncake_client &", [0, 1]),
+        ("f() { pkill x; }\nmooncake_master & f\nbash -c 'mooncake_client &'", [0, 1]),
+        ("mooncake_master & if ! curl x; then kill $!; exit 1; fi; mooncake_client &", [0, 0]),
+        ('mooncake_master & P=$!; if [ -n "$P" ]; then kill $P; fi; mooncake_client &', [0, 1]),
+        ("for i in 1 2; do mooncake_master & kill $!; done", [0, 1]),
+        ("mooncake_master & mooncake_client & wait", [0, 0]),
+    ],
+)
+def test_what_the_script_has_ended(text: str, turns: list[int]) -> None:
+    found = [process.command.turn for process in read(text) if process.kind.name != "OTHER"]
+    assert found == turns
 
 
 def test_names_are_looked_up_where_the_process_runs() -> None:
