@@ -59,7 +59,13 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[S
     engine = known(next((value for value in given if value is not None), None))
     names = ("device_name", "metadata_server", "protocol")
     device, metadata, protocol = (known(store.value(name)) for name in names)
-    if protocol == "rdma" and (device != engine or metadata != "P2PHANDSHAKE"):
+    if protocol == "rdma" and metadata == "P2PHANDSHAKE" and not (device or engine):
+        # '' here, None there: compared as they are.
+        yield Seen(
+            "the store has no device, nor has SGLang's engine, which is shared only where both are "
+            "given the same"
+        )
+    elif protocol == "rdma" and (device != engine or metadata != "P2PHANDSHAKE"):
         yield Seen(
             f"the store has {_device(device)} and metadata server {metadata!r}, SGLang's "
             f"engine {_device(engine)} and P2PHANDSHAKE"
