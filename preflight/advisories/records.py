@@ -287,6 +287,8 @@ def _holds(test: Comparison, value: Any) -> bool | Unknown:
         return any(value == one and type(value) is type(one) for one in wanted)
     if test.op == "matches":
         return re.search(test.value, str(value)) is not None
+    if isinstance(value, str) and not isinstance(test.value, str):
+        return Unknown(f"{test.fact}: {value[:40]!r} is no number")
     if isinstance(value, str):
         left = version_key(test.fact, value)
         if isinstance(left, Unknown):

@@ -445,7 +445,8 @@ class _Script(ShellFlow):
         deep = self.active.count(name) >= DEEPEST_CALLS
         self.called.add(name)
         if deep or not self.shell.budget.spend(cost):
-            self.note("loop-not-counted", f"{name} calls itself: not followed further", origin)
+            why = "calls itself" if deep else "is called more often than is followed"
+            self.note("loop-not-counted", f"{name} {why}: not followed further", origin)
             return OPEN
         before = self.shell.parameters
         self.shell.give_parameters(tuple(words[1:]))

@@ -161,6 +161,7 @@ FACTS: dict[str, Any] = {
         ({"fact": "text", "given": True}, True),
         ({"fact": "two", "at_least": 2}, True),
         ({"fact": "two", "below": 2}, False),
+        ({"fact": "text", "at_least": 2}, None),  # a flag whose value was no number
         ({"fact": "text", "is": ["layer_first", "page_first"]}, True),
         ({"fact": "text", "matches": "^page"}, True),
         ({"fact": "none", "matches": ""}, False),
