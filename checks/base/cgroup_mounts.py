@@ -5,8 +5,6 @@ a mount shows a hierarchy from its top or from some folder of it (/proc/self/mou
 Source: Linux cgroups(7), cgroup_namespaces(7).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -4,8 +4,6 @@ A check is a pure function of facts and needs. It yields a ``Finding`` for every
 at, the good included, and nothing decides later what it meant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
@@ -108,7 +106,7 @@ class Subject(str):
     kind: process, device, ...; "" where the check's own subjects say it. ranks: of the launch.
     """
 
-    def __new__(cls, text: str, kind: str = "", ranks: tuple[int, ...] = ()) -> Subject:
+    def __new__(cls, text: str, kind: str = "", ranks: tuple[int, ...] = ()) -> "Subject":
         """Return ``text`` with what it is."""
         made = super().__new__(cls, text)
         made.kind, made.ranks = kind, ranks
@@ -151,23 +149,23 @@ class Finding(NamedTuple):
 
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
-    ) -> Finding:
+    ) -> "Finding":
         """Return the same subject as a failure."""
         return self._judged(Status.FAIL, text, advice, settings, more)
 
     def warned(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
-    ) -> Finding:
+    ) -> "Finding":
         """Return the same subject as a warning."""
         return self._judged(Status.WARN, text, advice, settings, more)
 
-    def unknown(self, why: str | Unknown, **more: Any) -> Finding:
+    def unknown(self, why: str | Unknown, **more: Any) -> "Finding":
         """Return that the same subject could not be judged, and what stood in the way."""
         why = Unknown(why) if isinstance(why, str) else why
         more.setdefault("cause", why.cause)
         return self._judged(Status.UNKNOWN, why.reason, why.advice, (), more)
 
-    def skipped(self, text: str, **more: Any) -> Finding:
+    def skipped(self, text: str, **more: Any) -> "Finding":
         """Return that there is nothing to judge of the same subject, and why."""
         return self._judged(Status.SKIP, text, "", (), more)
 
@@ -178,7 +176,7 @@ class Finding(NamedTuple):
         advice: str,
         settings: tuple[Setting, ...],
         more: dict[str, Any],
-    ) -> Finding:
+    ) -> "Finding":
         more.setdefault("advice", advice or self.advice)
         more.setdefault("settings", settings or self.settings)
         return self._replace(status=status, text=text, **more)
@@ -203,7 +201,7 @@ def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
     """Make ``function``, which judges one subject, return what ``Finding.known`` raised in it."""
 
     @wraps(function)
-    def call(*arguments: P.args, **named: P.kwargs) -> Finding:
+    def call(*arguments: P.args, **named: P.kwargs) -> "Finding":
         try:
             return function(*arguments, **named)
         except UnjudgedError as error:

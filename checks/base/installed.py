@@ -1,7 +1,5 @@
 """Which Mooncake and SGLang are installed beside this program, without importing either."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -4,8 +4,6 @@
 could not be resolved is Unknown with the variable's name, and a check that meets it is unknown too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple

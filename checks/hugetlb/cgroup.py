@@ -5,8 +5,6 @@ of 0 where a Pod requests no hugepages. Limits hold for every ancestor too.
 Source: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), cgroup-v1/hugetlb.rst.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from checks.base.cgroup_mounts import own_mount

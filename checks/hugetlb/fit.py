@@ -7,8 +7,6 @@ what goes into them, 49 free pages can start both (no arena fits) where 55 kill 
 first rank's arena fits and starves it); such a pool is judged ``FAILS``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Sources: Documentation/admin-guide/mm/hugetlbpage.rst (the counters),
 Documentation/mm/hugetlbfs_reserv.rst (available = free - reserved).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple

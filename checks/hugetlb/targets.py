@@ -1,7 +1,5 @@
 """What a pool must be set to so that a launch finds its pages: never less than it holds now."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,7 +103,7 @@ def now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, in
 
 def reserve_settings(
     targets: Mapping[Spot, Target], default_page_bytes: int | Unknown
-) -> tuple[Setting, ...]:
+) -> "tuple[Setting, ...]":
     """The settings that make the pools so; ``vm.nr_hugepages`` is the default size's alone."""
     from checks.base.finding import Kind, Setting
 

@@ -1,7 +1,5 @@
 """Which CPUs and NUMA nodes this process may use, and which cpuset says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 

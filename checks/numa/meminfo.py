@@ -1,7 +1,5 @@
 """Memory as the kernel counts it: of the host, of each NUMA node, of a process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

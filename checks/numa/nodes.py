@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 
+from checks.base.device_nodes import GPUS
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 
 NODES = "/sys/devices/system/node"
-GPUS = "/proc/driver/nvidia/gpus"
 NUMA_STATUS = f"{GPUS}/*/numa_status"
 # No machine has more: the kernel's own limits, 1 << CONFIG_NODES_SHIFT (10 at most) and
 # CONFIG_NR_CPUS (8192 at most on x86; 64-bit Arm and POWER stay below twice that).

@@ -1,20 +1,15 @@
 """PCI facts: accelerators, RDMA NICs and the bridges above them; links, IOMMU, ACS, distances."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from checks.base.device_nodes import NVIDIA, PCI_DEVICES, RDMA_DEVICES, driver_gpus, pci_addresses
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.numa.nodes import GPUS, numa_nodes
-from checks.rdma.devices import DEVICES as RDMA_DEVICES
-
-T = TypeVar("T")
-PCI_DEVICES = "/sys/bus/pci/devices"
+from checks.numa.nodes import numa_nodes
 
 # pci.ids: base class 03 is display (VGA 00, 3D 02, other 80), 12 is processing accelerators.
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
@@ -136,25 +131,12 @@ def read_accelerators(root: Root) -> tuple[PciFunction, ...] | Unknown:
     """Read every GPU or other accelerator, in PCI order; () without PCI and NVIDIA's driver."""
     driven = driver_gpus(root)
     found = []
-    for address in known(_addresses(root)):
+    for address in known(pci_addresses(root)):
         if address in driven:
             found.append(read_function(root, address)._replace(vendor=NVIDIA))
         elif ADDRESS.fullmatch(address) and _is_accelerator(root, address):
             found.append(read_function(root, address))
     return tuple(found)
-
-
-def driver_gpus(root: Root) -> frozenset[str]:
-    """Return the addresses of the GPUs that NVIDIA's driver has, whatever else shows them."""
-    return frozenset(map(str.lower, root.listed(GPUS)))
-
-
-def _addresses(root: Root) -> tuple[str, ...] | Unknown:
-    """Every PCI function, in PCI order; where PCI shows none, the driver's GPUs."""
-    addresses, driven = root.entries(PCI_DEVICES), driver_gpus(root)
-    if isinstance(addresses, Unknown):
-        return tuple(sorted(driven)) or addresses
-    return tuple(sorted({*addresses, *driven}))
 
 
 def _is_accelerator(root: Root, address: str) -> bool:
@@ -295,31 +277,3 @@ def bridges_between(one: PciFunction, other: PciFunction) -> tuple[str, ...]:
     if shared < 2:
         return ()
     return (*one.parents[shared:], *other.parents[shared:])
-
-
-# PCI class codes: 0x0300 VGA controller, 0x0302 3D controller (pci.ids).
-DISPLAY_CLASSES = ("0x0300", "0x0302")
-NVIDIA = "0x10de"
-
-
-@or_unknown
-def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
-    """Return the NUMA node of each NVIDIA GPU in PCI order, which is NVML's; None: it names none.
-
-    From files alone. What may be a GPU and cannot be read makes the others' order another.
-    """
-    nodes: list[int | None] = []
-    driven = driver_gpus(root)
-    for address in known(_addresses(root)):
-        folder = f"{PCI_DEVICES}/{address}"
-        vendor, kind = (_if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
-        shown = vendor == NVIDIA and kind is not None and kind[:6] in DISPLAY_CLASSES
-        if shown or address in driven:
-            node = _if_there(root.integer(f"{folder}/numa_node"))
-            nodes.append(node if node is not None and node >= 0 else None)
-    return tuple(nodes)
-
-
-def _if_there(fact: T | Unknown) -> T | None:
-    """Return a file's content, None where there is no file. Raises UnknownFactError else."""
-    return None if isinstance(fact, Unknown) and fact.absent else known(fact)

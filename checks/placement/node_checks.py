@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet, any_launch, the_launch
+from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.finding import Evidence, Finding, or_unjudged, passed, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
@@ -23,7 +24,6 @@ from checks.numa.facts import NumaFacts
 from checks.numa.nodes import NODES, node_list
 from checks.pci.facts import PathClass, PciFacts
 from checks.placement.mooncake_topology import ANY_PROCESS, View, predicted
-from checks.rdma.devices import DEVICES as RDMA_DEVICES
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import devices_in_use
 from checks.releases.mooncake import MooncakeRelease, release_of

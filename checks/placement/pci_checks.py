@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from checks.base.check import CheckSet, any_launch
+from checks.base.device_nodes import PCI_DEVICES
 from checks.base.finding import (
     Evidence,
     Finding,
@@ -23,7 +24,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, must_be_read
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import gpu_function, gpu_processes, nics_in_use
-from checks.pci.facts import PCI_DEVICES, PciFacts, PciFunction, bridges_between
+from checks.pci.facts import PciFacts, PciFunction, bridges_between
 from checks.rdma.facts import RdmaFacts
 
 CHECKS = CheckSet()

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet, any_launch
+from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.finding import Evidence, Finding, Kind, Setting, or_unjudged, passed, skip, unknown
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known
-from checks.rdma.devices import DEVICES
 from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
 from checks.rdma.per_device import NO_RDMA, rdma_launch, used_nics
 from checks.rdma.use import Cause, ChosenBy, DevicesInUse, Transport, Use, reach_problem, uses
@@ -43,7 +43,7 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
         ", ".join(there) or "no RDMA device",
         ", ".join(named),
         devices.how,
-        evidence=(Evidence(DEVICES, " ".join(there)),),
+        evidence=(Evidence(RDMA_DEVICES, " ".join(there)),),
     )
     left = [name for name in named if name in there]
     if len(left) == len(named):
@@ -117,7 +117,7 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
     )
     if not rdma.present:
         functions = rdma.erdma.functions
-        finding = finding._replace(evidence=(Evidence(DEVICES, ""),))
+        finding = finding._replace(evidence=(Evidence(RDMA_DEVICES, ""),))
         if not isinstance(functions, Unknown) and functions:
             text = "judged by rdma.erdma-driver: an eRDMA card without a device"
             return finding.skipped(text)
@@ -158,7 +158,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     def judge(nic: Nic) -> Finding:
         finding = passed(nic.name, need="node type CA")
         kind = finding.known(nic.node_type)
-        evidence = (Evidence(f"{DEVICES}/{nic.name}/node_type", kind),)
+        evidence = (Evidence(f"{RDMA_DEVICES}/{nic.name}/node_type", kind),)
         finding = finding._replace(have=f"node type {kind}", evidence=evidence)
         if nic.driver == ERDMA and kind in (IWARP, UNSPECIFIED):
             if isinstance(mode, str):

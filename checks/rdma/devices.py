@@ -3,43 +3,13 @@
 A port's active MTU is not there: ``verbs`` asks the library.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
-
-DEVICES = "/sys/class/infiniband"
-
-
-@or_unknown
-def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
-    """Return the NUMA node of every RDMA device; None where its PCI function names none.
-
-    Soft-RoCE and some VMs name none. Empty where the kernel has no device, which is no error.
-    """
-    return {name: known(device_node(root, name)) for name in known(device_names(root))}
-
-
-def device_names(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the names of all RDMA devices; empty where the kernel has none."""
-    return root.entries(DEVICES)
-
-
-def device_node(root: Root, name: str) -> int | Unknown | None:
-    """Return the node that Mooncake takes a device to sit on; None where it finds none.
-
-    It reads numa_node in realpath(/sys/class/infiniband/<device>/../..): the folder that the link
-    "device" names. Soft-RoCE has neither. Source: Mooncake topology.cpp, listInfiniBandDevices.
-    """
-    node = root.integer(f"{DEVICES}/{name}/device/numa_node")
-    if isinstance(node, Unknown):
-        return None if node.absent else node
-    return None if node < 0 else node
-
 
 IB, ROCE_1, ROCE_2 = "IB", "RoCE v1", "RoCE v2"
 # sysfs gives one word to both; the link layer tells which.
@@ -116,7 +86,7 @@ def read_ports(
 
     ``gids``: entries to read even behind a gap of ``LARGEST_GAP`` empty ones.
     """
-    folder = f"{DEVICES}/{device}/ports"
+    folder = f"{RDMA_DEVICES}/{device}/ports"
     names = known(root.names(folder))
     numbers = sorted(int(name) for name in names if name.isdecimal() and len(name) < 4)
     keys, entries = sorted(set(pkeys)), set(gids)

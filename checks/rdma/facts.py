@@ -6,15 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
+from checks.base.device_nodes import RDMA_DEVICES, device_names, device_node
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import (
-    DEVICES,
     Netdev,
     Port,
-    device_names,
-    device_node,
     numbered_word,
     read_netdevs,
     read_ports,
@@ -156,7 +154,7 @@ def _read_nic(
     pkeys: set[int],
     gids: set[int],
 ) -> Nic:
-    folder = f"{DEVICES}/{name}"
+    folder = f"{RDMA_DEVICES}/{name}"
     own = None if isinstance(uverbs, Unknown) else uverbs.get(name)
     no_node = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
     missing = uverbs if isinstance(uverbs, Unknown) else no_node

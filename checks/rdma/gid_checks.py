@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet, any_launch
+from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, or_unjudged, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.rdma.devices import DEVICES, IB, ROCE_2, Gid, Port
+from checks.rdma.devices import IB, ROCE_2, Gid, Port
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gids import GidChoice, asked_index
 from checks.rdma.per_device import judge_devices, judge_uses, rdma_launch
@@ -42,7 +43,7 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         choice = gid_choice(nic, use.environment, use.release)
         if isinstance(choice, Unknown):
             return finding
-        folder = f"{DEVICES}/{nic.name}/ports/{port_of(use.environment)}/gids"
+        folder = f"{RDMA_DEVICES}/{nic.name}/ports/{port_of(use.environment)}/gids"
         if choice.gid is None:
             wanted = _index_for_all(use)
             return finding._replace(

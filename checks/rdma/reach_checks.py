@@ -7,6 +7,7 @@ from errno import EPERM
 
 from checks.base.c_numbers import leading_integer
 from checks.base.check import CheckSet, any_launch
+from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.finding import (
     Evidence,
     Finding,
@@ -19,7 +20,7 @@ from checks.base.finding import (
 )
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.rdma.devices import DEVICES, Port
+from checks.rdma.devices import Port
 from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic, RdmaFacts
 from checks.rdma.per_device import judge_devices, judge_uses, rdma_launch
 from checks.rdma.use import (
@@ -61,7 +62,7 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         ]
         seen = "; ".join(states) or "no port"
         evidence = tuple(
-            Evidence(f"{DEVICES}/{nic.name}/ports/{port.number}/state", _shown(port.state))
+            Evidence(f"{RDMA_DEVICES}/{nic.name}/ports/{port.number}/state", _shown(port.state))
             for port in ports
         )
         finding = passed(nic.name, seen, "ACTIVE", evidence=evidence)
@@ -147,7 +148,7 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
     finding = passed(nic.name, need=f"a full member at index {index}")
     port = nic.port(number)
     key = port.pkeys.get(index, Unknown("not read")) if isinstance(port, Port) else Unknown("")
-    source = f"{DEVICES}/{nic.name}/ports/{number}/pkeys/{index}"
+    source = f"{RDMA_DEVICES}/{nic.name}/ports/{number}/pkeys/{index}"
     now = use.environment.get("MC_PKEY_INDEX", "")
     if isinstance(key, Unknown):
         if not key.absent:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.rdma.devices import DEVICES
 
 RESULT_SCHEMA = "mooncake-preflight/registration/v1"
 KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
@@ -48,7 +48,7 @@ OF_DEVICE = (DEVICE_TABLE, MEMORY_KEYS)
 
 def identity_of(root: Root, name: str, driver: str) -> Identity:
     """Return what results of the device ``name`` are kept under."""
-    folder = f"{DEVICES}/{name}"
+    folder = f"{RDMA_DEVICES}/{name}"
     hardware = function_of(root, name) or _word(root, f"{folder}/hca_type")
     version = _word(root, f"/sys/module/{driver}/version") or _word(root, KERNEL_RELEASE)
     return Identity(hardware, _word(root, f"{folder}/fw_ver"), driver, version)
@@ -59,7 +59,7 @@ def function_of(root: Root, name: str) -> str | None:
 
     None where it has none, or hides it.
     """
-    parts = [root.word(f"{DEVICES}/{name}/device/{part}") for part in ("vendor", "device")]
+    parts = [root.word(f"{RDMA_DEVICES}/{name}/device/{part}") for part in ("vendor", "device")]
     known = [part.removeprefix("0x") for part in parts if isinstance(part, str)]
     return ":".join(known) if len(known) == 2 else None
 

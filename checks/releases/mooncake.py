@@ -5,8 +5,6 @@ writes. What is mapped was read in source at each tag; the rows over TCP were al
 0.3.8 to 0.3.14), see ``tests/real``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ are recorded: 0.5.23, 0.5.16, 0.5.11, 0.5.10, 0.5.9, 0.5.4 and 0.5.2); so was th
 the store's configuration, see ``tests/real`` and ``tests/programs/test_store_config_releases.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -252,8 +251,6 @@ def _refuse_beside_a_launch(flags: dict[str, object]) -> None:
 
 def main() -> None:
     """The console script: every way out has its exit code, and no traceback."""
-    # A process that lives this short has nothing to collect, and looking costs a tenth of it.
-    gc.disable()
     sys.exit(run(sys.argv[1:]))
 
 

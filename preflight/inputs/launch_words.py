@@ -1,7 +1,5 @@
 """The launch as the command line gives it, and which checks it is held against."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ class Waiver(NamedTuple):
 
     check: str
     reason: str
-    until: date | None = None
+    until: "date | None" = None
 
     @property
     def text(self) -> str:

@@ -1,7 +1,5 @@
 """The records of Mooncake's allocations: what is mapped, from where, and what is registered."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol

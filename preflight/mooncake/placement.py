@@ -4,11 +4,10 @@ Every store names its own devices, and a server's ranks may name one each; ``--n
 stands for them all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from checks.base.device_nodes import device_nodes, gpu_nodes
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.allowed import read_allowed
@@ -50,8 +49,6 @@ def place_nics(
         return NicPlacement((), "not used with tcp")
     if given is not None:
         return NicPlacement(given, "--nic-numa-nodes")
-    from checks.rdma.devices import device_nodes
-
     devices = device_nodes(root)
     if isinstance(devices, Unknown):
         text = f"the NICs cannot be read ({devices.reason}): give --nic-numa-nodes 0,1, or none"
@@ -109,8 +106,6 @@ def place_ranks(
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node
     of its GPU, on a host with a second node and numactl (utils/numa_utils.py).
     """
-    from checks.pci.facts import gpu_nodes
-
     gpus = gpu_nodes(root)
     if len(numa_nodes(root)) > 1 and not isinstance(gpus, Unknown):
         own = gpus[first_gpu : first_gpu + ranks]
@@ -162,7 +157,7 @@ class ClientNics:
         every = [placed.nodes for placed in self._placed.values()]
         return next((nodes for nodes in every if isinstance(nodes, Unknown)), None)
 
-    def place(self, process: LaunchProcess, client: StoreClient, rank: int = 0) -> StoreClient:
+    def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
         """``client`` with the nodes of its own NICs, where they are not the launch's."""
         if client.protocol is not Protocol.RDMA:
             return client

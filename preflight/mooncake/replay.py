@@ -5,8 +5,6 @@ This is the one model of memory that the project has. It walks through the libra
 there falls through here too, process by process until one fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Nothing here reads a machine or a command line; sizes are bytes as asked for, before any rounding.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple
 
@@ -145,7 +143,7 @@ class Launch(NamedTuple):
     nic_nodes: tuple[int, ...] = ()
     default_page_bytes: int = 2 * MIB
 
-    def without_arenas(self) -> Launch:
+    def without_arenas(self) -> "Launch":
         """Return the same launch with no arena asked for, or none to be had."""
         processes = tuple(
             process._replace(settings=process.settings._replace(arena_bytes=None))

@@ -1,7 +1,5 @@
 """What a Mooncake store client makes of its environment: settings, and what it misreads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

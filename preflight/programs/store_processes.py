@@ -23,8 +23,7 @@ from preflight.programs.memory_records import (
     StoreClient,
 )
 from preflight.programs.mooncake_flags import as_integer
-from preflight.programs.mooncake_grammar import read_number
-from preflight.programs.mooncake_variables import Reader
+from preflight.programs.mooncake_variables import Reader, read_number
 from preflight.programs.sglang_arguments import unresolved, word_value
 from preflight.programs.store_service_config import PROTOCOLS, read_service_config
 

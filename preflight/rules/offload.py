@@ -10,8 +10,13 @@ from preflight.launches.source import Word
 from preflight.processes.mooncake_users import place, settings_of, store_clients
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.mooncake_flags import flags_of, is_on, read_flags
-from preflight.programs.mooncake_grammar import read_number, read_ratio
-from preflight.programs.mooncake_variables import OFFLOAD_NUMBERS, RATIOS, Reader
+from preflight.programs.mooncake_variables import (
+    OFFLOAD_NUMBERS,
+    RATIOS,
+    Reader,
+    read_number,
+    read_ratio,
+)
 from preflight.programs.store_processes import offload_folder
 from preflight.rules.rules import RuleSet, Seen
 

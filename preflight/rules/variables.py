@@ -13,15 +13,6 @@ from preflight.base.output import JSON_VARIABLE
 from preflight.launches.source import Word
 from preflight.processes.mooncake_users import device_names, offloads, settings_of, uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
-from preflight.programs.mooncake_grammar import (
-    NumberRead,
-    becomes,
-    read_number,
-    read_ratio,
-    read_switch,
-    takes_word,
-    usable_ports,
-)
 from preflight.programs.mooncake_variables import (
     CHOICES,
     NUMBERS,
@@ -31,7 +22,14 @@ from preflight.programs.mooncake_variables import (
     RATIOS,
     SWITCHES,
     Number,
+    NumberRead,
     Reader,
+    becomes,
+    read_number,
+    read_ratio,
+    read_switch,
+    takes_word,
+    usable_ports,
 )
 from preflight.rules.rules import RuleSet, Seen, Spelling
 

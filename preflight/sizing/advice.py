@@ -1,7 +1,5 @@
 """What to set: the pool to reserve, the environment to export, and the arena worth having."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

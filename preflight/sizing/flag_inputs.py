@@ -3,8 +3,6 @@
 A flag beats the environment, which beats what this host shows, which beats a default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

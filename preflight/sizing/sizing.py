@@ -1,7 +1,5 @@
 """The sizing itself: a launch's needs held against this host's pools, under both rules."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -29,6 +27,30 @@ from preflight.sizing.flag_inputs import Flags, gather_flags
 from preflight.sizing.sizing_inputs import SizingInputs
 
 EXIT_CODES = {"fits": 0, "falls_back": 1, "fails": 2, "planning_only": 3, "unknown": 3}
+
+
+# The helper's statuses and their exit codes.
+HELPER_EXIT_CODES = {
+    "planning_only": 0,
+    "clean_arena_budget_available": 0,
+    "baseline_fits_arena_may_fallback": 1,
+    "insufficient_for_baseline": 2,
+}
+
+
+class DocumentedRule(NamedTuple):
+    """The helper's four numbers and its status; ``available_bytes`` None where it knows no pool."""
+
+    baseline_per_rank_bytes: int
+    baseline_total_bytes: int
+    clean_arena_per_rank_bytes: int
+    clean_arena_total_bytes: int
+    available_bytes: int | None
+    status: str
+
+    @property
+    def exit_code(self) -> int:
+        return HELPER_EXIT_CODES[self.status]
 
 
 class HostMemory(NamedTuple):
@@ -268,30 +290,6 @@ def taken_pages(sizing: Sizing, spot: Spot) -> int | None:
         for at, count in process.items()
         if at.page_size_bytes == spot.page_size_bytes and spot.nodes in ((), at.nodes)
     )
-
-
-# The helper's statuses and their exit codes.
-HELPER_EXIT_CODES = {
-    "planning_only": 0,
-    "clean_arena_budget_available": 0,
-    "baseline_fits_arena_may_fallback": 1,
-    "insufficient_for_baseline": 2,
-}
-
-
-class DocumentedRule(NamedTuple):
-    """The helper's four numbers and its status; ``available_bytes`` None where it knows no pool."""
-
-    baseline_per_rank_bytes: int
-    baseline_total_bytes: int
-    clean_arena_per_rank_bytes: int
-    clean_arena_total_bytes: int
-    available_bytes: int | None
-    status: str
-
-    @property
-    def exit_code(self) -> int:
-        return HELPER_EXIT_CODES[self.status]
 
 
 def documented_rule(

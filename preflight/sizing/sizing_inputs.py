@@ -3,8 +3,6 @@
 A version is named, else installed, else assumed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -141,7 +139,7 @@ def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) ->
     return []
 
 
-def installed_there(reading: Reading, root: Root) -> Installed | None:
+def installed_there(reading: "Reading", root: "Root") -> Installed | None:
     """Return what the launch would load on this machine, or in a tree of files.
 
     None leaves it to what is installed beside this program: nobody looks into a container's image.
@@ -161,7 +159,7 @@ def installed_where(installed: Installed | None, searched: bool = False) -> str:
     return "installed beside this program" if searched else "installed here"
 
 
-def with_image(options: LaunchOptions, reading: Reading, root: Root) -> LaunchOptions:
+def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
     """Return the options without what this machine has installed, where all runs in images.
 
     In a container it may be the image's own, and counts.
@@ -188,30 +186,29 @@ def _not_told(program: str, installed: Installed | None) -> str:
 
 def known_sglang(
     given: str | None, installed: Installed | None = None, named: str | None = None
-) -> tuple[SglangRelease, Input] | None:
+) -> "tuple[SglangRelease, Input] | None":
     """Return the release that is given, else the one installed; None where one is to be assumed.
 
     installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
     """
+    text = given if given is not None else _installed_sglang(installed)
+    if text is None:
+        return None
     from checks.releases.sglang import sglang_release
 
-    if given is not None:
-        try:
-            return sglang_release(given), Input(given, named or "--sglang-version")
-        except ValueError as error:
-            raise UsageError(f"--sglang-version {error}") from None
-    here = _installed_sglang(installed)
     try:
-        if here is not None:
-            return sglang_release(here), Input(here, installed_where(installed))
-    except ValueError:  # a version of which nothing is known here
-        pass
-    return None
+        release = sglang_release(text)
+    except ValueError as error:
+        if given is not None:
+            raise UsageError(f"--sglang-version {error}") from None
+        return None  # a version of which nothing is known here
+    where = installed_where(installed) if given is None else named or "--sglang-version"
+    return release, Input(text, where)
 
 
 def choose_sglang(
     given: str | None, installed: Installed | None = None, named: str | None = None
-) -> tuple[SglangRelease, Input, tuple[Note, ...]]:
+) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
     """Return the release to size for: the known one, else the newest; and what to say of it.
 
     Raises as ``known_sglang`` does.

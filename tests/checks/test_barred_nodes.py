@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from checks.base.device_nodes import gpu_nodes
 from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
@@ -18,7 +19,7 @@ from checks.hugetlb.targets import Target, all_targets
 from checks.numa.allowed import read_allowed
 from checks.numa.meminfo import read_meminfo, read_node_meminfo
 from checks.numa.nodes import gpu_memory_nodes, memory_nodes
-from checks.pci.facts import gpu_nodes, read_accelerators
+from checks.pci.facts import read_accelerators
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from tests.builders.hosts import GIB, MIB, Host, HostPool

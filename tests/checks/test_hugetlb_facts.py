@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.device_nodes import device_nodes, gpu_nodes
 from checks.base.installed import installed_mooncake, installed_sglang
 from checks.base.needs import Spot
 from checks.base.root import Root
@@ -16,8 +17,6 @@ from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
 from checks.hugetlb.stock import read_stock, stated_stock
 from checks.numa.meminfo import read_meminfo, read_node_meminfo
 from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
-from checks.pci.facts import gpu_nodes
-from checks.rdma.devices import device_nodes
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.checks.recorded import recorded
 

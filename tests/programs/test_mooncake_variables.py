@@ -10,14 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.programs.mooncake_grammar import (
-    becomes,
-    read_number,
-    read_ratio,
-    read_switch,
-    takes_word,
-    usable_ports,
-)
 from preflight.programs.mooncake_variables import (
     CHOICES,
     NUMBERS,
@@ -27,6 +19,12 @@ from preflight.programs.mooncake_variables import (
     RATIOS,
     SWITCHES,
     Reader,
+    becomes,
+    read_number,
+    read_ratio,
+    read_switch,
+    takes_word,
+    usable_ports,
 )
 from preflight.programs.store_config import KEYS
 from preflight.rules.variables import known_variables

@@ -1,0 +1,78 @@
+"""The NUMA node of each RDMA device and of each NVIDIA GPU, from files alone."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from checks.base.root import Root
+from checks.base.unknown import Unknown, known, or_unknown
+
+T = TypeVar("T")
+RDMA_DEVICES = "/sys/class/infiniband"
+PCI_DEVICES = "/sys/bus/pci/devices"
+GPUS = "/proc/driver/nvidia/gpus"
+# PCI class codes: 0x0300 VGA controller, 0x0302 3D controller (pci.ids).
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+NVIDIA = "0x10de"
+
+
+@or_unknown
+def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
+    """Return the NUMA node of every RDMA device; None where its PCI function names none.
+
+    Soft-RoCE and some VMs name none. Empty where the kernel has no device, which is no error.
+    """
+    return {name: known(device_node(root, name)) for name in known(device_names(root))}
+
+
+def device_names(root: Root) -> tuple[str, ...] | Unknown:
+    """Return the names of all RDMA devices; empty where the kernel has none."""
+    return root.entries(RDMA_DEVICES)
+
+
+def device_node(root: Root, name: str) -> int | Unknown | None:
+    """Return the node that Mooncake takes a device to sit on; None where it finds none.
+
+    It reads numa_node in realpath(/sys/class/infiniband/<device>/../..): the folder that the link
+    "device" names. Soft-RoCE has neither. Source: Mooncake topology.cpp, listInfiniBandDevices.
+    """
+    node = root.integer(f"{RDMA_DEVICES}/{name}/device/numa_node")
+    if isinstance(node, Unknown):
+        return None if node.absent else node
+    return None if node < 0 else node
+
+
+def driver_gpus(root: Root) -> frozenset[str]:
+    """Return the addresses of the GPUs that NVIDIA's driver has, whatever else shows them."""
+    return frozenset(map(str.lower, root.listed(GPUS)))
+
+
+def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
+    """Every PCI function, in PCI order; where PCI shows none, the driver's GPUs."""
+    addresses, driven = root.entries(PCI_DEVICES), driver_gpus(root)
+    if isinstance(addresses, Unknown):
+        return tuple(sorted(driven)) or addresses
+    return tuple(sorted({*addresses, *driven}))
+
+
+@or_unknown
+def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
+    """Return the NUMA node of each NVIDIA GPU in PCI order, which is NVML's; None: it names none.
+
+    From files alone. What may be a GPU and cannot be read makes the others' order another.
+    """
+    nodes: list[int | None] = []
+    driven = driver_gpus(root)
+    for address in known(pci_addresses(root)):
+        folder = f"{PCI_DEVICES}/{address}"
+        vendor, kind = (_if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
+        shown = vendor == NVIDIA and kind is not None and kind[:6] in DISPLAY_CLASSES
+        if shown or address in driven:
+            node = _if_there(root.integer(f"{folder}/numa_node"))
+            nodes.append(node if node is not None and node >= 0 else None)
+    return tuple(nodes)
+
+
+def _if_there(fact: T | Unknown) -> T | None:
+    """Return a file's content, None where there is no file. Raises UnknownFactError else."""
+    return None if isinstance(fact, Unknown) and fact.absent else known(fact)
