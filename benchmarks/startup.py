@@ -1,6 +1,7 @@
 """How long the command takes, against the least that any click program takes.
 
-Prints the ratio of the whole process to ``python -c "import click"``, both run in turn. Run it with
+Prints the ratio of the whole process to ``python -c "import click"``, and that of check of a launch
+to check alone, both of each run in turn. Run it with
 the Python of an environment that this project is installed in, not in editable form: an editable
 install adds an import hook of its own to every start.
 """

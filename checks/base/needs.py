@@ -5,101 +5,10 @@ could not be resolved is Unknown with the variable's name, and a check that meet
 """
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import NamedTuple
 
+from checks.base.pages import ProcessId, Region, Usage
 from checks.base.unknown import Unknown
-
-
-class Spot(NamedTuple):
-    """Where pages come from: one page size, on one NUMA node or (``None``) on any.
-
-    among: on any of these, where they are several and not all.
-    """
-
-    page_size_bytes: int
-    node: int | None
-    among: tuple[int, ...] = ()
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        """Those that alone give the pages, () where any does."""
-        return self.among if self.node is None else (self.node,)
-
-    @property
-    def where(self) -> str:
-        """``" on node 1"``, ``" on nodes 0, 2"`` or nothing, as words after the pages."""
-        listed = ", ".join(map(str, self.nodes))
-        return f" on node{'s' * (len(self.nodes) > 1)} {listed}" if listed else ""
-
-
-Pages = Mapping[Spot, int]
-
-
-class Usage(NamedTuple):
-    """What one process takes, in pages.
-
-    mapped: with its arena mapped (or with no arena asked for).
-    dropped: when its arena cannot be mapped and everything goes its own way.
-    serves_all: the arena, once mapped, holds all that would otherwise be mapped directly.
-    headroom: free pages that a node must show for a moment, beyond those kept.
-    """
-
-    process: str
-    mapped: Pages
-    dropped: Pages
-    serves_all: bool
-    headroom: Pages
-
-
-class MemoryKind(str, Enum):
-    """What a piece of a launch's memory is for; a text of its own name in every answer."""
-
-    HOST_POOL = "L2 host pool"
-    HOT_CACHE = "hot cache"
-    LOCAL_BUFFER = "local buffer"
-    ARENA = "arena"
-    SEGMENT = "global segment"
-    OFFLOAD_BUFFER = "SSD offload buffer"
-    PD_METADATA = "PD metadata"
-    CPU_POOL = "CPU pool"
-
-    def __str__(self) -> str:
-        return self.value
-
-    def __format__(self, format_spec: str) -> str:
-        return format(self.value, format_spec)
-
-
-class ProcessId(NamedTuple):
-    """Which process of a launch: the number of its command there, and which of its ranks.
-
-    Given once, when the command is understood, and carried by all that is made of the process.
-    """
-
-    command: int = 0
-    rank: int = 0
-
-
-class Region(NamedTuple):
-    """Host memory that is handed to ``ibv_reg_mr`` whole, on every NIC in use.
-
-    bytes: the registered length. page_bytes: the pages behind it (4096, 2 MiB, 1 GiB).
-    offset_bytes: where in such a page it begins; where nobody knows, where it takes the most pages.
-    dontfork: its mapping has MADV_DONTFORK already, so that libibverbs changes nothing of it.
-    """
-
-    what: str
-    bytes: int
-    page_bytes: int
-    offset_bytes: int = 0
-    dontfork: bool = False
-
-
-class Default(str):
-    """An origin that nobody wrote: the words that say whose default a value is."""
-
-    __slots__ = ()
 
 
 class RdmaUse(NamedTuple):

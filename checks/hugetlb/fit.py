@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from checks.base.needs import Pages, Spot, Usage
+from checks.base.pages import Pages, Spot, Usage
 from checks.base.unknown import Unknown
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip, unknown
-from checks.base.needs import LaunchNeeds, Spot
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import Spot
 from checks.base.units import (
     GIB,
     KIB,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, passed, skip, unknown
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.units import KIB, Quantity, counted, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts

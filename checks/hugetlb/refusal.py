@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checks.base.finding import Kind, Setting
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.targets import Target

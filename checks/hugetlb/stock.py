@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit

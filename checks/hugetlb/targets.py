@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from checks.base.needs import Pages, Spot
+from checks.base.pages import Pages, Spot
 from checks.base.units import KIB
 from checks.base.unknown import Unknown
 from checks.hugetlb.pools import POOLS, HugeTlb, Pool

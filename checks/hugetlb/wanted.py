@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from checks.base.check import the_launch
 from checks.base.finding import UnjudgedError, passed, skip
-from checks.base.needs import LaunchNeeds, Pages, Spot
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import Pages, Spot
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import fit_needs, spot_order, start_needs

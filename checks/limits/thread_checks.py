@@ -19,7 +19,8 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds, RunAs, is_root
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RunAs, is_root
+from checks.base.pages import MemoryKind
 from checks.base.units import counted
 from checks.base.unknown import Unknown
 from checks.limits.facts import LIMITS, LimitFacts

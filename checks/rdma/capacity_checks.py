@@ -19,7 +19,8 @@ from checks.base.finding import (
     unknown,
 )
 from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, Region
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import Region
 from checks.base.units import MIB, Quantity, counted, format_bytes, format_page_size
 from checks.base.unknown import Unknown, known
 from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, TableBound

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from checks.base.check import CheckSet
 from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, passed
-from checks.base.needs import LaunchNeeds, MemoryKind, Region
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import MemoryKind, Region
 from checks.base.units import GIB, format_page_size
 from checks.base.unknown import Unknown
 from checks.rdma.facts import RdmaFacts

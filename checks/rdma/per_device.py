@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from checks.base.check import the_launch
 from checks.base.finding import Finding, Status, UnjudgedError, skip, unknown
 from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, Region
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import Region
 from checks.base.unknown import Unknown, known
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.use import Cause, DevicesInUse, Lost, Transport, Use, uses

@@ -15,7 +15,8 @@ from math import gcd
 from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
-from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds, Region
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.pages import MemoryKind, Region
 from checks.base.units import round_up
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, device_row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import unicodedata
 from collections.abc import Iterable
 
 from checks.base.finding import Fill, Kind, Setting
@@ -46,6 +45,8 @@ class Line(str):
 
 def is_hidden(letter: str) -> bool:
     """Return whether a terminal would obey a letter, or hide it, instead of showing it."""
+    import unicodedata
+
     return unicodedata.category(letter) in _HIDDEN
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from checks.base.needs import Default
+from checks.base.pages import Default
 from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known
 from preflight.launches.source import ReadFile, Word

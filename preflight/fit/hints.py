@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.needs import MemoryKind
+from checks.base.pages import MemoryKind
 from checks.base.units import GIB, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts

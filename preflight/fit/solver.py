@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from checks.base.finding import Finding, Status
-from checks.base.needs import MemoryKind
+from checks.base.pages import MemoryKind
 from checks.base.units import GIB, GIGABYTE, MIB, round_up
 from checks.base.unknown import Unknown
 from checks.memory.facts import MemoryFacts

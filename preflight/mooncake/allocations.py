@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from checks.base.needs import MemoryKind, Region, Spot
+from checks.base.pages import MemoryKind, Region, Spot
 from checks.base.units import KIB
 
 REGULAR_PAGE_BYTES = 4 * KIB

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.needs import MemoryKind, Spot
+from checks.base.pages import MemoryKind, Spot
 from checks.base.units import GIB, MIB, TIB, format_page_size, round_up
 from checks.releases.mooncake import NumaSegments
 from preflight.mooncake.allocations import (

@@ -8,7 +8,7 @@ there falls through here too, process by process until one fails.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from checks.base.needs import MemoryKind, Spot, Usage
+from checks.base.pages import MemoryKind, Spot, Usage
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from preflight.mooncake.allocations import (

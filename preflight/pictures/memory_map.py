@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from checks.base.needs import MemoryKind
+from checks.base.pages import MemoryKind
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.hugetlb.pools import HugeTlb, Pool

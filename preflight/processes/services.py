@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from checks.base.needs import BoundPort, Default, Service
+from checks.base.needs import BoundPort, Service
+from checks.base.pages import Default
 from checks.base.unknown import Unknown
 from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from checks.base.needs import Default, Storage
+from checks.base.needs import Storage
+from checks.base.pages import Default
 from checks.base.units import TIB
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease

@@ -6,7 +6,7 @@ Nothing here reads a machine or a command line; sizes are bytes as asked for, be
 from enum import Enum
 from typing import NamedTuple
 
-from checks.base.needs import ProcessId
+from checks.base.pages import ProcessId
 from checks.base.units import GIB, MIB
 from checks.releases.mooncake import MooncakeRelease
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
-from checks.base.needs import Default
+from checks.base.pages import Default
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, ReadFile, Word
 from preflight.programs.sglang_argument_tables import (

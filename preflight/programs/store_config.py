@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from checks.base.needs import Default
+from checks.base.pages import Default
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.releases.sglang import StoreReader, store_reader

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
 from preflight.mooncake.allocations import Allocation, OnShortage, Outcome

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds, Region
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.pages import MemoryKind, Region
 from checks.base.unknown import Unknown
 from checks.memlock.demand import RING_EDGES_BYTES, Demand, demand
 from checks.rdma.facts import Nic

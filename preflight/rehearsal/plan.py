@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from checks.base.needs import LaunchNeeds, MemoryKind, Spot
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import MemoryKind, Spot
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from checks.run.facts import Facts

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from checks.base.installed import installed_mooncake
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.unknown import Unknown
 from checks.rdma.fork import Forking
 from preflight.mooncake.allocations import Allocation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.units import GIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from preflight.base.output import columns, painter

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from checks.base.finding import Kind, Setting
-from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, Spot
+from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.base.pages import Spot
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
 from checks.capture.secrets import is_secret, public

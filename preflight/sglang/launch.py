@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from checks.base.needs import ProcessId
+from checks.base.pages import ProcessId
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.finding import Kind
-from checks.base.needs import MemoryKind, Pages, Spot
+from checks.base.pages import MemoryKind, Pages, Spot
 from checks.base.units import GIB, GIGABYTE, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.hugetlb.pools import GIGANTIC_BYTES

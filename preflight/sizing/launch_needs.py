@@ -9,15 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.finding import Subject
-from checks.base.needs import (
-    Default,
-    LaunchNeeds,
-    MemoryKind,
-    ProcessId,
-    ProcessNeeds,
-    Service,
-    Storage,
-)
+from checks.base.needs import LaunchNeeds, ProcessNeeds, Service, Storage
+from checks.base.pages import Default, MemoryKind, ProcessId
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.wanted import HEADROOM

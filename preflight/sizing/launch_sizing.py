@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.base.needs import MemoryKind
+from checks.base.pages import MemoryKind
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.hugetlb.fit import Fit

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from checks.base.needs import NamedNodes, ProcessId
+from checks.base.needs import NamedNodes
+from checks.base.pages import ProcessId
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.memory.cgroup import memory_headroom

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.base.needs import MemoryKind, Spot
+from checks.base.pages import MemoryKind, Spot
 from checks.base.root import Root
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.unknown import Unknown
 from preflight.mooncake.replay import ProcessReplay
 from preflight.render.plain_data import fields, plain

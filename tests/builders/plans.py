@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from checks.base.finding import Finding, Setting, Status
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Spot
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.base.pages import Spot
 from checks.run.facts import Facts
 from preflight.settings.plan import plan
 from preflight.settings.records import Plan

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from checks.base.finding import Status
-from checks.base.needs import LaunchNeeds, Spot
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import Spot
 from checks.hugetlb.wanted import Wanted
 from checks.memlock.demand import Demand, demand
 from checks.memory.judge import regular_bytes

@@ -8,7 +8,8 @@ from typing import Any
 
 from checks.base.check import CheckSet
 from checks.base.finding import Finding
-from checks.base.needs import LaunchNeeds, ProcessNeeds, Spot, Usage
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.pages import Spot, Usage
 from checks.base.root import Root
 from checks.base.units import MIB
 from checks.run.facts import Facts, read_facts

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.base.pages import Region
 from checks.base.root import Root
 from checks.base.units import GIB
 from checks.base.unknown import Unknown

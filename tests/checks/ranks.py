@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.base.pages import Region
 
 MIB = 1 << 20
 GIB = 1 << 30

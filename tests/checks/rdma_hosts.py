@@ -13,7 +13,8 @@ from typing import Any
 
 from checks.base.check import CheckSet
 from checks.base.finding import Finding, Setting
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.base.pages import Region
 from checks.base.root import Root
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.run.facts import Facts

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checks.base.device_nodes import gpu_nodes
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import read_hugetlb_facts

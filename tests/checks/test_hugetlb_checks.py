@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import ContainerLimits, ProcessNeeds, Spot, Usage
+from checks.base.needs import ContainerLimits, ProcessNeeds
+from checks.base.pages import Spot, Usage
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.hugetlb import host_checks as hugetlb_host_checks

@@ -8,7 +8,7 @@ import pytest
 
 from checks.base.device_nodes import device_nodes, gpu_nodes
 from checks.base.installed import installed_mooncake, installed_sglang
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit

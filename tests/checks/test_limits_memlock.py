@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Finding, Kind, Status
 from checks.base.fold import fold_names
-from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse, Region
+from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
+from checks.base.pages import Region
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit

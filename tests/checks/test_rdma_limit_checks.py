@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Consequence, Finding, Kind, Status
-from checks.base.needs import LaunchNeeds, Region
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import Region
 from checks.base.unknown import Unknown
 from checks.rdma import capacity_checks
 from checks.rdma import fork as fork_checks

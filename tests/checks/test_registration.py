@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Finding, Status
-from checks.base.needs import ProcessNeeds, Region
+from checks.base.needs import ProcessNeeds
+from checks.base.pages import Region
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memlock.demand import demand

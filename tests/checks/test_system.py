@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, Spot, Usage
+from checks.base.needs import ContainerLimits, LaunchNeeds
+from checks.base.pages import Spot, Usage
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from checks.base.finding import Consequence, Finding, Kind, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, MemoryKind, ProcessNeeds, Region
+from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.base.pages import MemoryKind, Region
 from checks.base.root import Root
 from checks.base.units import GIB
 from checks.base.unknown import Unknown

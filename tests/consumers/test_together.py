@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
 from preflight.capacity.deployment import Cluster

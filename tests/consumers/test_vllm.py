@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from checks.base.needs import LaunchNeeds, Spot
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known

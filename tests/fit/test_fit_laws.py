@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.units import round_up
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, Stock, judge_fit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import FitVerdict, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.unknown import Unknown
 from preflight.cli.main import run
 from preflight.inputs.host_source import open_host, size_within

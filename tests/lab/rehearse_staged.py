@@ -66,7 +66,8 @@ def staged_plan(
     environment: Mapping[str, str],
 ) -> RehearsalPlan:
     """Return what is to be done on the host of ``root``, for processes with ``environment``."""
-    from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Spot
+    from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+    from checks.base.pages import Spot
     from checks.hugetlb.fit import Stock
     from checks.releases.mooncake import mooncake_release
     from checks.run.facts import read_facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checks.base.needs import MemoryKind
+from checks.base.pages import MemoryKind
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import mappings
 from preflight.mooncake.process_run import heap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import StockedPools
 from preflight.mooncake.replay import pages_by_spot, replay

@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.releases.mooncake import mooncake_release

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import StockedPools
 from preflight.mooncake.replay import replay

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.unknown import known
 from checks.releases.mooncake import mooncake_release
 from preflight.launches.source import Origin, Word

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.root import Root
 from preflight.consumers.lmcache import mooncake_setup
 from preflight.consumers.vllm import store_config

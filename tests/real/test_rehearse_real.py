@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.hugetlb.fit import Stock
 from checks.releases.mooncake import mooncake_release

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checks.base.needs import Region, Spot
+from checks.base.pages import Region, Spot
 from checks.hugetlb.fit import Stock
 from checks.rdma.fork import Forking, bad_end
 from checks.releases.mooncake import mooncake_release

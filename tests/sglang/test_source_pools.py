@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Status
 from checks.base.installed import Installed
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, Stock, judge_fit

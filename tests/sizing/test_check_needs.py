@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.base.pages import Region
 from checks.base.root import Root
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown

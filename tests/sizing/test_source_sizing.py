@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.needs import Spot
+from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.output import json_text
