@@ -132,8 +132,8 @@ def _table(found: Fitted, width: int) -> list[str]:
         name = f"{format_page_size(target.page_bytes)} pages{where}"
         rows.append((name, str(now), str(pages), format_bytes(pages * target.page_bytes)))
     if found.first:  # nobody wrote what it starts from
-        new = [(name, fits, note) for name, _, fits, note in rows]
-        return fitted(new, ("", "fits", ""), width, right=(1,), firm=(0, 1)).splitlines()
+        without_old = [(name, fits, note) for name, _, fits, note in rows]
+        return fitted(without_old, ("", "fits", ""), width, right=(1,), firm=(0, 1)).splitlines()
     heads = ("", "now", "fits", "")
     return fitted(rows, heads, width, right=(1, 2), firm=(0, 1, 2)).splitlines()
 
