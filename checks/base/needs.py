@@ -5,6 +5,7 @@ could not be resolved is Unknown with the variable's name, and a check that meet
 """
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import NamedTuple
 
 from checks.base.pages import ProcessId, Region, Usage
@@ -45,7 +46,7 @@ class RunAs(NamedTuple):
     lost: tuple[str, ...] = ()
     origin: str = ""
 
-    def then(self, other: RunAs) -> RunAs:
+    def then(self, other: "RunAs") -> "RunAs":
         """Return who runs what ``other`` starts, where that is started by this one."""
         lost = tuple(dict.fromkeys((*self.lost, *other.lost)))
         if other.user == "":
