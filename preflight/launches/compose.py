@@ -52,13 +52,15 @@ def read_compose(
     depth: int = 0,
     over: Sequence[tuple[str, str]] = (),
     caller: Mapping[str, Word] | None = None,
+    asked: Sequence[str] = (),
 ) -> Reading:
     """Return the process of each service; ``environment`` is what ``${NAME}`` is filled in from.
 
     env_files: texts of files that ``env_file:`` names, by the path written there. beside: reads
     others, and ``.env``. depth: of files that include each other. over: files that are laid over
     this one, each its path and its text. caller: the environment of the file that includes this,
-    which its containers' variables come from. Raises SourceError, as load_documents does.
+    which its containers' variables come from. asked: the services that are started, with what they
+    depend on; () for all. Raises SourceError, as load_documents does.
     """
     documents = load_documents(text, name)
     for path, other in over:
@@ -110,18 +112,34 @@ def read_compose(
             depth=depth + 1,
             over=others,
             caller=caller,
+            asked=started,
         )
         return reading._replace(notes=(*notes, *reading.notes))
 
     for document in documents:
+        started = _with_dependencies(asked, document.at("services").fields)
         include = document.at("include")
         readings += [included(item) for item in include.items or [include] if item.value]
-        for service in services(document, name, surroundings, read_file):
+        for service in services(document, name, surroundings, read_file, started):
             reader = _ServiceReader(name, service, surroundings, read_file)
             reader.caller = caller
             reader.configs = document.at("configs").fields
             readings.append(reader.reading())
     return joined(readings)
+
+
+def _with_dependencies(asked: Sequence[str], found: Mapping[str, Node]) -> tuple[str, ...]:
+    """Return the services that are asked for, and all that Compose starts for them."""
+    started = list(asked)
+    for called in started:
+        node = found.get(called, Node(None))
+        depends = node.at("depends_on")
+        shared = [node.at(key).text or "" for key in ("network_mode", "ipc", "pid")]
+        named = [*depends.fields, *(item.text or "" for item in depends.items)]
+        named += [(item.text or "").partition(":")[0] for item in node.at("links").items]
+        named += [text.partition(":")[2] for text in shared if text.startswith("service:")]
+        started += [one for one in named if one and one not in started]
+    return tuple(started)
 
 
 def _below(read_file: Beside, folder: str) -> Beside:
@@ -408,15 +426,21 @@ def services(
     name: str,
     surroundings: Mapping[str, Word],
     read_file: Beside = lambda _: None,
+    started: Sequence[str] = (),
 ) -> Iterator[ComposeService]:
-    """Yield those that are started, as far as is known, in the order of the file ``name``."""
+    """Yield those that are started, as far as is known, in the order of the file ``name``.
+
+    started: their names, () for all.
+    """
     found = document.at("services").fields
     chosen = surroundings.get("COMPOSE_PROFILES")
     for called, node in found.items():
+        if started and called not in started:
+            continue
         notes: list[SourceNote] = []
         whole = _extended(called, node, found, name, notes, 0, read_file)
         profiles = [item.text for item in whole.at("profiles").items if item.text]
-        if profiles:
+        if profiles and not started:  # who names a service starts it
             wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
             if wanted and not {"*", *profiles} & set(wanted):
                 continue
@@ -544,7 +568,13 @@ def _read(launch: LaunchText) -> Reading:
     beneath = {f"./{name}": given for name, given in near.items()}
     texts = {**near, **beneath, **dict(launch.env_texts)}
     reading = read_compose(
-        launch.text, launch.path, variables, texts, launch.beside, over=launch.over
+        launch.text,
+        launch.path,
+        variables,
+        texts,
+        launch.beside,
+        over=launch.over,
+        asked=launch.arguments,
     )
     return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
 

@@ -53,6 +53,13 @@ _STARTERS = {
     "helm": _Starter(("install", "upgrade")),
 }
 STARTERS = frozenset(_STARTERS)
+# Options of docker compose that take the next word; -w is --watch to up.
+_VALUED = frozenset(
+    "-f --file -p --project-name --profile --env-file --project-directory --ansi --parallel "
+    "--progress --scale -t --timeout --wait-timeout --attach --no-attach --exit-code-from --pull "
+    "-e --env -v --volume --publish -u --user --workdir --name --entrypoint -l --label --cap-add "
+    "--cap-drop".split()
+)
 _JOBS = (".sh", ".sbatch", ".slurm", ".job", ".batch")
 _NAME = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 
@@ -94,12 +101,34 @@ def described(
         first, *others = named
         laid = [(word.text, None if word.unresolved else beside(word.text)) for word in others]
         over = [(path, text) for path, text in laid if text is not None]
-        found = _one(first, environment, beside, given, (), over)
+        verb, chosen = _chosen(words)
+        found = _one(
+            first, environment, beside, given, chosen[: 1 if verb == "run" else None], over
+        )
         said = "is not read: what it changes is unknown"
-        missing = (f"{path} {said}" for path, text in laid if text is None)
+        missing = [f"{path} {said}" for path, text in laid if text is None]
+        if verb == "run" and len(chosen) > 1:
+            said = f"docker compose run {chosen[0]} {chosen[1]}"
+            missing.append(f"{said}: what stands in place of the service's command is not read")
+        if chosen and not found.commands and not found.notes:
+            missing.append(f"{first.text} has no service {', '.join(chosen)}")
         notes = (SourceNote("manifest-not-read", each, first.origin) for each in missing)
         return found._replace(notes=(*found.notes, *notes))
     return joined(_one(word, environment, beside, given) for word in named)
+
+
+def _chosen(words: Sequence[Word]) -> tuple[str, tuple[str, ...]]:
+    """Return the verb of ``docker compose``, and the services behind it; none where one is open."""
+    plain: list[Word] = []
+    before = ""
+    for word in words[1:]:
+        if before not in _VALUED and word.text[:1] != "-":
+            plain.append(word)
+        before = word.text
+    texts = [word.text for word in plain]
+    place = next((i for i, text in enumerate(texts) if text in _COMPOSE.verbs), len(texts) - 1)
+    open_ = any(word.unresolved for word in plain[place + 1 :])
+    return texts[place], () if open_ else tuple(texts[place + 1 :])
 
 
 def _named(words: Sequence[Word], flags: Sequence[str]) -> Iterator[Word]:

@@ -252,8 +252,10 @@ def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
     """The servers that a router names by URL (``--prefill``, ``--decode``, ``--worker-urls``)."""
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
-        if separator and scheme in ("http", "https", "grpc") and not word.unresolved:
-            yield _service(process, "worker", rest, 80, SettingValue(rest, str(word.origin)), bound)
+        if separator and scheme in ("http", "https", "grpc"):
+            host = unresolved(word) if word.unresolved else rest
+            setting = SettingValue(host, str(word.origin))
+            yield from _plain(process, "worker", setting, None if word.unresolved else 80, bound)
 
 
 def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:

@@ -260,6 +260,8 @@ def _names(processes: list[ProcessReplay]) -> str:
     first, last = processes[0].process.name, processes[-1].process.name
     if len(processes) == 1:
         return first
+    if first.rpartition(" ")[2] == last.rpartition(" ")[2]:  # rank 0 of several servers
+        return f"{first}, {last}: each" if len(processes) == 2 else f"{first} to {last}: each"
     return f"{first} to {last.rpartition(' ')[2]}: each"
 
 

@@ -58,6 +58,8 @@ def test_what_a_file_describes_is_started(
         "envsubst < m.yaml | kubectl apply -f -",
         "helm upgrade --install x ./charts/sglang",
         "docker-compose -f nowhere.yml up",
+        "docker compose up nobody",
+        "docker compose run m bash -c something",
         "sbatch nowhere.sh",
     ],
 )
@@ -74,3 +76,35 @@ def test_a_variable_that_nothing_sets_stays_open_in_the_manifest(tmp_path: Path)
 def test_what_starts_nothing_is_no_start_and_a_file_that_starts_itself_ends(tmp_path: Path) -> None:
     found = reading(tmp_path, "kubectl delete -f m.yaml\ndocker compose down\nsbatch launch.sh\n")
     assert all(command.words[0].text in ("kubectl", "docker") for command in found.commands)
+
+
+SERVICES = """\
+services:
+  a: {image: i, command: mooncake_client --port 1, depends_on: [m], profiles: [later]}
+  b: {image: i, command: mooncake_client --port 2, depends_on: {m: {condition: service_started}}}
+  c: {image: i, command: mooncake_client --port 3, links: ["b:x"], network_mode: "service:m"}
+  m: {image: i, command: mooncake_master}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "started"),
+    [
+        ("up", "123m"),
+        ("-p project up -d --scale a=2 a", "1m"),  # its profile does not hold who is named
+        ("up -w b", "2m"),
+        ("run --rm -e A=b -v /x:/y b", "2m"),
+        ("create c", "23m"),
+        ("start m", "m"),
+        ("up $SERVICES", "123m"),  # nobody knows which
+    ],
+)
+def test_the_services_that_are_named_and_what_they_depend_on(
+    tmp_path: Path, words: str, started: str
+) -> None:
+    (tmp_path / "compose.yml").write_text(SERVICES)
+    (tmp_path / "launch.sh").write_text(f"docker compose {words}\n")
+    found = read_source(str(tmp_path / "launch.sh"), {})
+    assert sorted(c.words[-1].text[-1:] for c in found.commands) == sorted(
+        started.replace("m", "r")
+    )

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from checks.base.needs import Service
+from checks.base.unknown import Unknown
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
+from preflight.launches.shell_script import read_script
+from preflight.processes.processes import understand
+from preflight.processes.services import services
 from tests.builders.hosts import Host
 
 STORE = (
@@ -69,3 +73,14 @@ def test_a_client_asks_the_one_of_its_default(
         assert (service.host, service.port) == expected[:2]
         assert service.origin.endswith(expected[2])
         assert not service.own
+
+
+def test_a_router_s_worker_at_an_address_that_nobody_knows_is_a_service_that_is_not_known() -> None:
+    text = (
+        "python3 -m sglang_router.launch_router --pd-disaggregation --prefill http://$P:30002 "
+        "--decode http://10.0.0.2:30003\n"
+    )
+    processes = understand(read_script(text, "r.sh", {}).commands, lambda name: Unknown(name))
+    unknown, known = services(processes)
+    assert isinstance(unknown.host, Unknown)
+    assert (known.kind, known.host, known.port) == ("worker", "10.0.0.2", 30003)

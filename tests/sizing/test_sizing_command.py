@@ -601,3 +601,18 @@ def test_json_loads_nothing_that_it_does_not_need(host: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stderr.strip() == "[]"
+
+
+def test_rank_0_of_two_servers_are_both_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Host(memory_bytes=512 * GIB).write(tmp_path)
+    server = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --hicache-size 10"
+    script = tmp_path / "l.sh"
+    ports = (30000, 30001)
+    lines = [f"{server} --enable-hierarchical-cache --port {port} &\n" for port in ports]
+    script.write_text("".join(lines))
+    run_sizing(["--root", str(tmp_path), str(script)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "l.sh:2 rank 0: each" in said
+    assert "rank 0 to 0" not in said
