@@ -112,18 +112,24 @@ def plot_text(
     room = min(MOST_PLOT, width - _AXIS - 6)
     cells = [[(" ", "")] * room for _ in range(ROWS)]
 
-    def put(across: float, rate: float, mark: str, colour: str) -> None:
-        row = round((1 - rate / plot.top) * (ROWS - 1))
-        cells[row][round(across * (room - 1))] = (mark, colour)
+    def place(across: float, rate: float) -> tuple[int, int]:
+        return round((1 - rate / plot.top) * (ROWS - 1)), round(across * (room - 1))
+
+    def put(at: tuple[int, int], mark: str, colour: str) -> None:
+        cells[at[0]][at[1]] = (mark, colour)
 
     best = [(plot.across(size), rate) for size, rate in answer.best if rate is not None]
     for column in range(room):
         across = column / (room - 1)
         if best:
-            put(across, _between(best, across), "-" if plain else "·", "")
-        put(across, plot.rate(across), "." if plain else "•", COLOURS[0])
-    for at, mark in enumerate(plot.marks):
-        put(mark.across, mark.rate, mark.letter, COLOURS[(at + 1) % len(COLOURS)])
+            put(place(across, _between(best, across)), "-" if plain else "·", "")
+        put(place(across, plot.rate(across)), "." if plain else "•", COLOURS[0])
+    # Tiers of about one size are one mark, which the legend gives all their names.
+    together: dict[tuple[int, int], list[_Mark]] = {}
+    for mark in plot.marks:
+        together.setdefault(place(mark.across, mark.rate), []).append(mark)
+    for at, (cell, marks) in enumerate(together.items()):
+        put(cell, marks[0].letter, COLOURS[(at + 1) % len(COLOURS)])
     about = "Hits of one cache, by the tokens that it holds (each mark is 4 times as many)"
     lines = wrapped(about, width)
     for row, line in enumerate(cells):
@@ -138,7 +144,10 @@ def plot_text(
     lines += [f"      +{'-' * room}", f"{'tokens':<{_AXIS}}{''.join(axis).rstrip()}"]
     key = [". LRU" if plain else "• LRU", "- the best possible" if plain else "· the best possible"]
     key = key if best else key[:1]
-    key += [f"{mark.letter} as large as {mark.name}" for mark in plot.marks]
+    key += [
+        f"{marks[0].letter} as large as {' and '.join(mark.name for mark in marks)}"
+        for marks in together.values()
+    ]
     return "\n".join([*lines, *wrapped(" " * _AXIS + ", ".join(key), width, 0)])
 
 

@@ -244,6 +244,18 @@ def test_the_pictures_show_what_the_text_says(
     assert all(math.dist(a, b) >= 2 * radius for a, b in combinations(places, 2))
 
 
+def test_tiers_of_one_size_are_one_mark_with_all_their_names(
+    ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = f"{HICACHE.format(model='Qwen/Qwen3-8B', tp=1)} --max-total-tokens 4096"
+    assert ask("--curve", "--gpu-memory", "80gb", script=f"{script} --hicache-ratio 1.02") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1 as large as L1 and L2" in out
+    assert "2 as large as" not in out  # no letter in the legend that the plot has not
+    assert ask("--curve", "--gpu-memory", "80gb", script=f"{script} --hicache-ratio 4") == 0
+    assert "1 as large as L1, 2 as large as L2" in " ".join(capsys.readouterr().out.split())
+
+
 def test_nothing_to_draw(ask: Ask, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "once.jsonl").write_text(json.dumps(TURNS[0]))
     words = ("--gpu-memory", "80gb", "--curve", "--svg", "o.svg", "--html", "o.html")
