@@ -164,8 +164,8 @@ def _budget(
         return 0, gpu_bytes, f"at most the whole GPU, for {fraction.reason}"
     weights, ranks = request.weights_bytes, request.pools.tp * request.pools.pp
     if weights is None or isinstance(weights, Unknown):
-        most = int(gpu_bytes * fraction - request.least_weights_bytes / ranks)
-        return 0, most, f"at most {fraction:g} of the GPU, weights not known"
+        left = int(gpu_bytes * fraction - request.least_weights_bytes / ranks)
+        return 0, left, f"at most {fraction:g} of the GPU, weights not known"
     per_rank = weights / ranks
     if request.speculative and request.mem_fraction is None:
         why = f"at most {fraction:g} of the GPU, which speculative decoding lowers"

@@ -32,11 +32,11 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     if most > available and sizing.status != "unknown":
         reason = f"{short}{format_bytes(least)} to {format_bytes(most)} needed"
         return sizing._replace(status="unknown", reason=reason)
-    if isinstance(reason := _of_nodes(least_needs, root), str):
-        return sizing._replace(status="fails", reason=reason)
-    reason = _of_nodes(most_needs, root)
-    if reason is not None and sizing.status != "unknown":
-        why = reason.reason if isinstance(reason, Unknown) else reason
+    if isinstance(why := _of_nodes(least_needs, root), str):
+        return sizing._replace(status="fails", reason=why)
+    why = _of_nodes(most_needs, root)
+    if why is not None and sizing.status != "unknown":
+        why = why.reason if isinstance(why, Unknown) else why
         return sizing._replace(status="unknown", reason=why)
     return sizing
 

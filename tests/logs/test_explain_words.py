@@ -138,6 +138,7 @@ def test_with_a_host_its_checks_say_which_it_is(
     jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
 
 
+@pytest.mark.slow
 def test_a_launch_is_judged_where_the_user_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
