@@ -13,17 +13,29 @@ GIGABYTE = 10**9
 class Quantity(str):
     """An amount as a person reads it, which knows its number; within another text it is a text.
 
-    unit: bytes, pages, files ...: what ``value`` counts.
+    unit: bytes, pages, files ...: what ``value`` counts. least: it may be more than ``value``.
     """
 
-    def __new__(cls, text: str, value: float | None = None, unit: str = "") -> Quantity:
+    def __new__(
+        cls, text: str, value: float | None = None, unit: str = "", least: bool = False
+    ) -> Quantity:
         """Return ``text`` with its number."""
         made = super().__new__(cls, text)
-        made.value, made.unit = value, unit
+        made.value, made.unit, made.least = value, unit, least
         return made
 
     value: float | None
     unit: str
+    least: bool
+
+
+def or_more(amount: str) -> str:
+    """Return ``"8.22 GiB or more"``."""
+    if not isinstance(amount, Quantity):
+        return f"{amount} or more"
+    if amount.least:
+        return amount
+    return Quantity(f"{amount} or more", amount.value, amount.unit, least=True)
 
 
 def format_bytes(size_bytes: int, said: str = "{}") -> Quantity:

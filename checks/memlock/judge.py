@@ -8,7 +8,7 @@ from checks.base.check import CheckSet, the_launch
 from checks.base.finding import Finding, Kind, Setting, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.units import Quantity, format_bytes, format_need
+from checks.base.units import format_bytes, format_need, or_more
 from checks.base.unknown import Unknown, known, or_unknown, unread
 from checks.limits.facts import LimitFacts
 from checks.limits.launch_limits import not_started
@@ -73,7 +73,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     if isinstance(limit, Unknown):
         return unknown("", limit.of("what it may lock is not known: "), have, need)
     if wanted.more is not None:
-        need = Quantity(f"{need} and more", wanted.bytes, "bytes")
+        need = or_more(need)
     reserve = wanted.nics * QUEUES_PER_NIC_BYTES
     soft = limit.soft
     if soft is not None and wanted.more is not None and soft >= wanted.bytes:

@@ -315,7 +315,7 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
     if load.unknown is None or judged.status in (Status.FAIL, Status.UNKNOWN):
         return judged
     # What is known may be too much by itself; that it is not says nothing of the whole.
-    need = Quantity(f"{judged.need} and more", load.bytes, "bytes")
+    need = Quantity(f"{judged.need} or more", load.bytes, "bytes", least=True)
     if judged.status is Status.WARN:
         return judged._replace(need=need)
     return judged.unknown(load.unknown, need=need)

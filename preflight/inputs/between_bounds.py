@@ -11,6 +11,7 @@ from itertools import groupby
 
 from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
+from checks.base.units import or_more
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -71,7 +72,7 @@ def _worst(findings: Sequence[Finding]) -> Status:
 
 
 def _at_least(finding: Finding) -> Finding:
-    return finding._replace(need=f"{finding.need} or more" if finding.need else "")
+    return finding._replace(need=or_more(finding.need) if finding.need else "")
 
 
 def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:

@@ -61,6 +61,9 @@ _MODULES = {
     "mooncake.mooncake_master": Kind.MASTER,
     "mooncake.http_metadata_server": Kind.METADATA,
     "sglang_router.launch_router": Kind.ROUTER,
+    # What guides used before the router had prefill and decode.
+    "sglang.srt.disaggregation.launch_lb": Kind.ROUTER,
+    "sglang.srt.disaggregation.mini_lb": Kind.ROUTER,
     _WITH_ROUTER: Kind.SGLANG,
     "vllm.entrypoints.openai.api_server": Kind.VLLM,
     "vllm.entrypoints.api_server": Kind.VLLM,

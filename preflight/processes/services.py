@@ -27,6 +27,8 @@ METADATA_PORT = 8080
 CLIENT_PORT = 50052
 CLIENT_HTTP_PORT = 9300
 ROUTER_PORT = 30000
+# Of sglang.srt.disaggregation.mini_lb and launch_lb (LBArgs).
+BALANCER_PORT = 8000
 SERVICE_PORT = 8080
 
 # Metadata strings that are not a server: each process answers for itself.
@@ -126,7 +128,9 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
     elif process.kind in (Kind.STORE_SERVICE, Kind.METADATA):
         yield "HTTP port", "port", SERVICE_PORT
     elif process.kind is Kind.ROUTER:
-        yield "HTTP port", "port", ROUTER_PORT
+        modules = (word.text for word in process.command.words)
+        balancer = any(text.startswith("sglang.srt.disaggregation.") for text in modules)
+        yield "HTTP port", "port", BALANCER_PORT if balancer else ROUTER_PORT
 
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:

@@ -271,7 +271,7 @@ def test_an_unknown_size_never_passes_a_finite_limit() -> None:
     assert one("memlock.limit", launch(process), limits(None)).status is Status.PASS
     # What is known is already too much.
     finding = one("memlock.limit", launch(process), limits(GIB))
-    assert (finding.status, finding.need) == (Status.FAIL, "4.00 GiB and more")
+    assert (finding.status, finding.need) == (Status.FAIL, "4.00 GiB or more")
     nothing_known = rank(regions=gpu)
     assert one("memlock.limit", launch(nothing_known), limits(ROOM)).status is Status.UNKNOWN
 
@@ -282,7 +282,7 @@ def test_an_unknown_size_says_which_is_had_and_which_is_needed() -> None:
     finding = one("memlock.limit", launch(open_sum), limits(8 * GIB), rdma=rdma(2))
     assert finding.status is Status.UNKNOWN
     assert finding.have.startswith("8.00 GiB")
-    assert finding.need == "2.00 GiB and more"
+    assert finding.need == "2.00 GiB or more"
 
 
 def test_equal_ranks_are_one_line() -> None:

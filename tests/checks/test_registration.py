@@ -300,11 +300,11 @@ def test_what_is_not_known_never_passes_and_what_is_too_much_stays_so(tmp_path: 
     assert (one.status, one.text) == (UNKNOWN, "$SIZE is not set")
     (one,) = capacity(FakeHost((ERDMA,)), tmp_path / "b", large, unsized)
     assert one.status is WARN
-    assert one.need.endswith("and more")
+    assert one.need.endswith("or more")
     # The KV cache on the GPU is registered too, and only a start tells its size.
     decode = small._replace(gpu_registered_bytes=Unknown("the KV cache on the GPU"))
     (one,) = capacity(FakeHost((ERDMA,)), tmp_path / "d", decode)
-    assert (one.status, one.need) == (UNKNOWN, f"1.00 GiB, {GIB // 4096} entries and more")
+    assert (one.status, one.need) == (UNKNOWN, f"1.00 GiB, {GIB // 4096} entries or more")
     gpu = small._replace(gpu_registered_bytes=GIB)
     (one,) = capacity(FakeHost((ERDMA,)), tmp_path / "e", gpu)
     assert one.formula == "1 process: 1.00 GiB / 4 KiB + 1.00 GiB / 64 KiB"

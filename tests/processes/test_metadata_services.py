@@ -12,7 +12,7 @@ from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.shell_script import read_script
 from preflight.processes.processes import understand
-from preflight.processes.services import services
+from preflight.processes.services import ports, services
 from tests.builders.hosts import Host
 
 STORE = (
@@ -84,3 +84,18 @@ def test_a_router_s_worker_at_an_address_that_nobody_knows_is_a_service_that_is_
     unknown, known = services(processes)
     assert isinstance(unknown.host, Unknown)
     assert (known.kind, known.host, known.port) == ("worker", "10.0.0.2", 30003)
+
+
+@pytest.mark.parametrize(
+    ("command", "port"),
+    [
+        ("python3 -m sglang_router.launch_router", 30000),
+        ("python3 -m sglang.srt.disaggregation.mini_lb", 8000),
+        ("python3 -m sglang.srt.disaggregation.launch_lb --port 9001", 9001),
+    ],
+)
+def test_a_router_of_any_kind_has_its_port(command: str, port: int) -> None:
+    text = f"{command} --prefill http://10.0.0.1:30000 --decode http://10.0.0.2:30001\n"
+    processes = understand(read_script(text, "r.sh", {}).commands, lambda name: Unknown(name))
+    assert [one.port for process in processes for one in ports(process)] == [port]
+    assert [service.host for service in services(processes)] == ["10.0.0.1", "10.0.0.2"]
