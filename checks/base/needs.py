@@ -103,8 +103,25 @@ class NamedNodes(NamedTuple):
     memory_alone: bool = False
 
 
+class GpuShare(NamedTuple):
+    """What a process takes of the memory of its GPUs.
+
+    indices: those GPUs, among the ones that CUDA shows it. fraction: of each, None where nobody
+    says. of_total: of the whole GPU, which has to be free when it starts (vLLM); else of what is
+    free then (SGLang). fills: whether it certainly takes all of that.
+    """
+
+    indices: tuple[int, ...]
+    fraction: float | None
+    of_total: bool = False
+    fills: bool = True
+
+
 class ContainerLimits(NamedTuple):
-    """What the launch's own container settings would hand to the process; None where unsaid."""
+    """What the launch's own container settings would hand to the process; None where unsaid.
+
+    gpus: ``all``, or the numbers or UUIDs of the host's that it gets, with commas between them.
+    """
 
     origin: str
     runtime: str  # docker, compose, kubernetes
@@ -120,6 +137,7 @@ class ContainerLimits(NamedTuple):
     security_options: tuple[str, ...] = ()
     memory_bytes: int | None = None
     hugepages_bytes: Mapping[int, int] = {}  # page size -> limit
+    gpus: str | None = None
 
 
 def is_root(user: str) -> bool:
@@ -143,8 +161,8 @@ class ProcessNeeds(NamedTuple):
     memfd_bytes: of that, the size of each memfd. ring_bytes: the SSD offload's buffer, which
     io_uring pins besides all that is registered, once at start and once more for each later I/O
     thread. waited: what follows in the launch runs only once it has ended. turn: how often the
-    launch has ended all that ran before it. gpu_fraction: the part of its GPU that it is told to
-    take, None where nobody says. limits: what the launch itself sets, upon those that its container
+    launch has ended all that ran before it. gpu_share: what it takes of its GPUs,
+    None where that is not known. limits: what the launch itself sets, upon those that its container
     or its host gives it. run_as: who runs it, in its container where it has one. named_nodes: to
     which a wrapper or its container binds it. gate_bytes: of MemAvailable, what its program itself
     asks for before it starts, for all its processes here.
@@ -175,7 +193,7 @@ class ProcessNeeds(NamedTuple):
     among: tuple[int, ...] = ()
     waited: bool = False
     turn: int = 0
-    gpu_fraction: float | None = None
+    gpu_share: GpuShare | None = None
     gate_bytes: int = 0
 
     @property

@@ -114,6 +114,35 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
     return physical[int(entry)]
 
 
+def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknown:
+    """Return which GPU of the host ``process`` takes as its GPU ``index``.
+
+    Its PCI address, ``GPU 2`` where the host's GPUs are not seen, "" where CUDA shows it none.
+    """
+    setting = visible_setting(gpus, process)
+    container = process.container
+    given = "all"
+    if container is not None:
+        if container.gpus is None or container.runtime == "kubernetes":
+            return Unknown("which GPUs its container is given")
+        given = container.gpus
+    if isinstance(setting, Unknown):  # all inherit the same one
+        return f"GPU {index} of those that are visible"
+    entry = str(index)
+    for listed in (setting, None if given == "all" else given):
+        if listed is not None and entry.isdecimal():
+            names = [name.strip() for name in listed.split(",")]
+            if int(entry) >= len(names):
+                return ""
+            entry = names[int(entry)]
+    physical = physical_gpus(gpus)
+    named = f"GPU {entry}"
+    if physical and not isinstance(physical, Unknown):
+        found = _named_gpu(entry, physical, gpus)
+        return named if isinstance(found, Unknown) else found or ""
+    return named
+
+
 def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
     """The processes of the launch that use a GPU."""
     return [process for process in needs.processes if process.gpu is not None]

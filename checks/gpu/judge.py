@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import combinations
 
 from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.finding import (
@@ -22,7 +23,13 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, Quantity, format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, GpuFacts, NvmlGpu
-from checks.gpu.hardware_use import gpu_processes, physical_gpus, visible_gpus, visible_setting
+from checks.gpu.hardware_use import (
+    gpu_processes,
+    physical_gpus,
+    taken_gpu,
+    visible_gpus,
+    visible_setting,
+)
 from checks.rdma.facts import RdmaFacts
 
 CHECKS = CheckSet()
@@ -64,10 +71,22 @@ def driver(gpus: GpuFacts) -> Iterable[Finding]:
     return [finding.failed(f"no CUDA program starts: {text}", advice, settings)]
 
 
+ADD_UP = (
+    "give each its own GPUs (CUDA_VISIBLE_DEVICES), or shares that add up to less than 1: "
+    "--gpu-memory-utilization, --mem-fraction-static"
+)
+# Shares that are written as decimals: 0.7 and 0.3 are one whole.
+ROUNDING = 1e-6
+
+
 @CHECKS.check("gpu.count", the_launch)
 def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     processes = gpu_processes(needs)
+    # Ranks of other hosts have the same numbers.
+    shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
     if not processes:
+        if shared:
+            return shared
         if any(process.program == "vllm" for process in needs.processes):
             return [skip("which GPUs vLLM takes, and how much of each, is not judged")]
         return [passed("launch", "uses no GPU")]
@@ -76,34 +95,66 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
         setting = passed("launch").known(visible_setting(gpus, process))
         groups.setdefault(setting, []).append(process)
     found = [_count_of(group, setting, gpus) for setting, group in groups.items()]
-    # Ranks of other hosts have the same numbers.
-    return [*found, *_shared(processes, gpus)] if needs.hosts == 1 else found
+    return [*found, *shared]
 
 
-def _shared(processes: list[ProcessNeeds], gpus: GpuFacts) -> Iterable[Finding]:
-    """GPUs that two programs take, of those that run at one time and outside of containers."""
+def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
+    """GPUs that several programs take, of those that run at one time on this host."""
     taken: dict[tuple[str, int], list[ProcessNeeds]] = {}
-    for process in processes:
-        visible = visible_gpus(gpus, process)
-        place = f"GPU {process.gpu} of CUDA_VISIBLE_DEVICES={visible_setting(gpus, process)}"
-        if not isinstance(visible, Unknown) and process.gpu is not None:
-            place = visible[process.gpu] if process.gpu < len(visible) else ""
-        if place and process.container is None:
-            taken.setdefault((place, process.turn), []).append(process)
-    found = []
-    for (place, _), there in taken.items():
-        together = [one for one in there[:-1] if not one.waited] + there[-1:]
-        shares = [1.0 if one.gpu_fraction is None else one.gpu_fraction for one in together]
-        if len({one.id.command for one in together}) > 1 and sum(shares) > 1:
-            names = " and ".join(one.name for one in together)
-            found.append(
-                passed(Subject(place, "gpu"), f"{len(together)} processes ({names})", "1").warned(
-                    "each takes a share of what is free when it starts: a later one has that of "
-                    "the rest, and ends where its weights do not fit there",
-                    "give each its own GPUs: --base-gpu-id, or CUDA_VISIBLE_DEVICES",
-                )
-            )
-    return fold(found)
+    for process in needs.processes:
+        for index in process.gpu_share.indices if process.gpu_share is not None else ():
+            place = taken_gpu(gpus, process, index)
+            if not isinstance(place, Unknown) and place:
+                taken.setdefault((place, process.turn), []).append(process)
+    found = (_together(place, there) for (place, _), there in taken.items())
+    return fold(one for one in found if one is not None)
+
+
+def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:
+    together = [one for one in there[:-1] if not one.waited] + there[-1:]
+    shares = [one.gpu_share for one in together if one.gpu_share is not None]
+    whole = sum(1.0 if share.fraction is None else share.fraction for share in shares)
+    if len({one.id.command for one in together}) < 2 or whole <= 1 + ROUNDING:
+        return None
+    names = " and ".join(one.name for one in together)
+    found = passed(Subject(place, "gpu"), f"{len(together)} processes ({names})", "1")
+    if any(share.of_total for share in shares):
+        parts = (
+            f"{'its own' if share.fraction is None else f'{share.fraction:g}'} of {one.name}"
+            for one, share in zip(together, shares, strict=True)
+        )
+        found = found._replace(have=f"shares of {' and '.join(parts)}", need="1 in all")
+    if any(_refuses(one, other) for one, other in combinations(together, 2)):
+        return found.failed(
+            "vLLM wants its share of the whole GPU free when it starts, and the later one ends: "
+            "Free memory on device ... on startup is less than desired GPU memory utilization",
+            ADD_UP,
+        )
+    if any(share.of_total for share in shares):
+        return found.warned(
+            "vLLM wants its share of the whole GPU free when it starts, and may find less: then it "
+            "ends, or another one's weights do not fit",
+            ADD_UP,
+        )
+    return found.warned(
+        "each takes a share of what is free when it starts: a later one has that of "
+        "the rest, and ends where its weights do not fit there",
+        "give each its own GPUs: --base-gpu-id, or CUDA_VISIBLE_DEVICES",
+    )
+
+
+def _refuses(one: ProcessNeeds, other: ProcessNeeds) -> bool:
+    """Whether vLLM refuses to start as ``other`` once ``one`` runs, or the other way round."""
+    if one.id.command == other.id.command:
+        return False
+    first, later = one.gpu_share, other.gpu_share
+    if first is None or later is None or first.fraction is None or later.fraction is None:
+        return False
+    if first.fraction + later.fraction <= 1 + ROUNDING or not (first.fills and later.fills):
+        return False
+    # Compose starts its services in no order: vLLM that runs first leaves SGLang some memory.
+    ordered = "compose" not in (one.runtime, other.runtime)
+    return later.of_total and (first.of_total or ordered)
 
 
 def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:

@@ -46,6 +46,14 @@ RELEASE = "vLLM 0.33.0"
 STORE_SIZE_BYTES = 4 * GIB
 # simple_cpu_offload_connector.py DEFAULT_CPU_CAPACITY_BYTES, of one engine.
 SIMPLE_POOL_BYTES = 8 * GIB
+# config/cache.py gpu_memory_utilization: 0.92, in older releases 0.9.
+LEAST_UTILIZATION = 0.9
+# What lets it take less of its GPU than that: a KV cache by size or by blocks, models that embed,
+# or a server that sleeps.
+_TAKES_LESS = frozenset(
+    "kv-cache-memory kv-cache-memory-bytes num-gpu-blocks-override task runner convert "
+    "enable-sleep-mode".split()
+)
 BOOTSTRAP_PORT = 8998  # vllm/envs.py VLLM_MOONCAKE_BOOTSTRAP_PORT
 # What its workers and its keys follow from, with vLLM's defaults; None is left to vLLM.
 _SHOWN = {
@@ -96,6 +104,8 @@ def _consumer(
     for name, default in _SHOWN.items():
         connectors.settings[name.replace("-", "_")] = arguments.setting(name, default)
     node, leader = node_of(arguments)
+    given = arguments.setting("gpu-memory-utilization", LEAST_UTILIZATION).value
+    fraction = attempt(lambda: float(known(given))) if not isinstance(given, Unknown) else ""
     return connectors.consumer(
         RELEASE,
         engines=engines,
@@ -105,6 +115,8 @@ def _consumer(
         hosts=hosts,
         node=node,
         leader=leader,
+        gpu_fraction=fraction if isinstance(fraction, float) and 0 < fraction <= 1 else None,
+        gpu_fills=not _TAKES_LESS & arguments.flags.keys(),
     )
 
 

@@ -367,13 +367,17 @@ class _ServiceReader:
                 yield device(text)
 
     def gpus(self) -> str | None:
-        """How many GPUs: as ``gpus`` says, or as a reservation does, which may count or name."""
+        """How many GPUs, or ``device=`` and which: as ``gpus`` says, or a reservation."""
         asked = self.one("gpus")
         for item in self.node.at("deploy", "resources", "reservations", "devices").items:
             capabilities = [inner.text for inner in item.at("capabilities").items]
             if asked is None and "gpu" in capabilities:
                 named = [self.word(inner).text for inner in item.at("device_ids").items]
-                asked = ",".join(named) or self.word(item.at("count")).text or "all"
+                asked = (
+                    f"device={','.join(named)}"
+                    if named
+                    else self.word(item.at("count")).text or "all"
+                )
         return asked
 
     def settings(self) -> ContainerSettings:

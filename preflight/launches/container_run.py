@@ -182,7 +182,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         shm_size_bytes=docker_size(last.get("shm-size"), "--shm-size"),
         ulimits=ulimits(many.get("ulimit", ())),
         devices=tuple(text for text in devices if text.startswith(("/", "$"))),
-        gpus=last.get("gpus", ",".join(gpus) or None),
+        gpus=last.get("gpus", f"device={','.join(gpus)}" if gpus else None),
         privileged=last.get("privileged", "false").lower() in ("true", "1", "t"),
         cap_add=_names(many.get("cap-add", ()), splits),
         cap_drop=_names(many.get("cap-drop", ()), splits),

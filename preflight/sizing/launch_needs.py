@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.finding import Subject
-from checks.base.needs import LaunchNeeds, ProcessNeeds, Service, Storage
+from checks.base.needs import GpuShare, LaunchNeeds, ProcessNeeds, Service, Storage
 from checks.base.pages import Default, MemoryKind, ProcessId
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
@@ -30,11 +30,12 @@ from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.services import ports, published_ports, services
 from preflight.processes.storage import LIMIT, offload_of, storage
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
+from preflight.sglang.model import well_known_model
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.process_shares import named_nodes
 from preflight.sizing.sizing import Sizing
-from preflight.sizing.sizing_inputs import Input
+from preflight.sizing.sizing_inputs import MOST_RANKS, Input
 
 _PROGRAMS = {
     Kind.SGLANG: "sglang",
@@ -49,6 +50,9 @@ _PROGRAMS = {
     Kind.LMCACHE: "lmcache",
     Kind.TRTLLM: "trtllm",
 }
+
+
+_HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 def _written(file: Storage, reading: Reading) -> bool:
@@ -134,7 +138,7 @@ def _members(
         role=process.kind.value,
         waited=process.command.waited,
         turn=process.command.turn,
-        gpu_fraction=_gpu_fraction(process),
+        gpu_share=_gpu_share(process, None),
         gate_bytes=0 if process.consumer is None else process.consumer.gate_bytes,
     )
     sized = process.server is not None or process.store is not None
@@ -158,6 +162,7 @@ def _members(
             node=replay.process.node,
             among=replay.process.among,
             gpu=_gpu(process, rank),
+            gpu_share=_gpu_share(process, rank),
             rdma=store_devices(process, rank),
             gpu_registered_bytes=_gpu_registered(process),
             segment_nodes=_segment_nodes(replay),
@@ -215,9 +220,24 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
     return first + rank * step
 
 
-def _gpu_fraction(process: LaunchProcess) -> float | None:
-    fraction = None if process.server is None else process.server.value("mem_fraction_static")
-    return fraction if isinstance(fraction, float) else None
+def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
+    """Return what a rank takes of its GPU; None for ``rank``: all of the process."""
+    words = [process.command.environment.get(name) for name in _HIDES_GPUS]
+    if any(word is not None and word.unresolved for word in words):
+        return None
+    consumer, server = process.consumer, process.server
+    sure = not process.command.doubts  # else it may be another's alternative
+    if server is not None:
+        gpu = None if rank is None else _gpu(process, rank)
+        fraction = server.value("mem_fraction_static")
+        known = fraction if isinstance(fraction, float) else None
+        return None if gpu is None else GpuShare((gpu,), known, fills=sure)
+    if consumer is None or consumer.gpu_fraction is None or isinstance(consumer.ranks, Unknown):
+        return None
+    indices = range(min(consumer.ranks, MOST_RANKS)) if rank is None else (rank,)
+    model = well_known_model(str(consumer.model))  # of others it may be one that only embeds
+    fills = sure and consumer.gpu_fills and not isinstance(model, Unknown)
+    return GpuShare(tuple(indices), consumer.gpu_fraction, True, fills)
 
 
 def _gpu_registered(process: LaunchProcess) -> int | Unknown:
