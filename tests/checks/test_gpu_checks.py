@@ -475,11 +475,13 @@ ONE = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 "
         ((f"{ONE} --port 1 &", f"{ONE} --port 2 --base-gpu-id 2 &", "wait"), 0),
         ((f"{ONE} --port 1 &", f"CUDA_VISIBLE_DEVICES=2,3 {ONE} --port 2 &", "wait"), 0),
         ((f"{ONE} --port 1 &", f"CUDA_VISIBLE_DEVICES=3,1 {ONE} --port 2 &", "wait"), 1),
-        # One after the other; parts that leave room; containers, whose GPUs have other numbers.
+        # One after the other; parts that leave room; containers, each of which docker gives its
+        # first GPUs by a count (moby, countToDevices), or those that it names.
         ((f"{ONE} --port 1", f"{ONE} --port 2"), 0),
         ((*[f"{ONE} --port {n} --mem-fraction-static 0.4 &" for n in (1, 2)], "wait"), 0),
         ((*[f"{ONE} --port {n} --mem-fraction-static 0.6 &" for n in (1, 2)], "wait"), 2),
-        ((*[f"docker run --gpus 2 image {ONE} --port {n} &" for n in (1, 2)], "wait"), 0),
+        ((*[f"docker run --gpus 2 image {ONE} --port {n} &" for n in (1, 2)], "wait"), 2),
+        ((*[f"docker run --gpus device={n} image {ONE} --port {n} &" for n in (1, 2)], "wait"), 0),
     ],
 )
 def test_two_servers_on_one_gpu(
