@@ -6,6 +6,7 @@ SGLang's own flags for each kind of worker, and ``<kind>_environment``).
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -226,10 +227,41 @@ def _jobs(launch: LaunchText) -> list[tuple[str, Node]]:
         if base.fields and len(document.fields) == 1:
             found.append((base.at("name").text or "base", base))
     return [
-        (name, job)
+        (f"{name}{suffix}", swept)
         for name, job in found
         if job.at("resources").fields and job.at("backend").fields
+        for suffix, swept in _swept(job)
     ]
+
+
+def _swept(job: Node) -> Iterator[tuple[str, Node]]:
+    """Yield the jobs of a sweep, and what their names end with: one for each set of its values."""
+    values = job.at("sweep").fields
+    sets = itertools.product(*(node.items or [node] for node in values.values()))
+    for chosen in itertools.islice(sets, _MOST_WORKERS):
+        named = {f"{{{name}}}": one for name, one in zip(values, chosen, strict=True)}
+        said = (
+            f"{name}{'-'.join(item.text or '' for item in one.items or [one])}"
+            for name, one in zip(values, chosen, strict=True)
+        )
+        yield "".join(f"_{one}" for one in said), _filled_in(job, named) if named else job
+
+
+def _filled_in(node: Node, values: dict[str, Node]) -> Node:
+    """Return a node with what stands for a name in braces, as srtctl/core/sweep.py fills it in."""
+    if node.fields:
+        return node._replace(
+            value={key: _filled_in(one, values) for key, one in node.fields.items()}
+        )
+    if node.items:
+        return node._replace(value=[_filled_in(one, values) for one in node.items])
+    text = node.text or ""
+    if text in values and values[text].items:
+        return values[text]
+    for name, one in values.items():
+        parts = [item.text or "" for item in one.items or [one]]
+        text = text.replace(name, ",".join(parts))
+    return node._replace(value=text) if node.text is not None else node
 
 
 def _laid(base: Node, change: Node) -> Node:

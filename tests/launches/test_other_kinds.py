@@ -247,6 +247,25 @@ backend:
     }
 
 
+def test_the_sweep_of_a_job_of_srt_slurm_is_a_job_for_each_set_of_values(tmp_path: Path) -> None:
+    text = """\
+name: s
+sweep: {size: [4096, 8192], graphs: [[1, 2]]}
+model: {path: m}
+resources: {prefill_workers: 1}
+backend:
+  sglang_config: {prefill: {chunked-prefill-size: "{size}", cuda-graph-bs: "{graphs}"}}
+"""
+    found = read(tmp_path, text, "job.yaml").commands
+    assert [command.place.name[0] for command in found if command.place] == [
+        "s_size4096_graphs1-2",
+        "s_size8192_graphs1-2",
+    ]
+    said = [" ".join(word.text for word in command.words[9:14]) for command in found]
+    ends = "--cuda-graph-bs 1 2"
+    assert said == [f"--chunked-prefill-size {size} {ends}" for size in (4096, 8192)]
+
+
 def test_a_key_twice_is_taken_as_srtctl_takes_it(tmp_path: Path) -> None:
     twice = SRT.replace("model-path: /model", "model-path: /first\n      model-path: /model")
     assert words(read(tmp_path, twice, "job.yaml")) == words(read(tmp_path, SRT, "job.yaml"))
