@@ -74,6 +74,9 @@ if TYPE_CHECKING:
     help="Ask for the devices, huge pages and memory of the launch's own pod; or for none, beside "
     "a server that has them.",
 )
+@click.option(
+    "--keep-launch", is_flag=True, help="Send the launch's text, not only what is understood of it."
+)
 @click.option("--runtime-class", metavar="NAME", help="Of the pod, as nvidia.")
 @click.option("--service-account", metavar="NAME", help="One that exists. Default: makes its own.")
 @click.option("--image-pull-secret", "pull_secrets", multiple=True, metavar="NAME")
@@ -104,6 +107,7 @@ def manifest(
     host_ipc: bool,
     capabilities: tuple[str, ...],
     claim: bool,
+    keep_launch: bool,
     runtime_class: str | None,
     service_account: str | None,
     pull_secrets: tuple[str, ...],
@@ -115,9 +119,9 @@ def manifest(
     """Print a Kubernetes Job or DaemonSet whose pods print their nodes' reports, for fleet collect.
 
     LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
-    (standard input); or, after --, a command line. It travels in a ConfigMap, without secrets, and
-    is not executed. The pods are given what the launch's own container is given, where it says so,
-    and options add to it. They need no right on the API server.
+    (standard input); or, after --, a command line. What is understood of it travels in a ConfigMap,
+    without secrets, and nothing is executed. The pods are given what the launch's own container is
+    given, where it says so, and options add to it. They need no right on the API server.
 
     Exit codes: 0 the manifest is whole; 64 usage error; 70 a defect of this program.
     """
@@ -142,7 +146,7 @@ def manifest(
         capabilities=tuple(dict.fromkeys((*own.capabilities, *capabilities))),
         resources=resources if claim else {},
     )
-    sent = sent_launch(launch, timeout_seconds, chosen)
+    sent = sent_launch(launch, timeout_seconds, chosen, as_record=not keep_launch)
     where = where_of(kind, nodes, selectors, tolerations, runtime_class)
     request = ManifestRequest(
         kind, image, name, namespace, where, lent, tool, service_account, pull_secrets

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import ROOT, TIMEOUT, command, with_checks, with_launch
+from preflight.cli.options import FILE, ROOT, TIMEOUT, command, with_checks, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import Chosen, LaunchWords
@@ -20,12 +20,24 @@ if TYPE_CHECKING:
 @click.option(
     "--name", default="", help="The name that this node goes by. Default: its own host name."
 )
+@click.option(
+    "--launch-record",
+    type=FILE,
+    metavar="FILE",
+    help="The launch as fleet manifest recorded it, in place of LAUNCH.",
+)
 @with_checks
 @TIMEOUT
 @ROOT
 @with_launch
 def node(
-    *, name: str, chosen: Chosen, timeout_seconds: float, root: str, launch: LaunchWords
+    *,
+    name: str,
+    launch_record: str | None,
+    chosen: Chosen,
+    timeout_seconds: float,
+    root: str,
+    launch: LaunchWords,
 ) -> int:
     """Print this node's report: one JSON object on one line, for fleet merge.
 
@@ -37,4 +49,6 @@ def node(
     """
     from preflight.fleet.node.report import run_node
 
-    return run_node(launch, root, timeout_seconds, name, chosen)
+    if launch_record is not None and launch.words:
+        raise click.UsageError("--launch-record is a launch already: give no other")
+    return run_node(launch._replace(record=launch_record), root, timeout_seconds, name, chosen)

@@ -56,7 +56,8 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
 
     None for none.
     """
-    recorded: Any = host.extras.get("launch")
+    carried = words.record is not None
+    recorded: Any = _carried(words.record) if words.record else host.extras.get("launch")
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
@@ -86,12 +87,36 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         return launch, given
     from preflight.inputs.launch_record import launch_from
 
+    where = f"--launch-record {words.record}" if carried else f"--root {host.name}"
     try:
         launch, options = launch_from(recorded, host.root.text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"--root {host.name}: its launch cannot be read: {error!r}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{where}: its launch cannot be read: {error!r}") from None
+    if carried:  # what it leaves open is this host's own
+        from preflight.inputs.host_words import host_words
+        from preflight.launches.shell_script import in_environment
+        from preflight.sizing.sizing_inputs import installed_there
+
+        words_of_host = host_words(host.root)
+        reading = in_environment(launch.reading, host.environment, words_of_host)
+        launch = launch._replace(reading=reading)
+        if host.capture is None:
+            given = given._replace(installed=installed_there(reading, host.root))
     said = {name: value for name, value in given._asdict().items() if value is not None}
     return launch, options._replace(**said)
+
+
+def _carried(path: str) -> Any:
+    """Return the record in a file. Raises UsageError."""
+    import json
+
+    from preflight.launches.env_files import read_small_file
+
+    try:
+        return json.loads(read_small_file(path) or "")
+    except (ValueError, RecursionError):
+        said = "is no record of a launch: give the launch.json of fleet manifest"
+        raise UsageError(f"--launch-record {path} {said}") from None
 
 
 class Sized(NamedTuple):
@@ -124,19 +149,21 @@ def size_and_needs(
 
     launch, options = found
     if files is not None:
-        launch = launch._replace(read_file=_noting(launch.read_file, files))
+        launch = launch._replace(read_file=noting(launch.read_file, files))
     sizing = size_written(launch, options, host.root)
     return Sized(sizing, launch_needs(sizing), least_needs(sizing), launch, options)
 
 
-def _noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
-    def noting(name: str) -> str | Unknown:
+def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
+    """Return a reader that puts what it read beside the launch into ``files``."""
+
+    def reads(name: str) -> str | Unknown:
         found = read(name)
         if not name.startswith("/"):
             files[name] = found
         return found
 
-    return noting
+    return reads
 
 
 def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:

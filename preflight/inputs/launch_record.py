@@ -10,7 +10,7 @@ from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, clean_text, is_secret
 from preflight.inputs.public_launch import is_read, public_file, public_json, understood
 from preflight.inputs.written_launch import WrittenLaunch
-from preflight.launches.container import ContainerSettings, Published
+from preflight.launches.container import ContainerSettings, Mount, Published
 from preflight.launches.source import (
     Command,
     Origin,
@@ -34,7 +34,9 @@ _RECORDS: dict[str, Any] = {
         *(
             Command,
             ContainerSettings,
+            Mount,
             Origin,
+            Place,
             Published,
             Reading,
             Bound,
@@ -192,7 +194,12 @@ def _encode(value: Any) -> Any:
     if isinstance(value, Bound):
         return {"Bound": {"value": value.value}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        fields = {name: _encode(getattr(value, name)) for name in value._fields}
+        left_out = value._field_defaults
+        fields = {
+            name: _encode(getattr(value, name))
+            for name in value._fields
+            if name not in left_out or getattr(value, name) != left_out[name]
+        }
         return {type(value).__name__: fields}
     if isinstance(value, Mapping):
         return {str(key): _encode(item) for key, item in value.items()}

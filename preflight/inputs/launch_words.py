@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 class LaunchWords(NamedTuple):
     """The launch as the command line gives it; ``words`` is empty without one.
 
-    is_command: they are a command however few; else one word alone is a file to read.
+    is_command: they are a command however few; else one word alone is a file to read. record: a
+    file with what launch_record made of a launch elsewhere, in place of words.
     """
 
     words: tuple[str, ...] = ()
@@ -22,6 +23,7 @@ class LaunchWords(NamedTuple):
     gpu_bytes: int | None = None
     is_command: bool = False
     host_group: str | None = None
+    record: str | None = None
 
 
 class Waiver(NamedTuple):

@@ -37,6 +37,7 @@ _OURS = ("MC_", "MOONCAKE_", "SGLANG_")
 _SERVICE = ("config", "D", "define", "port", "max_wait_time")
 # Whose flags are not known here one by one: names are kept, and values that can be no secret.
 _OPEN = (Kind.ROUTER, Kind.METADATA, Kind.BENCHMARK)
+_ENGINES = (Kind.VLLM, Kind.DYNAMO_SGLANG, Kind.DYNAMO_VLLM, Kind.LMCACHE, Kind.TRTLLM, Kind.ENGINE)
 _OPEN_FLAG = re.compile(r"--[a-z][a-z0-9-]{1,40}")
 _NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?|true|false", re.IGNORECASE)
 _OPEN_VALUE = re.compile(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]+:\d{{1,5}}[\w/]*")
@@ -69,6 +70,15 @@ def _alike(flag: str) -> str:
 def is_read(name: str) -> bool:
     """Tell whether a variable of this name is kept in what is recorded of a launch."""
     return name in known_variables() or _READ.match(name) is not None
+
+
+def is_kept(command: Command) -> bool:
+    """Tell whether ``understood`` keeps all that a reader takes of it: flags of engines beside
+    SGLang, and of trainers that start it, are known where they are read alone.
+    """
+    kind, arguments = classify(command)
+    own = kind is not Kind.SGLANG or "serve" in [word.text for word in command.words[1:2]]
+    return kind not in _ENGINES and (own or command.words[-len(arguments) :] == arguments)
 
 
 def understood(reading: Reading) -> Reading:

@@ -112,6 +112,35 @@ def read_script(
     return reader.reading()
 
 
+def in_environment(
+    reading: Reading, environment: Mapping[str, str], host_words: HostWords
+) -> Reading:
+    """Return what was read without an environment as this one has it.
+
+    Words that were left open say what they come to here, and commands that no container starts get
+    the variables that they do not set.
+    """
+    around = environment_words(environment)
+    shell = Shell(Variables(around), ExpansionBudget())
+    shell.host_words = host_words
+    _Script("script", shell)  # what $(...) writes
+
+    def here(word: Word) -> Word:
+        if not word.unresolved:
+            return word
+        found = shell.value(heredoc_pieces(Piece("text", word.text)), word.origin)
+        others = tuple(name for name in word.unresolved if name[:1] in "<{")  # no variables
+        return found._replace(unresolved=(*found.unresolved, *others), doubts=word.doubts)
+
+    def of_command(one: Command) -> Command:
+        own = {name: here(word) for name, word in one.environment.items()}
+        outside = one.container is None and one.place is None
+        words = tuple(map(here, one.words))
+        return one._replace(words=words, environment={**around, **own} if outside else own)
+
+    return reading._replace(commands=tuple(map(of_command, reading.commands)))
+
+
 def heredoc_files(text: str, environment: Mapping[str, str | Word] | None = None) -> dict[str, str]:
     """Return the files that a script writes with ``cat > FILE <<EOF`` or tee: names to texts."""
     reader = _Script(

@@ -210,10 +210,12 @@ def test_none_is_in_a_manifest(
     planted: tuple[list[str], dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, secrets = planted
-    assert run(["fleet", "manifest", "--image", "a/b", "--nodes", "a1", *words]) == 0
-    out = capsys.readouterr().out
-    assert _found(out, secrets) == []
-    assert "Qwen/Qwen3-14B" in out
+    for options in ((), ("--keep-launch",)):
+        asked = ["fleet", "manifest", *options, "--image", "a/b", "--nodes", "a1"]
+        assert run([*asked, *words]) == 0
+        out = capsys.readouterr().out
+        assert _found(out, secrets) == []
+        assert "Qwen/Qwen3-14B" in out
 
 
 @pytest.mark.slow

@@ -21,8 +21,12 @@ from checks.capture.secrets import REMOVED, clean_text
 from preflight.cli.main import run
 from preflight.fleet.kubernetes.manifest import LABEL_NAME
 from preflight.fleet.remote.reply import report_in
+from preflight.fleet.remote.sent_launch import Sent, sent_launch
+from preflight.inputs.host_source import launch_of, open_host
+from preflight.inputs.launch_words import ALL_CHECKS, LaunchWords
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.without_secrets import without_secrets
+from tests.builders.synthetic import build_host, gpu_host
 from tests.fleet.conftest import LAUNCH
 from tests.fleet.kubernetes_schema import VERSIONS, problems
 from tests.paths import ROOT
@@ -187,6 +191,7 @@ def test_what_a_pod_prints_is_what_collect_reads(
     jsonschema.validate(report, json.loads(NODE_SCHEMA.read_text()))
     assert report["node"] == "gpu7"
     assert report["launch"]["source"] == "launch.sh"
+    assert report["launch"]["segment_bytes"] == 64 << 30
     assert done.stdout.endswith(f"\n@mooncake-preflight end {report['exit_code']}\n".encode())
 
 
@@ -271,9 +276,123 @@ def test_the_launch_that_is_printed_has_no_secret(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.sh").write_text(SECRETS)
-    _, printed, notes = manifest(capsys, "--nodes", "1", str(tmp_path / "run.sh"))
+    words = ["--nodes", "1", str(tmp_path / "run.sh")]
+    _, printed, notes = manifest(capsys, *words)
+    assert re.findall(r"s3cret-\d+|hf_\w+|curl|redis", printed + notes) == []
+    _, printed, notes = manifest(capsys, "--keep-launch", *words)
     assert "s3cret" not in printed + notes
+    assert "curl" in printed
     assert "HF_TOKEN" in notes
+
+
+OPEN = """\
+source ./env.sh
+secret-tool hunter2 # made by jane
+export MOONCAKE_LOCAL_HOSTNAME=$(hostname) MC_GID_INDEX=$GID PASSED=over
+export MOONCAKE_MASTER=$(hostname -I | cut -d' ' -f1):50051
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp $(nvidia-smi -L | wc -l) \\
+  --enable-hierarchical-cache --hicache-size 32 --hicache-storage-backend mooncake \\
+  --port ${PORT:-30000} "$@"
+"""
+LAUNCHES = [
+    *(path for path in EXAMPLES if path.stem in ("kubernetes-entrypoint", "kubernetes-init")),
+    *sorted(
+        path for end in ("sh", "yaml") for path in (ROOT / "tests/data/launches").glob(f"*.{end}")
+    ),
+]
+
+
+def _reported(
+    sent: Sent,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Json:
+    """What fleet node prints of what is sent, where it is all there is."""
+    folder.mkdir()
+    for name, content in sent.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    place = sent.words.index("--") if "--" in sent.words else len(sent.words)
+    capsys.readouterr()
+    monkeypatch.chdir(folder)
+    run([*sent.words[:place], "--root=demo:h800", "--name=n", *sent.words[place:]])
+    report: Json = json.loads(capsys.readouterr().out.replace(f"{folder}/", ""))
+    del report["made_unix_seconds"]
+    return report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.stem)
+def test_the_record_gives_the_report_of_the_text(
+    path: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for the sentence of why a file is not there."""
+    words = LaunchWords((str(path),))
+    of_text = _reported(sent_launch(words, 10, ALL_CHECKS), tmp_path / "text", capsys, monkeypatch)
+    recorded = sent_launch(words, 10, ALL_CHECKS, as_record=True)
+    of_record = _reported(recorded, tmp_path / "record", capsys, monkeypatch)
+    gone = r"(\[\w+\]: )(No such file or directory|not beside the launch)"
+    assert json.loads(re.sub(gone, r"\1", json.dumps(of_record))) == (
+        json.loads(re.sub(gone, r"\1", json.dumps(of_text)))
+    )
+
+
+def test_what_a_record_leaves_open_is_the_nodes_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not this machine's: neither its variables nor its name go along."""
+    (tmp_path / "launch.sh").write_text(OPEN)
+    (tmp_path / "env.sh").write_text("export MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb\n")
+    monkeypatch.setenv("GID", "7")
+    monkeypatch.setenv("MC_MTU", "1024")
+    words = LaunchWords((str(tmp_path / "launch.sh"),))
+    sent = sent_launch(words, 10, ALL_CHECKS, as_record=True)
+    (record,) = (content.decode() for content in sent.files.values())
+    for here in (os.uname().nodename, "hunter2", "jane", "PASSED", "MC_MTU", str(tmp_path)):
+        assert here not in record
+    (place,) = sent.files
+    (tmp_path / place).write_bytes(sent.files[place])
+    monkeypatch.setenv("GID", "3")
+    tree = build_host(tmp_path / "node", gpu_host())
+    (tree / "proc/sys/kernel").mkdir(parents=True, exist_ok=True)
+    (tree / "proc/sys/kernel/hostname").write_text("gpu7\n")
+    found = launch_of(LaunchWords(record=str(tmp_path / place)), open_host(str(tree)))
+    assert found is not None
+    (command,) = found[0].reading.commands
+    on_node = {name: word.text for name, word in command.environment.items()}
+    assert on_node["MC_GID_INDEX"] == "3"
+    assert on_node["MC_MTU"] == "1024"
+    assert on_node["MOONCAKE_LOCAL_HOSTNAME"] == "gpu7"
+    assert on_node["MOONCAKE_GLOBAL_SEGMENT_SIZE"] == "4gb"
+    assert command.environment["MOONCAKE_MASTER"].unresolved == ("$(...)",)
+    assert [word.text for word in command.words][-3:] == ["--port", "30000", "$@"]
+
+
+def test_engines_whose_flags_no_record_holds_go_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said, and without secrets: a record would give another verdict."""
+    place = tmp_path / "vllm.sh"
+    place.write_text("export HF_TOKEN=s3cret-1\nvllm serve Qwen/Qwen3-14B -tp 8\n")
+    objects, printed, notes = manifest(capsys, "--nodes", "1", str(place))
+    assert "-tp 8" in objects[1]["data"]["vllm.sh"]
+    assert "s3cret" not in printed + notes
+    assert "programs that no record holds" in notes
+
+
+def test_a_record_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused in a sentence, whatever it is."""
+    place = tmp_path / "launch.json"
+    for text in ("", "{", "[]", "{}", '{"reading": {"Reading": {"x": 1}}}', "[" * 100_000):
+        place.write_text(text)
+        assert run(["fleet", "node", "--launch-record", str(place)]) == 64
+        assert "launch-record" in capsys.readouterr().err
+    assert run(["fleet", "node", "--launch-record", str(place), str(ENTRYPOINT)]) == 64
+    assert run(["fleet", "node", "--launch-record", "/dev/zero"]) == 64
 
 
 @pytest.mark.parametrize(
@@ -323,7 +442,7 @@ def test_kubectl_reads_it_as_it_was_meant(
     words: list[str], launch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The launch in the ConfigMap comes out to the byte."""
-    objects, text, _ = manifest(capsys, *words, launch)
+    objects, text, _ = manifest(capsys, "--keep-launch", *words, launch)
     place = tmp_path / "manifest.yaml"
     place.write_text(text)
     command = ["kubectl", "patch", "--local", "--type=merge", "--patch={}", "-o=json"]

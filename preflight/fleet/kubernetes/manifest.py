@@ -43,7 +43,7 @@ _IDLE = "trap 'exit 0' TERM INT\nwhile :; do sleep 3600 & wait $!; done\n"
 _ACCOUNT = (
     "Nothing is asked of the API server: no role is bound to this account, and no token mounted."
 )
-_CONFIG = "The launch as it was given, read by the check and never executed. Without its secrets."
+_CONFIG = "The launch, read by the check and never executed. Without its secrets."
 _JOB = (
     "One pod a node. A pod that is over does not keep another from its node, so each stays for\n"
     f"{LINGER_SECONDS} s. A verdict is no failure; backoffLimit is about pods that could not run."

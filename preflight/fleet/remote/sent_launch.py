@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # What the node's folder holds beside the launch.
 _TAKEN = (SCRIPT, TOOL)
 _MODEL_CONFIG = "model-config.json"
+RECORD = "launch.json"
 
 
 class Sent(NamedTuple):
@@ -33,8 +34,13 @@ class Sent(NamedTuple):
     words: tuple[str, ...]
 
 
-def sent_launch(launch: LaunchWords, node_seconds: float, chosen: Chosen) -> Sent:
-    """Raises UsageError for what is no launch, and for options that every node would refuse."""
+def sent_launch(
+    launch: LaunchWords, node_seconds: float, chosen: Chosen, as_record: bool = False
+) -> Sent:
+    """as_record: what was understood of the launch goes along, in place of its text.
+
+    Raises UsageError for what is no launch, and for options that every node would refuse.
+    """
     from preflight.check.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
@@ -42,7 +48,12 @@ def sent_launch(launch: LaunchWords, node_seconds: float, chosen: Chosen) -> Sen
     for one in selection.over:
         said = f"--waivers: {one.check}: over since {one.until}: it counts again on every node"
         say(f"mooncake-preflight: {said}", err=True)
-    sent = launch_alone(launch)
+    sent = _recorded(launch) if as_record else None
+    if sent is None:
+        sent = launch_alone(launch)
+        if as_record:
+            said = "its text goes along, without secrets: it starts programs that no record holds"
+            say(f"mooncake-preflight: {said}", err=True)
     words = ["fleet", "node", f"--timeout={node_seconds:g}"]
     words += [f"--only={one}" for one in selection.only]
     words += [f"--skip={one}" for one in selection.skip]
@@ -95,6 +106,51 @@ def _alone(launch: LaunchWords) -> Sent:
     return Sent({**named, **files}, (*words, "--", name))
 
 
+def _recorded(launch: LaunchWords) -> Sent | None:
+    """Return what was understood of it; None where a record would not hold all of that.
+
+    Read where it lies, without this machine's variables: those that it leaves open are each node's
+    own, as are files with an absolute name.
+    """
+    import json
+
+    from checks.base.recording import RecordingRoot
+    from checks.base.root import Root
+    from preflight.inputs.host_source import Host, launch_of
+    from preflight.inputs.launch_record import launch_record
+    from preflight.inputs.public_launch import is_kept
+
+    folder, words, env_files = "", launch.words, launch.env_files
+    if len(words) == 1 and not launch.is_command and os.path.exists(words[0]):
+        # By its own name alone, which findings say: where it lies here is nobody's business.
+        folder, name = os.path.split(words[0].rstrip("/"))
+        words = (name,)
+        env_files = tuple(os.path.relpath(path, folder or ".") for path in env_files)
+    nowhere = Host(RecordingRoot(Root(os.devnull)), "/", {}, None)
+
+    def read() -> Sent | None:
+        found = launch_of(launch._replace(words=words, env_files=env_files), nowhere)
+        if found is None:
+            return Sent({}, ())
+        if not all(map(is_kept, found[0].reading.commands)):
+            return None
+        files = {
+            name: Unknown(f"{name}: not beside the launch", text.absent)
+            if isinstance(text, Unknown)
+            else text
+            for name, text in _beside(found[0], launch.sglang_version).items()
+        }
+        record = launch_record(*found, files)
+        return Sent({RECORD: json.dumps(record).encode()}, (f"--launch-record={RECORD}",))
+
+    here = os.getcwd()
+    os.chdir(folder or ".")
+    try:
+        return within(LIMIT_SECONDS, "the launch", read)
+    finally:
+        os.chdir(here)
+
+
 def _numbers(nodes: tuple[int, ...]) -> str:
     return ",".join(str(node) for node in nodes) or "none"
 
@@ -126,21 +182,24 @@ def _named_files(launch: LaunchWords, written: WrittenLaunch, is_file: bool) -> 
 
     Those with an absolute name are each node's own.
     """
-    from preflight.processes.processes import understand
-
-    found: dict[str, bytes] = {}
     folder = (os.path.dirname(launch.words[0]) if is_file else "") or "."
-
-    def read(name: str) -> str | Unknown:
-        text = written.read_file(name)
+    found: dict[str, bytes] = {}
+    for name, text in _beside(written, launch.sglang_version).items():
         inside = os.path.normpath(name)
-        if isinstance(text, str) and not inside.startswith(("/", "..")):
+        if isinstance(text, str) and not inside.startswith("..") and inside not in _TAKEN:
             with open(os.path.join(folder, name), "rb") as file:
                 found[inside] = file.read(LARGEST_FILE_BYTES)
-        return text
+    return found
 
+
+def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
+    """What was read beside the launch, by the names that it has for it. Raises UsageError."""
+    from preflight.inputs.host_source import noting
+    from preflight.processes.processes import understand
+
+    found: dict[str, str | Unknown] = {}
     try:
-        understand(written.reading.commands, read, launch.sglang_version)
+        understand(written.reading.commands, noting(written.read_file, found), sglang_version)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return {name: content for name, content in found.items() if name not in _TAKEN}
+    return found
