@@ -77,11 +77,15 @@ def _port(
         other
         for index, other in enumerate(same)
         if index != place
-        and not same[min(index, place)].waited
+        and (_together(port, other) or not same[min(index, place)].waited)
         and other.turn == port.turn
         and other.pod == port.pod
         and _meet(port.address, other.address)
     ]
+    if any(_together(port, other) for other in others):
+        text = f"{port.owner} publishes it twice: the engine refuses the later one"
+        advice = f"give one of them another port of the host at {port.origin}"
+        return judged.failed(text, advice, have="published twice", need=f"port {number} once")
     if others:
         text = f"{others[0].what} of {others[0].owner} binds it too: the later one ends"
         need = f"port {number} for one alone"
@@ -103,6 +107,11 @@ def _port(
         "another process holds it: this one ends, or requests reach the wrong one",
         f"end what holds it (ss -ltnp 'sport = :{number}'), or give another port",
     )
+
+
+def _together(one: BoundPort, other: BoundPort) -> bool:
+    """Whether an engine publishes both for one container: neither waits for the other."""
+    return one.address is not None and other.address is not None and one.owner == other.owner
 
 
 def _meet(one: str | None, other: str | None) -> bool:

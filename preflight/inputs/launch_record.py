@@ -194,7 +194,7 @@ def _encode(value: Any) -> Any:
     if isinstance(value, Bound):
         return {"Bound": {"value": value.value}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        left_out = value._field_defaults
+        left_out = getattr(value, "_field_defaults", {})
         fields = {
             name: _encode(getattr(value, name))
             for name in value._fields

@@ -168,3 +168,20 @@ def test_host_ports_of_pods(tmp_path: Path, error: str, expected: str) -> None:
         "hostPort 8000 of container s of DaemonSet/e (p.yaml:25)": expected,
         "hostPort of container s of DaemonSet/e (p.yaml:25)": "unknown",
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-p 30000:30000 -p 30000:30001", "fail"),
+        ("-p 30000-30001:30000-30001 -p 30001:9", "fail"),
+        ("-p 127.0.0.1:30000:30000 -p 127.0.0.2:30000:30000", "pass"),
+        ("-p 30000:30000/tcp -p 30000:30000/udp", "pass"),
+    ],
+)
+def test_one_run_publishes_a_port_once(tmp_path: Path, words: str, expected: str) -> None:
+    """Docker refuses the second, whatever the script waits for: the run ends."""
+    reading = read_script(f"docker run {words} a/b {SERVER} 30000\n", "l.sh", {})
+    found = verdicts(reading, tmp_path)
+    assert {one for name, one in found.items() if "published" in name} >= {expected}
+    assert ("fail" in found.values()) is (expected == "fail")
