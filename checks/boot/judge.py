@@ -40,7 +40,7 @@ def next_kernel(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
     evidence = (Evidence(coming.source, coming.kernel), Evidence(RELEASE, running))
     found = passed("kernel", f"{coming.release} starts next", running, evidence=evidence)
     if coming.release != running:
-        text = f"{running} runs; what was tried on it was not tried on {coming.release}"
+        text = f"{running} runs; what worked on it was not tried on {coming.release}"
         advice = "reboot at a quiet time and check again, or choose the running kernel"
         found = found.warned(text, f"{advice} in the boot loader")
     yield found
@@ -64,7 +64,7 @@ def next_modules(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
             path = boot.blocked[name]
             text = f"{path} keeps it from being loaded: it was loaded by hand"
             evidence = (Evidence(path, name),)
-            yield found.warned(text, f"take it out of {path}", have="", evidence=evidence)
+            yield found.warned(text, f"remove it from {path}", have="", evidence=evidence)
         elif not same and isinstance(boot.next_modules, Unknown):
             yield found.unknown(boot.next_modules, have="")
         elif not same and name not in known(boot.next_modules):
@@ -102,7 +102,10 @@ def next_command_line(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]
     gone, new = sorted(now - then), sorted(then - now)
     if gone or new:
         said = [f"{' '.join(gone)} is gone"] * bool(gone) + [f"{' '.join(new)} is new"] * bool(new)
-        advice = f"write what shall stay into {coming.source}, by /etc/default/grub and update-grub"
+        advice = (
+            "write the arguments to keep into /etc/default/grub and run update-grub, which "
+            f"writes {coming.source}"
+        )
         found = found.warned(f"after the next boot {', and '.join(said)}", advice)
     yield found
 

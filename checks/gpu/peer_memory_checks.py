@@ -60,7 +60,7 @@ def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Findin
     return finding.warned(
         "memory from expandable segments is made of many CUDA allocations: older PyTorch does "
         "not make them fit for RDMA, and EFA and older Mooncake (before #3538) refuse them",
-        f"take expandable_segments out of {variable} for this process",
+        f"remove expandable_segments from {variable} for this process",
         (
             Setting(
                 Kind.ENVIRONMENT,

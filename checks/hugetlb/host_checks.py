@@ -206,7 +206,7 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
             found = passed(subject, have, need, evidence=evidence)
             if script:
                 text = f"{script} writes the pool after that, by a script that is not read"
-                advice = f"make sure that {script} leaves at least that many"
+                advice = f"make sure that {script} leaves at least this number of pages"
                 found = found.warned(text, advice)
             yield found
             continue

@@ -90,7 +90,11 @@ def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
         return (
             "end the processes that hold the pages: for this launch alone the pool is large enough"
         )
-    others = "" if isinstance(pool, Unknown) or not pool.held_pages else ", others' pages included"
+    others = (
+        ""
+        if isinstance(pool, Unknown) or not pool.held_pages
+        else ", pages of other processes included"
+    )
     return f"reserve the pages that the launch takes{others}"
 
 

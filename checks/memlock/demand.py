@@ -44,7 +44,7 @@ _POD_HINT = (
     "A pod cannot set it: lift LimitMEMLOCK of the daemon that starts pods on this node, or run "
     "the container as user 0 with IPC_LOCK added."
 )
-NO_LARGEST = Unknown("the longest registration was not asked for")
+NO_LARGEST = Unknown("the longest registration was not computed")
 # Why a launch is not judged: nothing of it is locked for a NIC.
 NO_RDMA = "no process of the launch uses RDMA"
 

@@ -99,7 +99,10 @@ def _shm(
     settings = (Setting(Kind.SHM_SIZE, SHM, str(wanted), str(size_bytes)),) if larger else ()
     advice = f"make it {format_bytes(wanted)} or larger" if larger else "make room there"
     if available_bytes < need_bytes:
-        text = "whoever writes beyond the end dies of a bus error (exit code -7 or 135), at start"
+        text = (
+            "a process that writes beyond the end dies of a bus error (exit code -7 or 135), "
+            "at start"
+        )
         if size_bytes >= need_bytes:
             advice += f", or {_REMOVE} (ls -l {SHM})"
         formula = "one page for the message queue of each tensor-parallel server, the least"

@@ -144,7 +144,10 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
             evidence=(Evidence(PORT_RANGE, f"{span[0]} {span[1]}"),),
         )
         if port.customary and tuple(span) == STOCK_RANGE:
-            text = "the program's default, in the kernel's range: reserve it where restarts count"
+            text = (
+                "the program's default, inside the kernel's range: reserve it if restarts "
+                "must not fail"
+            )
             yield found._replace(text=text)
             continue
         yield found.warned(
@@ -268,7 +271,7 @@ def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Find
     addresses = finding.known(found)
     judged = judged._replace(have=", ".join(addresses))
     if hosts > 1 and is_loopback(addresses[0]):
-        text = f"the launch runs on {hosts} hosts, and each would talk to itself"
+        text = f"the launch runs on {hosts} hosts, and each would connect to itself"
         return judged.warned(text, "write the address of the host where it runs")
     return judged
 
@@ -302,7 +305,7 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
         return finding.unknown(text, have="open")
     if service.kind in ("metadata-http", "master-admin"):
         if isinstance(answer.status, Unknown):
-            text = f"it speaks no HTTP ({answer.status.reason})"
+            text = f"it does not answer HTTP ({answer.status.reason})"
             return finding.failed(text, _CORRECT, have="open")
         finding = finding._replace(have=f"HTTP {answer.status}")
         return (_metadata if service.kind == "metadata-http" else _admin)(finding, answer)
@@ -344,7 +347,7 @@ def _master(finding: Finding, answer: ServiceAnswer) -> Finding:
         return finding._replace(have="a master, ready")
     return finding.failed(
         "Mooncake's own client cannot use it: it is another program, or another release",
-        f"{_CORRECT}; or give both sides the same release of Mooncake",
+        f"{_CORRECT}; or install the same release of Mooncake on both sides",
         have=f"open, setup returned {answer.code}",
         need="0",
     )

@@ -73,7 +73,7 @@ def read_routing(root: Root) -> RoutingTables | Unknown:
         read = tuple(_rule(row) for row in _list(rules))
         rows = tuple(_route(row) for row in _list(routes))
     except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
-        return Unknown(f"routing: not an answer: {error}")
+        return Unknown(f"routing: the recorded answer is damaged: {error}")
     if any(row.table == CUT for row in rows):
         return Unknown("routing: more routes than are read")
     return RoutingTables(read, rows)

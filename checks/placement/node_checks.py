@@ -155,7 +155,7 @@ def _nearest(
         missing = next(name for name in names if name not in known)
         path = paths[missing]
         why = path if isinstance(path, Unknown) else Unknown(f"{missing} is no PCI device")
-        return finding.unknown(why.of("how far its NICs are is not known: "))
+        return finding.unknown(why.of("how far its NICs are is unknown:  "))
     others = [
         name
         for (address, name), path in pci.paths.items()
@@ -199,8 +199,8 @@ def _named_node(name: str, pci: PciFacts, rdma: RdmaFacts, several: bool) -> Fin
         return finding._replace(have="no node named, one on the host")
     source = f"{RDMA_DEVICES}/{name}/device/numa_node"
     return finding.warned(
-        "Mooncake puts no memory near it, and prefers NICs that name a node",
-        "set the device's affinity in the firmware, or write its node to numa_node"
+        "Mooncake places no memory near it, and prefers NICs that have a NUMA node",
+        "set the device's NUMA affinity in the firmware, or write its node to numa_node"
         if name in pci.nics
         else "a software device has none: use hardware NICs",
         have="no node named",
@@ -276,7 +276,7 @@ def judge_gpu(
     unknown = [path for path in paths.values() if isinstance(path, Unknown)]
     if far is None or near is None or (unknown and far is not PathClass.PIX and far == near):
         reason = unknown[0].reason if unknown else f"none of {', '.join(names)} is a PCI device"
-        return finding.unknown(f"how far they are: {reason}")
+        return finding.unknown(f"their distance is unknown: {reason}")
     if far == near:
         return finding
     nearest = tuple(name for name in names if known.get(name) == near)

@@ -87,20 +87,20 @@ def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
     short: the devices of which some process gets none.
     """
     finding = passed(Subject(nic.name, "device")).warned(
-        "opening the device fails with EAGAIN: a process that gets no handle leaves it out, "
-        "and goes on with those that are left"
+        "opening the device fails with EAGAIN: a process without a handle goes on with "
+        "its other devices"
     )
     for use in found:
         lost = short.union(one.name for one in use.devices.lost)
         if not takers(use, nic) or not lost.issuperset(use.devices.candidates):
             continue
         if use.devices.without is not Transport.TCP:
-            text = "opening the device fails with EAGAIN, and no other is left: setup fails"
+            text = "opening the device fails with EAGAIN, and there is no other device: setup fails"
             return finding.failed(text, consequence=None)
         finding = finding.failed(
-            "opening the device fails with EAGAIN, and no other is left: a process that gets no "
-            "handle starts all the same, setup returns 0 and everything goes over TCP, without a "
-            "message",
+            "opening the device fails with EAGAIN, and there is no other device: a "
+            "process without a handle starts all the same, setup returns 0 and everything "
+            "goes over TCP, without a message",
             consequence=Consequence.DEGRADED,
         )
     return finding
@@ -264,12 +264,14 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
         variable = "MC_MAX_MR_SIZE"
         now = use.environment.get(variable)
         return finding.failed(
-            f"{listed}: the limit is below one huge page, so registration is refused (-600)",
-            f"take {variable} away, or use smaller pages",
+            f"{listed}: the device's limit is below one huge page, so registration fails (-600)",
+            f"unset {variable}, or use smaller pages",
             () if now is None else (Setting(Kind.ENVIRONMENT, variable, "", now),),
         )
     if worst is Split.UNTOLD:
-        text = f"{listed}: whether this Mooncake splits it is not known, as its version is not"
+        text = (
+            f"{listed}: whether this Mooncake splits it is unknown, because its version is unknown"
+        )
         return finding.unknown(text)
     if worst is Split.CUT_OFF:
         over = max(longest.bytes - largest, 0)
@@ -337,7 +339,7 @@ def _judge_bound(
             return _as_measured(finding, load, best, fits, nics)
     if row is None or bound is TableBound.UNTOLD:
         what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
-        text = f"how much {what} can hold is not known: only a test tells it"
+        text = f"how much {what} can hold is unknown: only a measurement tells it"
         advice = f"run: mooncake-preflight probe registration --device {load.nic.name}"
         evidence = () if row is None else _evidence(row)
         return finding.unknown(text, evidence=evidence, advice=advice)
@@ -396,11 +398,11 @@ def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: 
     if load.entries <= table.holds_entries:
         return finding
     if table.failed_entries and load.entries >= table.failed_entries:
-        seen = "others had failures with as much"
+        seen = "users have reported failures at this size"
     elif load.entries <= table.worked_entries:
-        seen = "it worked with as much for one user, and nothing promises it"
+        seen = "one user registered as much; nothing guarantees it"
     else:
-        seen = "nobody is known to have registered as much"
+        seen = "no report of a success at this size is known"
     error = "Input/output error [5]" if row.errno == 5 else "Cannot allocate memory [12]"
     text = f"registration may fail with '{error}': {seen}"
     return _over(finding.warned(text), load, table.holds_entries, nics)
@@ -414,7 +416,7 @@ def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
     on_huge_pages = load.entries - small // BASE_PAGE_BYTES + -(-small // HUGE_PAGE_BYTES)
     if small and on_huge_pages <= most:
         ways.append(
-            f"put the {format_bytes(small)} on 4 KiB pages on huge pages "
+            f"move the {format_bytes(small)} of 4 KiB pages to huge pages "
             f"({on_huge_pages} entries in all)"
         )
         settings = (Setting(Kind.ENVIRONMENT, "MC_STORE_USE_HUGEPAGE", "1"),)

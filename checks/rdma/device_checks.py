@@ -103,13 +103,13 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
         return finding
     if devices.chosen is ChosenBy.FORCED_TCP:
         return finding.warned(
-            "MC_FORCE_TCP is set, whatever its value: everything goes over TCP",
-            "take MC_FORCE_TCP away, or say protocol tcp",
+            "MC_FORCE_TCP is set, and any value counts: everything goes over TCP",
+            "unset MC_FORCE_TCP, or set protocol tcp",
             (_unset(use, "MC_FORCE_TCP"),),
         )
     if any(lost.cause is not Cause.FILTERED for lost in devices.lost):
         why = "; ".join(f"{lost.name}: {lost.why}" for lost in devices.lost)
-        return finding.skipped(f"judged by the cause's own check: {why}")
+        return finding.skipped(f"see the check of the cause: {why}")
     becomes = (
         "setup returns 0 and everything goes over TCP, without a message"
         if devices.transport is Transport.TCP
@@ -123,7 +123,7 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
             return finding.skipped(text)
         return finding.failed(
             f"this host (or container) has no RDMA device: {becomes}",
-            "load the NIC's driver, give the container the host's devices, or say protocol tcp",
+            "load the NIC's driver, give the container the host's devices, or set protocol tcp",
         )
     there = ", ".join(nic.name for nic in rdma.present)
     settings = tuple(
@@ -134,7 +134,7 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
     culprits = ", ".join(setting.name for setting in settings) or devices.how
     return finding.failed(
         f"{culprits} leaves none of {there}: {becomes}",
-        f"take it away, or name some of {there} in it",
+        f"remove it, or name some of {there} in it",
         settings,
         evidence=tuple(Evidence(setting.name, setting.now) for setting in settings),
     )

@@ -21,7 +21,7 @@ class TableBound(Enum):
 
     HOST_MEMORY = "its tables lie in host memory and grow with what is registered"
     ENTRIES = "it has so many table entries"
-    UNTOLD = "it has a bound, and nothing tells how large it is"
+    UNTOLD = "it has a limit, and nobody has published it"
 
 
 class Confidence(Enum):

@@ -182,7 +182,7 @@ def read_netdevs(root: Root, names: Iterable[str]) -> dict[str, Netdev]:
     wanted = sorted(set(names))
     given = root.call("rdma.interfaces") if wanted else {}
     if not isinstance(given, dict | Unknown):
-        given = Unknown("rdma.interfaces: not an answer")
+        given = Unknown("rdma.interfaces: the recorded answer is damaged")
     return {name: _read_netdev(root, name, given) for name in wanted}
 
 

@@ -121,7 +121,7 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
     gids = {*_numbers(environments, "MC_GID_INDEX"), *_numbers(environments, "NCCL_IB_GID_INDEX")}
     paths = {env["MC_CUSTOM_TOPO_JSON"] for env in environments if env.get("MC_CUSTOM_TOPO_JSON")}
     any_device = not isinstance(names, Unknown) and bool(names)
-    no_device = Unknown("no RDMA device: not asked for", absent=True)
+    no_device = Unknown("no RDMA device, so not read", absent=True)
     kernel = read_kernel(root) if any_device else no_device
     uverbs = uverbs_of(root) if any_device else {}
     nics: tuple[Nic, ...] | Unknown = (

@@ -60,7 +60,9 @@ def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
     if version < FIRST_FORK_SAFE:
         return True
     if isinstance(kernel, Unknown) or isinstance(kernel.copy_on_fork, Unknown):
-        return Unknown("fatal on a kernel that does not copy at fork, which was not to be seen")
+        return Unknown(
+            "fatal if the kernel does not copy pinned pages at fork, and that could not be read"
+        )
     return not kernel.copy_on_fork
 
 
@@ -76,7 +78,7 @@ def bad_end(region: Region, forking: Forking) -> str | Unknown:
     aligned = forking.release is not None and forking.release.registrations_end_on_pages
     if aligned and what != LOCAL_BUFFER:
         if region.bytes % page and what not in SEEN_ALIGNED:
-            return Unknown(f"whether this Mooncake registers the {what} whole was not seen")
+            return Unknown(f"whether this Mooncake registers the {what} in one piece is unknown")
         return ""
     if region.bytes % page:
         return f"{what} of {region.bytes} B is no whole number of {format_page_size(page)} pages"
@@ -144,10 +146,10 @@ def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) ->
     if isinstance(advised, Unknown):
         return finding.unknown(advised.of(f"{listed}: "))
     if use.release is None:
-        text = f"{listed}: fatal with Mooncake before 0.3.14, and the version is not known"
+        text = f"{listed}: fatal with Mooncake before 0.3.14, and the version is unknown"
         return finding.unknown(text)
     if all(what == DROPPED for what, end in found if end):
-        text = f"{listed}: it is not registered, and Mooncake does without it"
+        text = f"{listed}: registering it fails, and Mooncake goes on without it"
         return finding.warned(text, consequence=Consequence.DEGRADED)
     text = f"{listed}: registration fails with 'Invalid argument [22]', setup returns -600"
     return finding.failed(text)

@@ -84,7 +84,9 @@ def _judge_choice(
     elif gid.raw[0] == 0xFE and gid.raw[1] & 0xC0 == 0x80:
         text = "a link-local address reaches peers of the same link alone"
     elif choice.automatic and not gid.ipv4 and _ipv4_gids(nic, use):
-        text = "an IPv6 address is taken though the port has an IPv4 one, which peers may expect"
+        text = (
+            "an IPv6 address is used though the port also has an IPv4 one, which peers may expect"
+        )
     else:
         return interface
     wanted = _index_for_all(use)
@@ -95,7 +97,10 @@ def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
     """Judge whether the GID's interface is here, and has that address here."""
     netdev = rdma.netdevs.get(finding.known(gid.netdev))
     if netdev is None:
-        text = "no interface of this host is behind it: it may be of another network namespace"
+        text = (
+            "no network interface of this host has this GID: it may belong to another network "
+            "namespace"
+        )
         return finding.warned(text, "use the host's network")
     here = finding.known(netdev.here)
     addresses = () if isinstance(netdev.addresses, Unknown) else netdev.addresses
@@ -130,12 +135,15 @@ def _index_for_all(use: Use) -> int | None:
 
 def _advice(choice: GidChoice, wanted: int | None) -> str:
     if wanted is not None:
-        return f"set MC_GID_INDEX={wanted}: on every device the RoCE v2 entry with an IPv4 address"
+        return (
+            f"set MC_GID_INDEX={wanted}: on every device this is the RoCE v2 entry with an "
+            "IPv4 address"
+        )
     if not choice.automatic:
-        return "take MC_GID_INDEX away, or give the index of a used entry"
+        return "unset MC_GID_INDEX, or give the index of an entry in use"
     return (
-        "no one index has an IPv4 address on all devices: give each interface one, and take "
-        "other addresses away, so that the tables are alike"
+        "no index has an IPv4 address on all devices: give each interface one IPv4 "
+        "address and remove its other addresses, so that all GID tables are the same"
     )
 
 

@@ -92,7 +92,7 @@ def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Settin
             for name in disabled
         )
         return f"bring {', '.join(disabled)} up (on the host)", settings
-    return "look at the cable, the switch port and the module, or name the other devices", ()
+    return "check the cable, the switch port and the module, or name the other devices", ()
 
 
 @CHECKS.check("rdma.port-mtu", rdma_launch)
@@ -155,7 +155,7 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
             return finding.unknown(key)
         return finding.failed(
             "the first transfer fails with 'Failed to modify QP to INIT'",
-            "take MC_PKEY_INDEX away, or give an index of the table",
+            "unset MC_PKEY_INDEX, or give an index that the table has",
             (Setting(Kind.ENVIRONMENT, "MC_PKEY_INDEX", "", now),) if now else (),
             have=f"no key at index {index}",
             evidence=(Evidence(source, "no such file"),),
@@ -167,7 +167,8 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
         "a limited member cannot talk to another one of its partition"
         if key
         else "the key is empty",
-        "set MC_PKEY_INDEX to a full member's, or ask for full membership",
+        "set MC_PKEY_INDEX to the index of a full member, or ask the fabric's "
+        "administrator for full membership",
     )
 
 
@@ -213,7 +214,7 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
             (share,),
         )
     if node.opens:
-        return "look at the kernel's log for the device: it opens, but the driver refuses", ()
+        return "read the kernel's log (dmesg): the device file opens, but the driver refuses", ()
     return f"give the container {path}", (Setting(Kind.DEVICE, path, path),)
 
 

@@ -107,7 +107,7 @@ def read_node(root: Root, path: str) -> DeviceNode | Unknown:
     """Read a node; absent where there is no such file."""
     answer = known(root.call("rdma.device_node", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
-        return Unknown(f"rdma.device_node {path}: not an answer")
+        return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
     mode = answer["mode"] & 0xFFFF  # type and permissions
     node = DeviceNode(path, stat.S_ISCHR(mode), True, permissions=stat.S_IMODE(mode))
     if answer.get("open") is True:
@@ -139,7 +139,7 @@ def read_verbs(root: Root, device: str) -> Verbs:
     if isinstance(answer, Unknown):
         return Verbs(answer, answer, answer, answer)
     if not isinstance(answer, dict) or not isinstance(answer.get("listed"), bool):
-        wrong = Unknown(f"rdma.verbs {device}: not an answer")
+        wrong = Unknown(f"rdma.verbs {device}: the recorded answer is damaged")
         return Verbs(wrong, wrong, wrong, wrong)
     if not answer.get("opened"):
         errno = answer.get("errno")
@@ -246,7 +246,7 @@ def read_kernel(root: Root) -> RdmaKernel | Unknown:
     """Read what ``rdma system`` and ``rdma resource`` show; needs no privilege."""
     answer = known(root.call("rdma.kernel"))
     if not isinstance(answer, dict) or not isinstance(answer.get("devices"), dict):
-        return Unknown("rdma.kernel: not an answer")
+        return Unknown("rdma.kernel: the recorded answer is damaged")
     mode, copies = answer.get("netns_mode"), answer.get("copy_on_fork")
     resources, drivers = {}, {}
     for name, device in answer["devices"].items():

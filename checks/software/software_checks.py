@@ -120,7 +120,7 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
     folders = [one.folder for one in engine.mooncake]
     if folders and engine.package and engine.package.rpartition("/")[0] not in folders:
         text = f"an import takes {engine.package}, which came with no wheel: its release is unknown"
-        advice = "Take its folder out of PYTHONPATH, or uninstall the wheel that it shadows."
+        advice = "Remove its folder from PYTHONPATH, or uninstall the wheel that it shadows."
         yield found.warned(text, advice, need="one of them")
         return
     if len(engine.mooncake) < 2:

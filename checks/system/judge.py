@@ -51,7 +51,7 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
         return found
     return found.failed(
         "it starts, and every read of what was offloaded to the SSD fails",
-        f"{_refuser(system, errno)}; or take MOONCAKE_OFFLOAD_USE_URING out of the launch.",
+        f"{_refuser(system, errno)}; or remove MOONCAKE_OFFLOAD_USE_URING from the launch.",
         _allow(system, errno, process),
         have=f"refused: {os.strerror(errno)}",
     )

@@ -263,7 +263,7 @@ def _value(
 ) -> tuple[str, ...]:
     current = root.word(step.path)
     if isinstance(current, Unknown):
-        raise StepError(f"{current.reason}: it was there when the plan was made")
+        raise StepError(f"{current.reason}: it could be read when the plan was made")
     current = " ".join(current.split())
     if current == step.wanted or (step.pool and _count(current, step) >= int(step.wanted)):
         return (f"{step.path}: is {current} already",)
@@ -330,8 +330,8 @@ def adopt(journal: Journal, root: Root, writer: Writer) -> list[str]:
             continue
         current = " ".join(current.split())
         lines.append(
-            f"{entry.path}: an earlier apply was broken off here; it was {entry.before}, was to be "
-            f"{entry.wanted}, and is {current}"
+            f"{entry.path}: an earlier apply stopped here; it was {entry.before}, should "
+            f"have become {entry.wanted}, and is {current}"
         )
         mine = boot_id(root) == entry.boot and current != entry.before
         journal.replace(entry, entry._replace(got=current) if mine else None)

@@ -119,7 +119,7 @@ def apply_plan(
         return _not_permitted(forbidden, words, plan.context, consent, told)
     if not _wanted(consent, f"Make {_count(steps.steps)}?"):
         say("nothing was changed", err=True)
-        told.reasons.append("it was not wanted")
+        told.reasons.append("the question was answered with no")
         return exit_codes.WARN
     return _carry_out(steps.steps, machine, consent, told)
 
@@ -155,7 +155,7 @@ def _carry_out(
     for undone in outcome.undone:
         say(f"{NAME}: taken back: {undone.text}", err=True)
     if not all(undone.whole for undone in outcome.undone):
-        say(f"{NAME}: not all of it could be taken back: see above", err=True)
+        say(f"{NAME}: not everything could be undone: see above", err=True)
     return exit_codes.FAIL
 
 
@@ -178,7 +178,7 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
                 return 0
             if not _wanted(consent, f"Undo {_count(entries)}?"):
                 say("nothing was changed", err=True)
-                told.reasons.append("it was not wanted")
+                told.reasons.append("the question was answered with no")
                 return exit_codes.WARN
             results = undo(journal, machine.root, machine.writer)
     except JournalError as error:
@@ -196,7 +196,9 @@ def _wanted(consent: Consent, question: str) -> bool:
     if consent.yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError("nobody can be asked here, standard input is no terminal: give --yes")
+        raise UsageError(
+            "nobody can be asked, because standard input is not a terminal: give --yes"
+        )
     import click
 
     return click.confirm(question, err=True)

@@ -207,7 +207,11 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
         return [*_on_the_host(context), *map(comment, lines)] if context.container else lines
     number = "-1" if value == "unlimited" else value
     if name in NOT_OF_A_CONTAINER and context.container in ("compose", "docker", "podman"):
-        return [comment(f"no engine takes --ulimit {name}: raise it for the daemon, in its unit")]
+        return [
+            comment(
+                f"no container engine knows --ulimit {name}: raise it in the unit of the daemon"
+            )
+        ]
     if context.container == "compose":
         return [comment(f"in the service: ulimits: {{{name}: {number}}}")]
     if context.container in ("docker", "podman"):
@@ -240,7 +244,9 @@ def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
 def _environment(setting: Setting, context: Context) -> Lines:
     name = setting.name
     if not is_variable(name):
-        return [comment(f"{name!r} is no name of a variable: set it where the launch does")]
+        return [
+            comment(f"{name!r} is not a valid name of a variable: set it where the launch does")
+        ]
     if not setting.wanted:
         return [Line(f"unset {name}")]
     # A search path is added to: what it had stays reachable.
@@ -291,7 +297,12 @@ def _device(setting: Setting, context: Context) -> Lines:
     if setting.words and not context.container:
         return [shell.line(setting.words, context.sudo)]
     if not setting.now:  # it is not there, and no mode of it lets anybody in
-        return [comment(f"{path} is not here: start what makes it, or run where it is")]
+        return [
+            comment(
+                f"{path} does not exist here: start the service that makes it, or run where it "
+                "exists"
+            )
+        ]
     return [shell.line(("chmod", "a+rw", path), context.sudo)]
 
 

@@ -138,7 +138,7 @@ def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown)
     if isinstance(total, Unknown) or wanted <= total:
         return ()
     sizes = f"{format_bytes(wanted)} of huge pages, of {format_bytes(total)} of memory"
-    return (f"this host never has them: {sizes}",)
+    return (f"this host is too small for them: {sizes}",)
 
 
 def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
@@ -188,7 +188,7 @@ def _merge(found: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]]
         if not decided:
             conflicts.append(
                 f"{one.label}: {first.reason.check} wants {one.wanted!r} and "
-                f"{wish.reason.check} wants {other.wanted!r}: the first is taken"
+                f"{wish.reason.check} wants {other.wanted!r}: the plan has the first"
             )
         setting = one._replace(wanted=wanted, now=one.now or other.now)
         merged[key] = first._replace(setting=setting, change=first.change or wish.change)
@@ -276,7 +276,7 @@ class _Lasting:
         if scope is Scope.CONTAINER:
             return True, "it is part of the container's description"
         if wish.name in ORDERS:
-            return True, "it is done once, and nothing is to be kept"
+            return True, "it is done once, and does not have to last"
         target = self._target(wish)
         if target is not None:
             return self._pool_lasts(target.page_bytes)
@@ -328,13 +328,16 @@ class _Lasting:
 
 _LASTING: dict[Kind, tuple[bool, str]] = {
     Kind.SYSFS: (False, "until the next boot; a unit has to write it again"),
-    Kind.CGROUP: (False, "until whoever made the cgroup makes it again"),
-    Kind.ULIMIT: (True, "with --format limits or systemd, from the next login or start on"),
+    Kind.CGROUP: (False, "until the cgroup is made again"),
+    Kind.ULIMIT: (
+        True,
+        "with --format limits or systemd: it counts from the next login or start on",
+    ),
     Kind.SHM_SIZE: (False, "until the next boot; a line of /etc/fstab makes it last"),
     Kind.MODULE: (False, "until the next boot; a file of /etc/modules-load.d makes it last"),
     Kind.KERNEL_ARGUMENT: (True, "in force from the next boot on"),
     Kind.PACKAGE: (True, "it is installed"),
-    Kind.COMMAND: (False, "as long as what it does; run it again"),
+    Kind.COMMAND: (False, "as long as what it changed; run it again then"),
 }
 
 

@@ -135,9 +135,7 @@ class Journal:
             plain: Any = json.loads(found[0])
             schema = plain.get("schema")
         except (ValueError, AttributeError, RecursionError):
-            raise JournalError(
-                _not_ours(self.path, "not a journal as it is written here")
-            ) from None
+            raise JournalError(_not_ours(self.path, "not a journal of this program")) from None
         if schema != SCHEMA:
             raise JournalError(
                 _not_ours(self.path, f"its schema is {schema!r}, and this program has {SCHEMA}")
@@ -145,7 +143,7 @@ class Journal:
         try:
             return [_entry(row) for row in plain["entries"]]
         except (KeyError, TypeError, ValueError):
-            raise JournalError(_not_ours(self.path, "an entry is not whole")) from None
+            raise JournalError(_not_ours(self.path, "an entry is incomplete")) from None
 
     def _close(self) -> None:
         if self._lock >= 0:
@@ -169,7 +167,10 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 def _unwritable(path: str, error: OSError) -> str:
-    return f"{path}: {error.strerror}: what is to be changed is written down there first"
+    return (
+        f"{path}: {error.strerror}: nothing was changed, because the journal has to be written "
+        "first"
+    )
 
 
 def _not_ours(path: str, why: str) -> str:
@@ -230,11 +231,11 @@ def put_back(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
 def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
     path, before = entry.path, entry.before
     if boot and entry.boot and boot != entry.boot:
-        return Undone(f"{path}: a reboot has taken it back since", True, True)
+        return Undone(f"{path}: a reboot has undone it since", True, True)
     current = root.word(path)
     if isinstance(current, Unknown):
         if current.absent:
-            return Undone(f"{path}: is gone, so there is nothing to put back", True, True)
+            return Undone(f"{path}: is gone: there is nothing to put back", True, True)
         return Undone(f"{current.reason}: not put back, it was {before}", False, False)
     current = " ".join(current.split())
     if before is None or current == before:
@@ -271,7 +272,9 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
         reason = free if isinstance(free, Unknown) else reserved
         why = reason.reason if isinstance(reason, Unknown) else ""
         return Undone(
-            f"{path}: not put back, who holds its pages is not known: {why}", False, False
+            f"{path}: not put back, because it is unknown which process holds its pages: {why}",
+            False,
+            False,
         )
     before = int(entry.before or 0)
     target = max(before, current - max(0, free - reserved))

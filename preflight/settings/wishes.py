@@ -136,7 +136,7 @@ def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds
         now = "unlimited"
     reason = Reason("memlock.limit", "memory that is registered with a NIC or a ring is locked")
     yield Wish(Setting(Kind.ULIMIT, "memlock", "unlimited", now), False, reason)
-    reason = Reason("memlock.limit", "stands in for memlock where nothing sets it (Kubernetes)")
+    reason = Reason("memlock.limit", "lifts memlock where nothing can set it (Kubernetes)")
     yield Wish(
         Setting(Kind.CAPABILITY, "IPC_LOCK", "added", _added(container, "IPC_LOCK")), False, reason
     )

@@ -205,7 +205,7 @@ def _found(
     if isinstance(engine, Unknown):
         return engine
     if "MC_FORCE_TCP" in process.environment and devices.transport is Transport.TCP:
-        return Unknown("not asked: the process is told to use TCP")
+        return Unknown("not asked: the process is set to use TCP")
     if "MC_USE_TENT" in process.environment:
         return Unknown("not asked: MC_USE_TENT is another engine, whose answer is of another form")
     named = devices.chosen not in (ChosenBy.DISCOVERY, ChosenBy.TOPOLOGY)

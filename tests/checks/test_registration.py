@@ -271,7 +271,7 @@ def test_what_to_change_is_computed(tmp_path: Path) -> None:
     assert one.status is WARN
     assert one.need == f"80.00 GiB, {80 * GIB // 4096} entries"
     assert one.formula == "2 processes: 80.00 GiB / 4 KiB"
-    assert f"put the 80.00 GiB on 4 KiB pages on huge pages ({80 * GIB // HUGE}" in one.advice
+    assert f"move the 80.00 GiB of 4 KiB pages to huge pages ({80 * GIB // HUGE}" in one.advice
     assert "register 16.00 GiB less on this NIC" in one.advice
     assert f"name one of the 2 NICs ({40 * GIB // 4096} entries on the fullest)" in one.advice
     assert with_settings({}, one.settings) == {"MC_STORE_USE_HUGEPAGE": "1"}

@@ -695,7 +695,10 @@ def test_what_a_crash_broke_off_is_named_and_can_be_undone(
         assert values(host)[:2] == ["0", "0"]
         return
     assert applied(YES, planned(host), on) == 0
-    assert f"broken off here; it was 0, was to be 20, and is {reached}" in capsys.readouterr().err
+    assert (
+        f"stopped here; it was 0, should have become 20, and is {reached}"
+        in capsys.readouterr().err
+    )
     assert undo_changes(on, YES) == 0
     assert values(host) == ["0", "0", "65530"]
 

@@ -100,7 +100,7 @@ def test_where_neither_serves_both_the_worse_finding_wins_and_it_is_said(tmp_pat
     found = plan(None, plain_facts(tmp_path), findings)
     assert named(found, "MC_GID_INDEX").wanted == "3"
     assert found.conflicts == (
-        "MC_GID_INDEX: rdma.fails wants '3' and rdma.warns wants '1': the first is taken",
+        "MC_GID_INDEX: rdma.fails wants '3' and rdma.warns wants '1': the plan has the first",
     )
 
 

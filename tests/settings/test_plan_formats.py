@@ -384,7 +384,7 @@ def test_limits_of_sizes_in_every_dialect(tmp_path: Path) -> None:
     service = yaml.safe_load(text(found, "compose"))["services"]["sglang"]
     assert set(service["ulimits"]) == {"memlock", "data", "fsize"}
     for name in ("docker", "compose"):
-        assert "no engine takes --ulimit as" in notes(found, name)
+        assert "no container engine knows --ulimit as" in notes(found, name)
     for name in ("as", "data", "fsize", "memlock"):
         assert f"{name} has no field in Kubernetes" in notes(found, "k8s")
 
@@ -449,7 +449,7 @@ def test_docker_options_read_back_as_the_plan(rdma_plan: Plan) -> None:
     command = command_of(text(rdma_plan, "docker").replace("\\\n", ""))
     assert shared(command.container) == WANTED
     assert {n: w.text for n, w in command.environment.items()} == ENVIRONMENT
-    assert "MC_GID_INDEX is not to be set" in notes(rdma_plan, "docker")
+    assert "MC_GID_INDEX must not be set" in notes(rdma_plan, "docker")
 
 
 def test_compose_reads_back_as_the_plan(rdma_plan: Plan) -> None:
@@ -479,7 +479,7 @@ def test_a_pod_patch_reads_back_as_the_plan(rdma_plan: Plan) -> None:
     assert {n: w.text for n, w in command.environment.items()} == ENVIRONMENT
     resources = container["resources"]
     assert resources["requests"] == resources["limits"]
-    for said in ("memlock has no field", "rdma/hca", "raise it to what you have seen"):
+    for said in ("memlock has no field", "rdma/hca", "raise it to what you have measured"):
         assert said in notes(rdma_plan, "k8s")
 
 
@@ -692,7 +692,7 @@ def test_a_shell_that_reads_the_exports_has_the_variables(
 def test_what_is_not_to_be_set_is_unset(rdma_plan: Plan) -> None:
     assert "unset MC_GID_INDEX" in text(rdma_plan, "shell").splitlines()
     assert "MC_GID_INDEX" not in text(rdma_plan, "env")
-    assert "MC_GID_INDEX is not to be set" in notes(rdma_plan, "env")
+    assert "MC_GID_INDEX must not be set" in notes(rdma_plan, "env")
 
 
 def test_values_that_docker_and_systemd_read_differently_are_said(plain: Facts) -> None:

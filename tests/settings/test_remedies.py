@@ -91,7 +91,7 @@ def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ..
         (
             Setting(Kind.ULIMIT, "as", "unlimited"),
             DOCKER,
-            "# no engine takes --ulimit as: raise it for the daemon, in its unit",
+            "# no container engine knows --ulimit as: raise it in the unit of the daemon",
         ),
         (Setting(Kind.SHM_SIZE, "/dev/shm", "64"), USER, "sudo mount -o remount,size=64 /dev/shm"),
         (
@@ -107,7 +107,8 @@ def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ..
         (
             Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw"),
             BARE,
-            "# /dev/infiniband/uverbs0 is not here: start what makes it, or run where it is",
+            "# /dev/infiniband/uverbs0 does not exist here: start the service that makes "
+            "it, or run where it exists",
         ),
         (
             Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw"),

@@ -81,7 +81,7 @@ def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
         )
     for unit in sorted(unit_limits(plan)):
         tasks += _file(drop_in(unit), of_unit(plan, unit).text)
-        notes.append(f"restart {unit} when what it runs may end: the playbook does not")
+        notes.append(f"restart {unit} when its processes may end: the playbook does not restart it")
     for module in plan.of(Kind.MODULE):
         options = {"name": module.name, "params": module.wanted, "persistent": "present"}
         tasks.append(_task(f"Load {module.name}", "community.general.modprobe", **options))

@@ -32,9 +32,9 @@ def docker(plan: Plan, names: ArtefactNames) -> Rendering:
     kept, removed, notes = variables(plan)
     notes += left
     options += [("--env", f"{name}={value}") for name, value in kept.items()]
-    notes += [f"{name} is not to be set: take its --env out" for name in removed]
+    notes += [f"{name} must not be set: remove its --env" for name in removed]
     if gpus is not None:
-        notes.append(f"the launch takes {gpus} GPUs, by their numbers on the host")
+        notes.append(f"the launch uses {gpus} GPUs, by their numbers on the host")
     lines = [f"{option} {quote(value)}" for option, value in options]
     return Rendering(" \\\n".join(lines), (*notes, *_on_the_host(plan)))
 
@@ -81,12 +81,12 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
     if kept:
         # Compose fills in ${...} of every value, and takes $$ for a dollar sign.
         service["environment"] = {name: value.replace("$", "$$") for name, value in kept.items()}
-    notes += [f"{name} is not to be set: take it out of environment" for name in removed]
+    notes += [f"{name} must not be set: remove it from environment" for name in removed]
     gpus = plan.value(Kind.GPUS, "gpus")
     if gpus is not None:
         device = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
-        notes.append(f"the launch takes {gpus} GPUs, by their numbers on the host")
+        notes.append(f"the launch uses {gpus} GPUs, by their numbers on the host")
     if plan.of(Kind.NETWORK):
         notes.append("network_mode: host excludes networks: and ports: of the same service")
     services = {service_name(plan, names): service}

@@ -15,12 +15,12 @@ def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
     kept: dict[str, str] = {}
     removed: list[str] = []
     notes = [
-        f"{name} is left out: by its name it is a secret, so hand it over as you do today"
+        f"{name} is left out, because its name looks like that of a secret: pass it as you do today"
         for name in plan.left_out
     ]
     for setting in plan.of(Kind.ENVIRONMENT):
         if not is_variable(setting.name):
-            notes.append(f"{setting.name!r} is left out: it is no name of a variable")
+            notes.append(f"{setting.name!r} is left out: it is not a valid name of a variable")
         elif setting.wanted:
             kept[setting.name] = setting.wanted
         else:
@@ -39,9 +39,9 @@ def env(plan: Plan, names: ArtefactNames) -> Rendering:
             )
             continue
         if value != value.strip() or value[:1] in "\"'" or "\\" in value:
-            notes.append(f"{name}: docker takes {value!r} as it stands, systemd does not")
+            notes.append(f"{name}: docker reads {value!r} literally, systemd does not")
         lines.append(f"{name}={value}")
-    notes += [f"{name} is not to be set: take it out where it is" for name in removed]
+    notes += [f"{name} must not be set: remove it where it is set" for name in removed]
     if not lines:
         return Rendering("", tuple(notes) or ("the launch sets no variable",))
     return Rendering(

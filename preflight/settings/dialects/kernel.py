@@ -54,7 +54,7 @@ def sysctl_values(plan: Plan) -> tuple[dict[str, str], list[str]]:
     for setting in plan.of(Kind.SYSCTL):
         line = f"{setting.name} = {setting.wanted}"
         if any(map(is_hidden, line)):
-            notes.append(f"{line!r} is left out: a file of sysctl.d has no way to write it")
+            notes.append(f"{line!r} is left out: a file of sysctl.d cannot hold it")
         elif setting.name not in (NR_HUGEPAGES, *ORDERS):
             values[setting.name] = setting.wanted
     return values, notes

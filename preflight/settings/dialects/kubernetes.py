@@ -33,7 +33,7 @@ def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
     environment: list[dict[str, str]] = []
     for name, value in kept.items():
         if name == "CUDA_VISIBLE_DEVICES":
-            notes.append("CUDA_VISIBLE_DEVICES is taken out: a pod's own GPUs count from 0")
+            notes.append("CUDA_VISIBLE_DEVICES is left out: a pod numbers its own GPUs from 0")
             removed.append(name)
         else:
             # The kubelet fills in $(NAME), and takes $$ for a dollar sign.
@@ -113,12 +113,12 @@ def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
     notes = []
     kind = plan.workload.kind
     if kind and kind not in _POD_PATHS:
-        notes.append(f"kubectl merges nothing into a {kind}: write it where its pod's spec stands")
+        notes.append(f"kubectl cannot patch a {kind}: write these fields into its pod's spec")
     for name in ulimits(plan):
         instead = ", or runs as user 0 with IPC_LOCK" if name == "memlock" else ""
         notes.append(
-            f"{name} has no field in Kubernetes: a pod has the runtime's (plan --format "
-            f"containerd, on each node){instead}"
+            f"{name} has no field in Kubernetes: a pod inherits it from the container "
+            f"runtime (plan --format containerd, on each node){instead}"
         )
     if plan.of(Kind.DEVICE):
         notes.append(
@@ -126,7 +126,9 @@ def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
             "--rdma-resource names another"
         )
     for setting in plan.of(Kind.MEMORY):
-        notes.append(f"memory: {setting.reasons[0].text}: raise it to what you have seen")
+        notes.append(f"memory: {setting.reasons[0].text}: raise it to what you have measured")
     if plan.pools:
-        notes.append("the node must have the huge pages: see --format sysctl, sysfs or cmdline")
+        notes.append(
+            "the Kubernetes node must have the huge pages: see --format sysctl, sysfs or cmdline"
+        )
     return notes

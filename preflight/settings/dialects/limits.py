@@ -31,8 +31,8 @@ def container_limits(plan: Plan) -> tuple[dict[str, str], list[str]]:
     """Return what an engine takes with --ulimit, and a note on each limit that it does not."""
     found = ulimits(plan)
     notes = [
-        f"no engine takes --ulimit {name}: a container has what its daemon has (plan --format "
-        "systemd, for the daemon's unit)"
+        f"no container engine knows --ulimit {name}: a container inherits it from its "
+        "daemon (plan --format systemd writes it for the daemon's unit)"
         for name in NOT_OF_A_CONTAINER
         if name in found
     ]
@@ -53,7 +53,7 @@ def limits(plan: Plan, names: ArtefactNames) -> Rendering:
     rows = [f"{domain:<4} - {name:<7} {value}" for domain, name, value in pam_rows(plan)]
     if not rows:
         return Rendering("", (_NOTHING,))
-    note = f"write it to {LIMITS_FILE}; it holds from the next login on, and not in services"
+    note = f"write it to {LIMITS_FILE}; it counts from the next login on, and not in services"
     return Rendering("\n".join([header(plan.source, LIMITS_FILE), *rows]), (note,))
 
 
@@ -94,7 +94,7 @@ def containerd(plan: Plan, names: ArtefactNames) -> Rendering:
     found = {**unit_limits(plan).get(CONTAINERD, {}), **ulimits(plan)}
     note = (
         f"write it to {drop_in(CONTAINERD)}, then: systemctl daemon-reload; systemctl restart "
-        "containerd; pods that run keep what they have"
+        "containerd; pods that run keep their old limits"
     )
     return _unit(plan, drop_in(CONTAINERD), found, note)
 

@@ -47,7 +47,7 @@ def text(plan: Plan, names: ArtefactNames) -> Rendering:
     lines += _listed("cannot be read here, so apply takes no pages", plan.undecided)
     lines += _listed("decided between", plan.conflicts)
     lines += _listed("not in this plan", plan.unread)
-    lines += _listed("left out, as their names say that they are secrets", plan.left_out)
+    lines += _listed("left out, because their names look like those of secrets", plan.left_out)
     formats = ", ".join(name for name in FORMATS if name != "text")
     lines += ["", _wrapped(f"formats: {formats}")]
     return Rendering("\n".join(lines))
