@@ -101,7 +101,10 @@ def _text(path: str) -> str:
     if path == "-":
         raise SourceError("standard input is not read: it is closed, or has more than 4 MiB")
     if "\0" in path or not os.path.exists(path):
-        raise SourceError(f"{path!r} does not exist: give the path of a script or manifest")
+        raise SourceError(
+            f"{path!r} does not exist: give the path of a script or manifest, or a "
+            "command with its arguments"
+        )
     if not os.path.isfile(path):
         raise SourceError(f"{path!r} is not a regular file: give a script or manifest")
     why = "it may not be read" if not os.access(path, os.R_OK) else "it has more than 4 MiB"
