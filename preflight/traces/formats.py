@@ -147,8 +147,8 @@ def _open_zst(name: str) -> TextIO:
         zstandard = import_module("zstandard")
     except ImportError:
         raise UsageError(
-            f"--trace {name}: reading .zst needs the package zstandard: pip install "
-            f"'mooncake-preflight[traces]', or give --trace - and zstd -dc {name} before a pipe"
+            f"--trace {name}: zstandard, which reads .zst, is not installed: {sys.executable} -m "
+            f"pip install 'zstandard>=0.20', or give --trace - and zstd -dc {name} before a pipe"
         ) from None
     return io.TextIOWrapper(io.BufferedReader(_Zst(name, zstandard)), encoding="utf-8")
 

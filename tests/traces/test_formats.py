@@ -265,7 +265,7 @@ def test_a_pipe_to_which_nobody_writes(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_zst_names_what_to_install(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(UsageError, match=r"pip install 'mooncake-preflight\[traces\]', or give"):
+    with pytest.raises(UsageError, match=r"python\S* -m pip install 'zstandard>=0.20', or give"):
         open_trace(write(MOONCAKE, name="t.jsonl.zst"), 64)
 
 
