@@ -255,6 +255,7 @@ def test_memory_bound_to_several_nodes_is_judged_on_these_together(
 
 # 1280 pages are on nodes 0 and 2, and 1792 in all: what is there decides, whoever is asked.
 @pytest.mark.parametrize(("size", "fits"), [("2000MB", True), ("2560MB", True), ("2800MB", False)])
+@pytest.mark.slow
 def test_all_commands_judge_several_nodes_alike(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -230,6 +230,7 @@ def test_installed_wheels_are_found_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_recorded_host_with_pools_on_four_nodes() -> None:
     path = recorded("40intel64-2g2n4c+pcilocality")
     root = Root(str(path))

@@ -173,7 +173,7 @@ def test_a_list_cannot_fill_memory() -> None:
     [
         ("32amd64-4s2n4c-cgroup2", (0, 1, 2, 3, 4, 5, 6, 7), 32),
         ("48amd64-4pa2n6c-sparse", (0, 1, 2, 33, 34, 45, 72, 73), 48),
-        ("40intel64-2g2n4c+pcilocality", (0, 1, 2, 3), 40),
+        pytest.param(*("40intel64-2g2n4c+pcilocality", (0, 1, 2, 3), 40), marks=pytest.mark.slow),
         ("2i386-2t-hugepagesizecount", (), 0),
     ],
 )

@@ -329,6 +329,7 @@ def test_this_machine() -> None:
             assert control is None or control >= 0
 
 
+@pytest.mark.slow
 def test_recorded_locality() -> None:
     """A real machine: the HCA is on node 2, below a bridge of the second host bridge."""
     root = Root(str(recorded("40intel64-2g2n4c+pcilocality")))

@@ -187,6 +187,7 @@ def test_nothing_is_written_where_a_value_is_to_be_changed_by_hand(
     assert Path(script).read_text() == text
 
 
+@pytest.mark.slow
 def test_a_command_line_is_printed_with_its_new_values(
     host: str, script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,6 +211,7 @@ def test_a_recorded_launch_is_said_and_not_edited(
     assert {advice["why"] for advice in found["by_hand"]} == {"the launch is no file here"}
 
 
+@pytest.mark.slow
 def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = answer(capsys, script, "--host", small)
     assert (code, found["status"]) == (2, "nothing-fits")
@@ -330,6 +332,7 @@ def test_devices_that_nobody_described_are_unknown_and_the_sizes_come_all_the_sa
     assert "GPUs are not described (--gpus)" in said
 
 
+@pytest.mark.slow
 def test_what_is_described_and_too_little_fails_as_ever(
     script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -249,6 +249,7 @@ def test_one_node_alone_reaches_nobody_that_is_known() -> None:
     assert answer("gpu1").status == "unknown"
 
 
+@pytest.mark.slow
 def test_networks_by_the_rack_are_compared_by_examples() -> None:
     """A hundred kinds of one shape cost no more than a few, and the count is told."""
 

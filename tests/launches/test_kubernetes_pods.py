@@ -208,6 +208,7 @@ def test_numbers_among_arguments() -> None:
     assert 'write "8"' in note.text
 
 
+@pytest.mark.slow
 def test_as_many_containers_as_a_group_asks_for() -> None:
     roles = ", ".join(["{name: r, p: {templateRef: {name: t}}}"] * 1200)
     inner = ", ".join(["{name: c}"] * 100)
