@@ -113,17 +113,8 @@ def strip_wrappers(
             wrappers.append(tuple(word.text for word in words[start:script]))
             left = Layers(environment, changes, clear)
             given = tuple(words[script + 2 :])
-            return Stripped(
-                (),
-                left,
-                tuple(wrappers),
-                tuple(notes),
-                words[script],
-                None,
-                given,
-                tuple(limits),
-                run_as,
-            )
+            so_far = (tuple(wrappers), tuple(notes), words[script], None, given)
+            return Stripped((), left, *so_far, tuple(limits), run_as)
         if not inside and name in ENGINES and (run := run_position(words, start)):
             outside = Layers(environment, changes, clear)
             inner = container_run(words, start, run, outside, notes)
@@ -159,15 +150,8 @@ def strip_wrappers(
             start = found.start
             if found.script:
                 left = Layers(environment, changes, clear)
-                return Stripped(
-                    (),
-                    left,
-                    tuple(wrappers),
-                    tuple(notes),
-                    words[start],
-                    limits=tuple(limits),
-                    run_as=run_as,
-                )
+                so_far = (tuple(wrappers), tuple(notes), words[start], None, ())
+                return Stripped((), left, *so_far, tuple(limits), run_as)
             if found.module:
                 python = words[start]._replace(text="python3", unresolved=())
                 words = (*words[:start], python, *words[start:])
@@ -191,14 +175,8 @@ def strip_wrappers(
         run_as, opened = _user_behind(run_as, words[first:start], ())
         limits += () if inside else opened
     inherited = Layers(environment, changes, clear) if changes or clear else environment
-    return Stripped(
-        tuple(words[start:]),
-        inherited,
-        tuple(wrappers),
-        tuple(notes),
-        limits=tuple(limits),
-        run_as=run_as,
-    )
+    said = (tuple(wrappers), tuple(notes), None, None, ())
+    return Stripped(tuple(words[start:]), inherited, *said, tuple(limits), run_as)
 
 
 def _user_behind(
