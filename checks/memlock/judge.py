@@ -69,7 +69,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     """The verdict where the limit counts; subject, formula and evidence are the caller's."""
     have, limit = granted.have, granted.limit
     limit_bytes = 0 if isinstance(limit, Unknown) or limit.soft is None else limit.soft
-    need = format_need(wanted.bytes, limit_bytes)
+    need: str = format_need(wanted.bytes, limit_bytes)
     if isinstance(limit, Unknown):
         return unknown("", limit.of("what it may lock is not known: "), have, need)
     if wanted.more is not None:
