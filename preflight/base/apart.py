@@ -46,7 +46,9 @@ def apart(
         for end in ends:
             os.close(end)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return work()
+        answer = work()
+        _flush()  # whoever has the answer may end at once
+        return answer
     reader, writer, held, life = ends
     if child == 0:
         os.close(reader)
@@ -116,10 +118,7 @@ def _answer(
         except KeyboardInterrupt as error:
             answer = b"%d" % interrupted_code(error)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.flush()
+        _flush()
         # A thread that never ends keeps what is open, and the reader of a pipe waiting.
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
@@ -129,6 +128,13 @@ def _answer(
         code = 0
     finally:
         os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with suppress(OSError):
+                stream.flush()
 
 
 def _ended(child: int) -> bytes | None:
