@@ -18,6 +18,7 @@ from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, is_secret
 from preflight.launches.source import Command, Reading, SourceNote, Word
 from preflight.processes.processes import Kind, classify
+from preflight.processes.unread import tells_of_server, unknown_program
 from preflight.programs import store_config, store_service_config
 from preflight.programs.mooncake_flags import flag_table
 from preflight.programs.sglang_argument_tables import argument_flags
@@ -26,7 +27,7 @@ from preflight.rules.variables import known_variables
 # Variables that a launch, a library below it or this program reads, beside those of Mooncake and
 # SGLang; the others are nobody's business.
 _READ = re.compile(
-    r"(MC|MOONCAKE|SGLANG|SGL|RDMAV|IBV|MLX\d?|NCCL|CUDA|NVIDIA|HIP|ROCR|UCX|GLOO|KUBERNETES|SLURM)_"
+    r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE|DYN|RDMAV|IBV|MLX\d?|NCCL|CUDA|NVIDIA|HIP|ROCR|UCX|GLOO|KUBERNETES|SLURM)_"
     r"|(ALL|HTTPS?|NO|FTP)_PROXY$|(all|https?|no|ftp)_proxy$"
     r"|(WITH_NVIDIA_PEERMEM|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|LOCAL_RANK|LD_LIBRARY_PATH"
     r"|LD_PRELOAD|PYTHONPATH|CONTAINER|container)$"
@@ -37,10 +38,14 @@ _OURS = ("MC_", "MOONCAKE_", "SGLANG_")
 _SERVICE = ("config", "D", "define", "port", "max_wait_time")
 # Whose flags are not known here one by one: names are kept, and values that can be no secret.
 _OPEN = (Kind.ROUTER, Kind.METADATA, Kind.BENCHMARK)
-_ENGINES = (Kind.VLLM, Kind.DYNAMO_SGLANG, Kind.DYNAMO_VLLM, Kind.LMCACHE, Kind.TRTLLM, Kind.ENGINE)
+_ENGINES = (
+    *(Kind.VLLM, Kind.DYNAMO_SGLANG, Kind.DYNAMO_VLLM),
+    *(Kind.LMCACHE, Kind.TRTLLM, Kind.ENGINE),
+)
 _OPEN_FLAG = re.compile(r"--[a-z][a-z0-9-]{1,40}")
 _NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?|true|false", re.IGNORECASE)
 _OPEN_VALUE = re.compile(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]+:\d{{1,5}}[\w/]*")
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
 _INTERPRETER = re.compile(r"-[A-Za-z]{1,12}")
 # Wrappers whose words are settings that count; of others, the program alone or with what it does.
 _WRAPPERS = frozenset("numactl taskset chrt ionice nice prlimit".split())
@@ -55,12 +60,31 @@ _MODEL_KEYS = frozenset(
 _LEAST_DROPPED = 4
 
 
+# What readers of other engines, and of trainers that start SGLang, take of flags and of JSON.
+_ENGINE_WORDS = (
+    "tp pp dp dpl dpn dpe dpb n r model port config nnodes node_rank master_addr headless numa_bind "
+    "tensor_parallel_size pipeline_parallel_size data_parallel_size data_parallel_size_local "
+    "data_parallel_rank data_parallel_start_rank data_parallel_address data_parallel_backend "
+    "data_parallel_external_lb data_parallel_hybrid_lb data_parallel_multi_port_external_lb "
+    "distributed_executor_backend decode_context_parallel_size prefill_context_parallel_size "
+    "kv_transfer_config kv_connector kv_connector_extra_config kv_connector_module_path kv_role "
+    "kv_offloading_size kv_offloading_backend kv_cache_memory_bytes cpu_offload_gb connector "
+    "connectors cpu_bytes_to_use cpu_bytes_to_use_per_rank num_cpu_blocks spec_name mode backend "
+    "mooncake_protocol speculative_config l1_size_gb l1_init_size_gb l1_use_hugepages l2_adapter "
+    "l1_manager no_l1_use_lazy eviction_policy http_port prometheus_port shm_name type namespace "
+    "gds_l1_path l1_devdax_path extra_llm_api_options extra_engine_args kv_connector_config "
+    "tp_size pp_size role rollout_num_gpus_per_engine hf_checkpoint"
+).split()
+
+
 @cache
 def _known_words() -> frozenset[str]:
     """Flags, keys and variables of all releases, written alike."""
     flags = [flag for known in flag_table().programs.values() for flag in known]
     keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
-    return frozenset(_alike(one) for one in (*argument_flags(), *flags, *keys, *_SERVICE))
+    return frozenset(
+        _alike(one) for one in (*argument_flags(), *flags, *keys, *_SERVICE, *_ENGINE_WORDS)
+    )
 
 
 def _alike(flag: str) -> str:
@@ -108,9 +132,15 @@ def _command(command: Command, dropped: list[str]) -> Command | None:
     texts = [word.text for word in command.words]
     if kind is Kind.OTHER:
         dropped += [*texts, *(word.text for word in command.environment.values())]
-        return None
-    served = kind is Kind.SGLANG and texts[1:2] == ["serve"]
+        if not unknown_program(command):
+            return None
+        # That something was not read is kept, with the words that say so.
+        said = tuple(one if tells_of_server(one.text) else _gone(one) for one in command.words)
+        return command._replace(words=said, environment={}, wrappers=(), files={})
+    served = texts[1:2] in (["serve"], ["server"])
     start = 2 if served else len(texts) - len(arguments)
+    if not served and command.words[start:] != arguments:  # handed on by a trainer
+        start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
     kept = [*_program(command.words[:start])]
     positional = served and not "".join(texts[2:3]).startswith("-")
     kept += _arguments(command.words[start:], kind, positional)
@@ -170,7 +200,7 @@ def _arguments(words: Sequence[Word], kind: Kind, positional: bool) -> Iterator[
 
 
 def _is_known(flag: str, kind: Kind) -> bool:
-    name = _alike(flag)
+    name = _alike(flag).removeprefix("sglang_")
     if kind in _OPEN:
         return _OPEN_FLAG.fullmatch(flag) is not None
     known = _known_words()
@@ -185,14 +215,15 @@ def _value(flag: str, word: Word, kind: Kind) -> Word:
     if is_secret(flag) and not _NUMBER.fullmatch(text):
         return _gone(word)
     if kind in _OPEN:
-        return word if _OPEN_VALUE.fullmatch(text) else _gone(word)
+        open_ = word.unresolved and _VARIABLE.fullmatch(text)
+        return word if open_ or _OPEN_VALUE.fullmatch(text) else _gone(word)
     if text.lstrip().startswith(("{", "[{")):
         return word._replace(text=public_json(text))
     return word
 
 
 def _gone(word: Word) -> Word:
-    return word._replace(text=REMOVED if word.text else "", unresolved=())
+    return word._replace(text=REMOVED if word.text else "")
 
 
 def _wrapper(words: tuple[str, ...], dropped: list[str]) -> tuple[str, ...]:

@@ -126,17 +126,17 @@ def in_environment(
     _Script("script", shell)  # what $(...) writes
 
     def here(word: Word) -> Word:
-        if not word.unresolved:
+        if not word.unresolved or not re.search(r"[$`]", word.text):
             return word
         found = shell.value(heredoc_pieces(Piece("text", word.text)), word.origin)
         others = tuple(name for name in word.unresolved if name[:1] in "<{")  # no variables
         return found._replace(unresolved=(*found.unresolved, *others), doubts=word.doubts)
 
     def of_command(one: Command) -> Command:
+        if one.container is not None or one.place is not None:
+            return one
         own = {name: here(word) for name, word in one.environment.items()}
-        outside = one.container is None and one.place is None
-        words = tuple(map(here, one.words))
-        return one._replace(words=words, environment={**around, **own} if outside else own)
+        return one._replace(words=tuple(map(here, one.words)), environment={**around, **own})
 
     return reading._replace(commands=tuple(map(of_command, reading.commands)))
 

@@ -104,12 +104,19 @@ def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             texts = [word.text for word in process.command.words]
             what = brief(" ".join(texts[:4]))
             yield NotRead(what, f"{why} is not counted", process.command.origin)
-        elif process.kind is Kind.OTHER and (why := _unknown_program(process.command)):
+        elif process.kind is Kind.OTHER and (why := unknown_program(process.command)):
             words = " ".join(word.text for word in process.command.words[:4])
             yield NotRead(brief(words), why, process.command.origin)
 
 
-def _unknown_program(command: Command) -> str:
+def tells_of_server(text: str) -> bool:
+    """Whether a word of a command that nobody here knows says that a server is behind it."""
+    name = text.rpartition("/")[2]
+    known = text in ("serve", "vllm", "sglang") or _SERVER.fullmatch(text) is not None
+    return known or _PRODUCT.fullmatch(name) is not None
+
+
+def unknown_program(command: Command) -> str:
     """Return why a program that no reader knows may hold memory; "" for one that does not."""
     words = command.words
     if not words:

@@ -399,6 +399,34 @@ def test_what_refuses_a_launch_still_does_in_its_capture(
     assert found == live
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm serve Qwen/Qwen3-14B -tp 8 --nope hunter2 --kv-transfer-config "
+        '\'{"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}\'',
+        "lmcache server --l1-size-gb 100 --nope hunter2",
+        "python3 train.py --hf-checkpoint Qwen/Qwen3-14B --nope hunter2 "
+        "--sglang-enable-hierarchical-cache --sglang-hicache-size 30",
+        "start_it hunter2 vllm serve Qwen/Qwen3-14B",
+    ],
+)
+def test_other_engines_are_in_a_capture_as_they_were_read(
+    line: str, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What its machine did not pass, the capture does not pass, and unknown words are gone."""
+    file, script = tmp_path / "host.tar.gz", tmp_path / "launch.sh"
+    script.write_text(f"secret-tool hunter2\nmooncake_master --port 5\n{line}\n")
+    assert run(["capture", "--root", host, str(file), str(script)]) == 0
+    assert b"hunter2" not in read_archive(str(file)).files["/capture.json"]
+    found = []
+    for words in (["--root", str(file)], ["--root", host, str(script)]):
+        capsys.readouterr()
+        run(["check", "--json", *words])
+        rows = json.loads(capsys.readouterr().out)["findings"]
+        found.append(sorted((row["id"], row["status"]) for row in rows))
+    assert found[0] == found[1]
+
+
 def test_hosts_in_addresses_and_mail_addresses_are_replaced(host: str, tmp_path: Path) -> None:
     file, script = tmp_path / "host.tar.gz", tmp_path / "launch.sh"
     script.write_text(
