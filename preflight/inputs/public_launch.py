@@ -62,7 +62,7 @@ _LEAST_DROPPED = 4
 
 # What readers of other engines, and of trainers that start SGLang, take of flags and of JSON.
 _ENGINE_WORDS = (
-    "tp pp dp dpl dpn dpe dpb n r model port config nnodes node_rank master_addr headless numa_bind "
+    "tp pp dp dpl dpn dpe dpb n r model port config nnodes node_rank master_addr headless "
     "tensor_parallel_size pipeline_parallel_size data_parallel_size data_parallel_size_local "
     "data_parallel_rank data_parallel_start_rank data_parallel_address data_parallel_backend "
     "data_parallel_external_lb data_parallel_hybrid_lb data_parallel_multi_port_external_lb "
@@ -73,7 +73,7 @@ _ENGINE_WORDS = (
     "mooncake_protocol speculative_config l1_size_gb l1_init_size_gb l1_use_hugepages l2_adapter "
     "l1_manager no_l1_use_lazy eviction_policy http_port prometheus_port shm_name type namespace "
     "gds_l1_path l1_devdax_path extra_llm_api_options extra_engine_args kv_connector_config "
-    "tp_size pp_size role rollout_num_gpus_per_engine hf_checkpoint"
+    "tp_size pp_size role rollout_num_gpus_per_engine hf_checkpoint numa_bind"
 ).split()
 
 
