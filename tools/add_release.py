@@ -4,11 +4,11 @@
     tools/add_release.py mooncake 0.3.15
     tools/add_release.py sglang 0.5.24
 
-Fetches the wheel, writes the release's flags and its names of variables into preflight/data, prints
-what differs from the newest one before it (flags, names of variables, definitions that the model
-follows), and runs the tests that hold the model against the real release; those of Mooncake set
-vm.nr_hugepages, as root. What is printed as changed has to be read; a fact that it changes is a row
-in checks/releases.
+Fetches the wheel, writes the release's flags and its names of variables into preflight/data and the
+build ids of its programs into checks/software, prints what differs from the newest one before it
+(flags, names of variables, definitions that the model follows), and runs the tests that hold the
+model against the real release; those of Mooncake set vm.nr_hugepages, as root. What is printed as
+changed has to be read; a fact that it changes is a row in checks/releases.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import write_build_ids
 import write_known_environment as environment
 import write_mooncake_flags as mooncake
 import write_sglang_arguments as sglang
@@ -76,6 +77,7 @@ def add_mooncake(release: str) -> None:
         says = differences(found[last][program], found[release][program])
         say(f"{program}: flags of {release} beside those of {last}", says)
     say_names(*({*environment.names_of_mooncake(one)} for one in (last, release)))
+    say("Build ids of its programs, not known before", write_build_ids.add([release]))
 
 
 def add_sglang(release: str) -> None:

@@ -1,4 +1,4 @@
-"""What Mooncake's compiled files need of the loader, without loading them.
+"""What Mooncake's compiled files need of the loader, and whose they are, without loading them.
 
 ELF headers are read here because they are no text; the search for a library follows ld.so(8): the
 needing object's DT_RPATH and those of what needed it (unless it has a DT_RUNPATH), LD_LIBRARY_PATH,
@@ -7,30 +7,51 @@ its DT_RUNPATH, /etc/ld.so.cache, the standard folders.
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
+import stat
 import struct
 import sys
 from typing import Any, NamedTuple
+
+from checks.base.installed import distribution_of, is_mooncake
 
 CACHE = "/etc/ld.so.cache"
 # Debian's and Red Hat's; glibc itself has one pair of them built in.
 STANDARD_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 # The files that programs of a launch load or run; others in the wheel are for other uses.
 WANTED = ("engine", "store", "_store", "mooncake_master", "mooncake_client")
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NEEDED, _DT_STRTAB, _DT_RPATH, _DT_RUNPATH = 1, 5, 15, 29
+# Those of them that are programs: the same file for every Python, and with --version.
+PROGRAMS = ("mooncake_master", "mooncake_client")
+_PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
+_NT_GNU_BUILD_ID = 3
+_DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
 _DYNAMIC_LIMIT_BYTES = 1 << 16
 _STRINGS_LIMIT_BYTES = 1 << 22
+# A program with its debug information has 91 MB (0.3.6).
+_PROGRAM_LIMIT_BYTES = 1 << 28
+_RELEASE = re.compile(rb"\d+\.\d+\.\d+[\w.+-]*$")
+_HEAD_BYTES = 1 << 12
+_SCRIPT = re.compile(
+    rb"#!\s*(?:/bin/sh\n\'\'\'exec' (?:\"([^\"\n]+)\"|(\S+))|(?:/usr/bin/env\s+)?(\S+))"
+)
+# What Mooncake's wheels install for programs to load; scripts in bin/ name another interpreter.
+_OWN = re.compile(r"mooncake/|mooncake_transfer_engine\w*\.libs/")
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 
 
 class Elf(NamedTuple):
-    """The dynamic section of one file; ``machine`` is e_machine, so as to skip foreign ones."""
+    """The dynamic section of one file; ``machine`` is e_machine, so as to skip foreign ones.
+
+    build_id: the linker's, in hexadecimal digits; "" where it wrote none.
+    """
 
     machine: int
     needed: tuple[str, ...]
     rpath: tuple[str, ...]
     runpath: tuple[str, ...]
+    build_id: str = ""
 
 
 def search() -> dict[str, Any]:
@@ -55,7 +76,7 @@ def libraries(package: str) -> list[dict[str, Any]]:
     """Return what is not found of each compiled file of a ``mooncake`` folder that a launch uses.
 
     ``missing`` is pairs of a library and the file that needs it; ``rpath`` is the file's own, which
-    names the wheel that it came in.
+    names the wheel that it came in. Of a program also what ``_identity`` has.
     """
     loader = Loader()
     found = []
@@ -69,8 +90,82 @@ def libraries(package: str) -> list[dict[str, Any]]:
         if elf is not None:
             missing = [list(pair) for pair in loader.missing(path)]
             own = [*elf.rpath, *elf.runpath]
-            found.append({"file": name, "missing": missing, "rpath": own})
+            identity = _identity(path, elf) if name in PROGRAMS else {}
+            found.append({"file": name, "missing": missing, "rpath": own, **identity})
     return found
+
+
+def program(path: str) -> dict[str, str]:
+    """Return what a file on PATH is: ``script`` (its interpreter), else what ``_identity`` has.
+
+    Nothing is run. pip starts a script of a long path with /bin/sh, and names the Python below it.
+    """
+    elf = read_elf(path)
+    if elf is not None:
+        return _identity(path, elf)
+    with open(path, "rb") as file:
+        script = _SCRIPT.match(file.read(_HEAD_BYTES))
+    return {} if script is None else {"script": os.fsdecode(script[script.lastindex or 0])}
+
+
+def _identity(path: str, elf: Elf) -> dict[str, str]:
+    """Return the ``build_id``, and ``release``: what --version prints, "" where it prints none."""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size > _PROGRAM_LIMIT_BYTES:
+            return {"build_id": elf.build_id, "release": ""}
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = content.find(b" (git: ")
+            said = _RELEASE.search(content[max(0, at - 40) : at]) if at >= 0 else None
+    return {"build_id": elf.build_id, "release": said[0].decode() if said else ""}
+
+
+def records(folder: str) -> list[dict[str, Any]]:
+    """Return how the files of each Mooncake wheel in ``folder`` differ from its RECORD.
+
+    ``info``: the wheel's .dist-info; ``listed``: how many files of Mooncake RECORD lists, None
+    without a RECORD; ``changed``: [name, bytes that RECORD says, bytes there, None where it is
+    absent]. Sizes are compared, and of Python files the hash: a line that was patched may be as
+    long as before. Source: PyPA, Recording installed projects.
+    """
+    import csv
+
+    found: list[dict[str, Any]] = []
+    for info in sorted(os.listdir(folder)):
+        wheel = distribution_of(info)
+        if wheel is None or not is_mooncake(wheel[0]):
+            continue
+        path = os.path.join(folder, info, "RECORD")
+        if not os.path.isfile(path):
+            found.append({"info": info, "listed": None, "changed": []})
+            continue
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            rows = [row for row in csv.reader(file) if len(row) == 3 and row[2].isdecimal()]
+        rows = [row for row in rows if _OWN.match(row[0]) and ".." not in row[0].split("/")]
+        changed = []
+        for name, sha256, size in rows:
+            have = _size(os.path.join(folder, name))
+            if have != int(size) or (name.endswith(".py") and not _hashed(folder, name, sha256)):
+                changed.append([name, int(size), have])
+        found.append({"info": info, "listed": len(rows), "changed": changed})
+    return found
+
+
+def _size(path: str) -> int | None:
+    """Return a file's size; None where there is none (nor a pipe, which has no end)."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _hashed(folder: str, name: str, said: str) -> bool:
+    import base64
+    import hashlib
+
+    with open(os.path.join(folder, name), "rb") as file:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(file.read()).digest())
+    return said in ("", f"sha256={digest.rstrip(b'=').decode()}")
 
 
 class Loader:
@@ -170,26 +265,32 @@ def _read_elf(descriptor: int) -> Elf | None:
     table = os.pread(descriptor, entry_bytes * entries, program_offset)
     loads: list[tuple[int, int, int]] = []
     dynamic = b""
+    build_id = ""
     for index in range(entries):
-        kind, _, offset, address, _, size = struct.unpack_from(
-            "<IIQQQQ", table, index * entry_bytes
+        kind, _, offset, address, _, size, _, align = struct.unpack_from(
+            "<IIQQQQQQ", table, index * entry_bytes
         )
         if kind == _PT_LOAD:
             loads.append((address, offset, size))
         elif kind == _PT_DYNAMIC:
             dynamic = os.pread(descriptor, min(size, _DYNAMIC_LIMIT_BYTES), offset)
+        elif kind == _PT_NOTE and not build_id:
+            notes = os.pread(descriptor, min(size, _DYNAMIC_LIMIT_BYTES), offset)
+            build_id = _build_id(notes, align)
     tags = [
         struct.unpack_from("<qQ", dynamic, offset)
         for offset in range(0, len(dynamic) // 16 * 16, 16)
     ]
     strings = next((value for tag, value in tags if tag == _DT_STRTAB), None)
     if strings is None:
-        return Elf(machine, (), (), ())
+        return Elf(machine, (), (), (), build_id)
     place = next((at for at in loads if at[0] <= strings < at[0] + at[2]), None)
     if place is None:
         return None
     start = strings - place[0] + place[1]
-    size = min(place[0] + place[2] - strings, _STRINGS_LIMIT_BYTES)
+    # patchelf lets them reach past the segment's end, to that of its page (the wheel 0.3.12).
+    size = next((value for tag, value in tags if tag == _DT_STRSZ), place[0] + place[2] - strings)
+    size = min(size, _STRINGS_LIMIT_BYTES)
     block = os.pread(descriptor, size, start)
 
     def texts(wanted: int) -> tuple[str, ...]:
@@ -202,7 +303,20 @@ def _read_elf(descriptor: int) -> Elf | None:
     def folders(wanted: int) -> tuple[str, ...]:
         return tuple(folder for text in texts(wanted) for folder in text.split(":") if folder)
 
-    return Elf(machine, texts(_DT_NEEDED), folders(_DT_RPATH), folders(_DT_RUNPATH))
+    return Elf(machine, texts(_DT_NEEDED), folders(_DT_RPATH), folders(_DT_RUNPATH), build_id)
+
+
+def _build_id(notes: bytes, align: int) -> str:
+    """Return the build id among a segment's notes. Source: elf(5), Nhdr."""
+    align = 8 if align == 8 else 4
+    start = 0
+    while start + 12 <= len(notes):
+        name_bytes, size, kind = struct.unpack_from("<III", notes, start)
+        value = start + -(-(12 + name_bytes) // align) * align
+        if kind == _NT_GNU_BUILD_ID and notes[start + 12 : start + 16] == b"GNU\0":
+            return notes[value : value + size].hex()
+        start = value + -(-size // align) * align
+    return ""
 
 
 def read_cache(path: str) -> dict[str, list[str]]:

@@ -6,8 +6,10 @@ and that of the ``python3`` on PATH. Every fact says where it was seen.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 from checks.base.installed import Installed, distribution_of, is_mooncake
@@ -48,21 +50,51 @@ class Environment(NamedTuple):
 class CompiledFile(NamedTuple):
     """A compiled file of Mooncake's: ``missing`` pairs a library with the file that needs it.
 
-    wheel: the distribution whose libraries it looks for, "" where it names none.
+    wheel: the distribution whose libraries it looks for, "" where it names none. releases:
+    those that a program may be of, as it says itself or by its build id; none where neither tells.
     """
 
     name: str
     missing: tuple[tuple[str, str], ...]
     wheel: str
+    releases: tuple[str, ...] = ()
+
+
+class Record(NamedTuple):
+    """How a wheel's files differ from what its RECORD lists.
+
+    listed: how many files that names, None without a RECORD. changed: (name, bytes that RECORD
+    says, bytes there, None where it is absent); as many bytes mean another content.
+    """
+
+    wheel: Distribution
+    listed: int | None
+    changed: tuple[tuple[str, int, int | None], ...]
+
+
+class Master(NamedTuple):
+    """The mooncake_master on PATH.
+
+    package: the ``mooncake`` folder that it starts the program of, None where it is the program
+    itself. releases: those that it may be of, none where nothing tells. source: what tells.
+    """
+
+    path: str
+    package: str | None
+    releases: tuple[str, ...]
+    source: str
 
 
 class SoftwareFacts(NamedTuple):
     """environments: the interpreters looked at, this one first. files: compiled files of the
-    Mooncake of ``engine``, None without one. programs: on PATH, name -> file or None."""
+    Mooncake of ``engine``, None without one. programs: on PATH, name -> file or None. records: of
+    the wheels of ``engine``. master: None where PATH has none."""
 
     environments: tuple[Environment, ...] | Unknown
     files: tuple[CompiledFile, ...] | Unknown | None
     programs: dict[str, str | None] | Unknown
+    records: tuple[Record, ...] | Unknown = ()
+    master: Master | Unknown | None = None
 
     @property
     def engine(self) -> Environment | Unknown | None:
@@ -103,7 +135,74 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
     files: tuple[CompiledFile, ...] | Unknown | None = None
     if isinstance(engine, Environment) and engine.package is not None:
         files = _files(root.call("software.libraries", engine.package))
-    return SoftwareFacts(environments, files, _programs(search))
+    programs = _programs(search)
+    records = _records(root, engine)
+    master = _master(root, environments, programs)
+    return SoftwareFacts(environments, files, programs, records, master)
+
+
+@or_unknown
+def _records(root: Root, engine: Environment | Unknown | None) -> tuple[Record, ...] | Unknown:
+    engine = known(engine)
+    found = []
+    for folder in dict.fromkeys(wheel.folder for wheel in engine.mooncake) if engine else ():
+        answer = known(root.call("software.records", folder))
+        try:
+            for row in answer:
+                wheel = distribution_of(row["info"])
+                if wheel is not None:
+                    changed = tuple((name, said, have) for name, said, have in row["changed"])
+                    found.append(Record(Distribution(*wheel, folder), row["listed"], changed))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return Unknown("software.records: not a list of wheels")
+    return tuple(found)
+
+
+@or_unknown
+def _master(
+    root: Root, environments: tuple[Environment, ...] | Unknown, programs: object
+) -> Master | Unknown | None:
+    found = known(programs)
+    path = found.get("mooncake_master") if isinstance(found, dict) else None
+    if path is None:
+        return None
+    answer = known(root.call("software.program", path))
+    if not isinstance(answer, dict):
+        return Unknown("software.program: not an object")
+    if "build_id" in answer:
+        return Master(path, None, *_releases(answer))
+    script = str(answer.get("script", ""))
+    folder = script.rpartition("/")[0]
+    if not script.rpartition("/")[2].startswith("python"):
+        return Unknown(f"{path}: neither a program nor a script of Python")
+    for one in known(environments):
+        if not folder or one.interpreter.rpartition("/")[0] == folder:
+            return _started(path, one)
+    return _started(path, known(_environment(root, script, list(_folders_of(root, script)))))
+
+
+def _started(path: str, environment: Environment) -> Master:
+    releases = tuple(one.version for one in environment.mooncake[:1])
+    source = f"a script of {environment.interpreter}, which imports {environment.package}"
+    return Master(path, environment.package, releases, source)
+
+
+def _releases(row: dict[str, object]) -> tuple[tuple[str, ...], str]:
+    """Return the releases that a program may be of, and what tells it."""
+    said, build_id = str(row.get("release", "")), str(row.get("build_id", ""))
+    if said:
+        return (said,), f"what its --version prints: {said}"
+    return _build_ids().get(build_id, ()), f"its build id: {build_id or 'none'}"
+
+
+@cache
+def _build_ids() -> dict[str, tuple[str, ...]]:
+    """Return the table that lies beside this module: build id -> releases that have it."""
+    found: dict[str, tuple[str, ...]] = {}
+    with open(os.path.join(os.path.dirname(__file__), "build_ids.txt"), encoding="ascii") as file:
+        for release, build_id in re.findall(r"^(\S+) (\w+)$", file.read(), re.MULTILINE):
+            found[build_id] = (*found.get(build_id, ()), release)
+    return found
 
 
 @or_unknown
@@ -220,7 +319,8 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
             for pair in row["missing"]
             if isinstance(pair, list) and len(pair) == 2
         )
-        files.append(CompiledFile(str(row.get("file")), missing, _wheel(row.get("rpath"))))
+        wheel, (releases, _) = _wheel(row.get("rpath")), _releases(row)
+        files.append(CompiledFile(str(row.get("file")), missing, wheel, releases))
     return tuple(files)
 
 

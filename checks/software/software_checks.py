@@ -20,8 +20,10 @@ from checks.base.finding import (
 )
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import known, unread
-from checks.software.facts import CompiledFile, Environment, SoftwareFacts
+from checks.base.unknown import Unknown, known, unread
+from checks.base.version_text import is_release
+from checks.releases.mooncake import work_together
+from checks.software.facts import CompiledFile, Environment, Master, Record, SoftwareFacts
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
@@ -115,26 +117,75 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
     if engine is None:
         yield skip("neither SGLang nor Mooncake is installed here")
         return
-    evidence = tuple(Evidence(one.folder, f"{one.name} {one.version}") for one in engine.mooncake)
-    found = passed(engine.interpreter, _have(engine), evidence=evidence)
+    files = software.files if isinstance(software.files, tuple) else ()
+    records = software.records if isinstance(software.records, tuple) else ()
+    evidence = [Evidence(one.folder, f"{one.name} {one.version}") for one in engine.mooncake]
+    for file in files:
+        if file.releases:
+            said = f"release {' or '.join(file.releases)}"
+            evidence.append(Evidence(f"{engine.package}/{file.name}", said))
+    evidence += [_compared(record) for record in records]
+    master = software.master if isinstance(software.master, Master) else None
+    if master is not None:
+        said = f"release {' or '.join(master.releases) or 'unknown'}: {master.source}"
+        evidence.append(Evidence(master.path, said))
+    found = passed(engine.interpreter, _have(engine), evidence=tuple(evidence))
+    found = _judge_copies(found, engine, files, records)
+    # What PYTHONPATH puts in front of one interpreter's wheel, a script of another takes too.
+    same = master is not None and (master.package == engine.package or _shadowed(engine))
+    if master is not None and engine.package is not None and not (master.package and same):
+        imported = tuple(one.version for one in engine.mooncake[:1])
+        found = _judge_master(found, master, _told(files) if _shadowed(engine) else imported)
+    for fact in (software.records, software.master):
+        if isinstance(fact, Unknown) and found.status is Status.PASS:
+            found = found.unknown(fact)
+    yield found
+
+
+def _shadowed(engine: Environment) -> bool:
+    """Tell whether an import takes a folder that came with none of the wheels."""
+    folder = (engine.package or "").rpartition("/")[0]
+    return engine.package is not None and folder not in [one.folder for one in engine.mooncake]
+
+
+def _compared(record: Record) -> Evidence:
+    """Return what came of comparing a wheel's files with its RECORD."""
+    listed = f"{record.listed} files of Mooncake, {len(record.changed)} differ"
+    source = f"RECORD of {record.wheel.name} {record.wheel.version}"
+    return Evidence(source, "there is none" if record.listed is None else listed)
+
+
+def _told(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
+    """Return the releases that a folder's programs may be of; of several, what the surest tells."""
+    return min((file.releases for file in files if file.releases), key=len, default=())
+
+
+def _judge_copies(
+    found: Finding,
+    engine: Environment,
+    files: tuple[CompiledFile, ...],
+    records: tuple[Record, ...],
+) -> Finding:
+    """Judge the wheels and the files of one interpreter."""
     folders = [one.folder for one in engine.mooncake]
-    if folders and engine.package and engine.package.rpartition("/")[0] not in folders:
-        text = f"an import takes {engine.package}, which came with no wheel: its release is unknown"
+    if folders and _shadowed(engine):
+        told = " or ".join(_told(files))
+        release = f"its programs are of release {told}" if told else "its release is unknown"
+        text = f"an import takes {engine.package}, which came with no wheel: {release}"
         advice = "Remove its folder from PYTHONPATH, or uninstall the wheel that it shadows."
-        yield found.warned(text, advice, need="one of them")
-        return
+        return found.warned(text, advice, need="one of them")
     if len(engine.mooncake) < 2:
-        yield found
-        return
-    files = software.files
-    wheels = {file.wheel for file in files if file.wheel} if isinstance(files, tuple) else set()
+        return _judge_files(found, engine, files, records)
+    whole = {one.wheel for one in records if one.listed and not one.changed}
+    wheels = {f"{one.name} {one.version}" for one in whole}
+    wheels = wheels or {file.wheel for file in files if file.wheel}
     on_disk = f"; the files on disk are of {' and '.join(sorted(wheels))}" if wheels else ""
     text = f"they overwrite each other's files{on_disk}"
     if len(set(folders)) == len(folders):
         text = f"an import takes {engine.package or 'neither'}, which shadows the others"
     names = dict.fromkeys(one.name for one in engine.mooncake)
     keep = engine.mooncake[0]
-    yield found.warned(
+    return found.warned(
         text,
         "Uninstall all of them and install the one that is meant.",
         (
@@ -145,6 +196,58 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
             pip_install(engine, f"{keep.name}=={keep.version.removesuffix('+editable')}"),
         ),
         need="one of them",
+    )
+
+
+def _judge_files(
+    found: Finding,
+    engine: Environment,
+    files: tuple[CompiledFile, ...],
+    records: tuple[Record, ...],
+) -> Finding:
+    """Judge whether the files of the one wheel are those of its release."""
+    if not engine.mooncake:
+        return found
+    (wheel,) = engine.mooncake
+    named = wheel.version.partition("+")[0]
+    wrong = [
+        f"{file.name} is of release {' or '.join(file.releases)}"
+        for file in files
+        if file.releases and is_release(wheel.version) and named not in file.releases
+    ]
+    for name, listed_bytes, have_bytes in (row for record in records for row in record.changed):
+        have = "is absent" if have_bytes is None else f"has {have_bytes} bytes for {listed_bytes}"
+        same = "has other content in as many bytes"
+        wrong.append(f"{name} {same if have_bytes == listed_bytes else have}")
+    if not wrong:
+        return found
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    text = f"the installed files are not those of {named}: {', '.join(wrong[:3])}{more}"
+    return found.warned(
+        text,
+        "Install it again, unless somebody changed these files on purpose.",
+        (pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={named}"),),
+        need="the files that its RECORD lists",
+    )
+
+
+def _judge_master(found: Finding, master: Master, imported: tuple[str, ...]) -> Finding:
+    """Judge the mooncake_master on PATH, which is none of the package that an import takes."""
+    ours = [one.partition("+")[0] for one in imported]
+    theirs = [one.partition("+")[0] for one in master.releases]
+    if set(ours) & set(theirs):
+        return found
+    of = f"release {' or '.join(theirs)}" if theirs else "unknown release"
+    text = (
+        f"a command mooncake_master starts {master.path}, of {of}, "
+        f"and an import takes Mooncake {' or '.join(ours) or 'of unknown release'}"
+    )
+    if theirs and ours and work_together(theirs[0], ours[0]) is False:
+        text += ", whose clients fail with that master"
+    return found.warned(
+        f"{found.text}; {text}" if found.text else text,
+        f"{found.advice} Start the master by its path, or remove {master.path} from PATH.".strip(),
+        need=found.need or "one release",
     )
 
 

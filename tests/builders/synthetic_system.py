@@ -126,6 +126,12 @@ def _software(tree: Tree, host: SyntheticHost) -> None:
     }
     for name, version in {"pip": "25.0", **host.packages}.items():
         tree.files[f"{SITE}/{name}-{version}.dist-info/METADATA"] = f"Name: {name}"
+    tree.calls["software.program /usr/local/bin/mooncake_master"] = {"script": "/usr/bin/python3"}
+    tree.calls[f"software.records {SITE}"] = [
+        {"info": f"{name.replace('-', '_')}-{version}.dist-info", "listed": 72, "changed": []}
+        for name, version in host.packages.items()
+        if name.startswith("mooncake")
+    ]
     if any(name.startswith("mooncake") for name in host.packages):
         tree.files[f"{SITE}/mooncake/engine.cpython-311-x86_64-linux-gnu.so"] = ""
         tree.files[f"{SITE}/mooncake/store.cpython-311-x86_64-linux-gnu.so"] = ""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.software.calls import CACHE, Loader, libraries, read_cache, read_elf
+from checks.software.calls import CACHE, Loader, libraries, program, read_cache, read_elf
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +56,34 @@ def test_this_machines_own_files(path: str) -> None:
     elf = read_elf(path)
     assert elf is not None
     assert set(ldd_found(path)) >= {name for name in elf.needed if not name.startswith("ld-linux")}
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf here")
+@pytest.mark.parametrize("path", REAL, ids=os.path.basename)
+def test_build_ids_are_readelfs(path: str) -> None:
+    """Of programs and libraries, those without one included."""
+    run = subprocess.run(["readelf", "-nW", path], capture_output=True, text=True, check=True)
+    ids = [line.split()[-1] for line in run.stdout.splitlines() if "Build ID:" in line]
+    elf = read_elf(path)
+    assert elf is not None
+    assert elf.build_id == (ids[0] if ids else "")
+
+
+@needs_gcc
+@pytest.mark.parametrize("release", ["0.3.14", "0.3.13.post1", "0.3.15.dev1+git1a2b3c"])
+def test_a_program_holds_what_its_version_flag_prints(tmp_path: Path, release: str) -> None:
+    """As Mooncake's CMake writes it; other text of that form before it does not count."""
+    source = tmp_path / "master.c"
+    source.write_text(f'const char said[] = "{release} (git: c7ae97f)"; int main() {{ return 3; }}')
+    built = tmp_path / "mooncake_master"
+    assert GCC is not None
+    build_id = "-Wl,--build-id=0x00112233445566778899aabbccddeeff00112233"
+    subprocess.run([GCC, "-o", str(built), build_id, str(source)], check=True)
+    known = {"build_id": "00112233445566778899aabbccddeeff00112233", "release": release}
+    assert program(str(built)) == known
+    source.write_text("int main() { return 3; }")
+    subprocess.run([GCC, "-o", str(built), build_id, str(source)], check=True)
+    assert program(str(built)) == {**known, "release": ""}
 
 
 @needs_ldd

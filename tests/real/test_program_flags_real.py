@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from checks.software import calls
+from checks.software.facts import _build_ids
 from preflight.programs.mooncake_flags import Flag, flag_table, flags_of
 from tests.real.conftest import Wheel
 from tests.rules.test_rules_flags import EXAMPLES, REFUSED, UNKNOWN
@@ -45,6 +47,27 @@ def flags_listed(wheel: Wheel, program: str) -> dict[str, str]:
     found = re.findall(r"\n    -(\w+) \(.*?\)\s+type:\s+(\w+)", done.stdout, re.DOTALL)
     assert found, done.stderr
     return dict(found)
+
+
+@pytest.mark.parametrize("release", ["0.3.8", "0.3.10.post2", "0.3.12", "0.3.13.post1", "0.3.14"])
+def test_a_programs_release_is_read_as_it_says_it(
+    wheel_of: Callable[[str], Wheel], release: str
+) -> None:
+    """What is read of the file is what --version prints; the build id is known."""
+    wheel = wheel_of(release)
+    file = wheel.folder / "mooncake" / "mooncake_master"
+    done = subprocess.run(
+        [file, "--version"],
+        capture_output=True,
+        text=True,
+        env=wheel.environment({}),
+        timeout=150,
+        check=True,
+    )
+    said = re.match(r"mooncake_master version (\S+) ", done.stdout)
+    seen = calls.program(str(file))
+    assert seen["release"] == (said[1] if said else "")
+    assert release in _build_ids()[seen["build_id"]]
 
 
 @pytest.mark.parametrize("program", ["mooncake_master", "mooncake_client"])
