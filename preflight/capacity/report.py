@@ -149,7 +149,7 @@ def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
     """The first round in which all tiers together no longer have everything, and the last."""
     lost = [each for each in rounds if each.hits and each.hits[-1][1] < 1 and each.reusable_tokens]
     if not lost:
-        yield "nothing that was seen before is computed again"
+        yield "no token that was seen before is computed again"
         return
     for each in dict.fromkeys((lost[0], lost[-1])):
         name, least, most = each.hits[-1]

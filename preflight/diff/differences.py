@@ -78,7 +78,10 @@ def differences_text(
         lines = [line for one in told for line in _lines(one, paint, width)]
         if quiet:
             come = sum(one.old == NO_FLAG for one in quiet)
-            counted = f"  {come} flags come and {len(quiet) - come} go that are not given (-v)"
+            counted = (
+                f"  {come} flags are new and {len(quiet) - come} are gone that the launch does "
+                "not use (-v)"
+            )
             lines.append(counted)
         if lines:
             parts.append("\n".join([section.value, *lines]))
@@ -115,5 +118,5 @@ def _lines(one: Change, paint: Paint, width: int) -> list[str]:
     if one.old is None:
         return wrapped(f"{head}: {paint('now', 'yellow')} {one.new}", width, 6)
     if one.new is None:
-        return wrapped(f"{head}: {paint('no more', 'green')} ({one.old})", width, 6)
+        return wrapped(f"{head}: {paint('gone', 'green')} ({one.old})", width, 6)
     return wrapped(f"{head}: {one.old} -> {one.new}", width, 6)

@@ -61,7 +61,7 @@ def _judge(check: Check, judge: Judge, missing: dict[str, str], gates: frozenset
     def judged(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         for found in judge(facts, needs):
             if found.status is Status.FAIL:
-                text = f"nobody described it, so it is not judged: give {' and '.join(options)}"
+                text = f"it is not described, so it is not judged: give {' and '.join(options)}"
                 yield Finding(
                     found.check, Status.UNKNOWN, found.subject, NOT_DESCRIBED, found.need, text=text
                 )

@@ -62,10 +62,10 @@ def fit_text(
         ids = list(dict.fromkeys(finding.check for finding in answer.blocking))
         said = "mooncake-preflight check, of the same launch, prints what mends it. "
         if set(ids) & set(REFUSED):
-            said += "The sizes follow from what the launch says then: this command again."
+            said += "The sizes follow from the corrected launch: then run this command again."
         else:
             waived = " ".join(f"--ignore {check}=mended" for check in ids)
-            said += f"What fits once it is mended: this command again, with {waived}"
+            said += f"To see what fits once it is mended, run this command again with {waived}"
         lines += ["", *wrapped(said, width, 0)]
     else:
         lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
@@ -85,7 +85,7 @@ def fit_text(
         lines += ["", what if answer.reason else f"{what}, and may allow less"]
         lines += _listed(answer.unknown, width)
     if answer.beside:
-        lines += ["", "whatever the sizes, check says of this launch here"]
+        lines += ["", "for any sizes, check reports of this launch here"]
         lines += _listed(answer.beside, width)
     for check, reason in found.ignored:
         lines += ["", *wrapped(f"ignored: {check}: {reason}", width, 2)]
@@ -161,7 +161,7 @@ def _bound(bound: Bound, width: int) -> list[str]:
         if bound.size == "l2"
         else f"a segment of {bound.value_bytes} bytes (1 MiB more)"
     )
-    return [f"what binds, at {size}", *_finding(bound.findings[0], width)]
+    return [f"what limits it, at {size}", *_finding(bound.findings[0], width)]
 
 
 def _finding(finding: Finding, width: int) -> list[str]:

@@ -65,7 +65,7 @@ def read_launch(
             given = launch[script + 1 :]
             if given and os.path.isfile(given[0]) and not _takes_arguments(name):
                 raise UsageError(
-                    f"{name} takes no arguments, so {given[0]} would be passed over: give one "
+                    f"{name} takes no arguments, so {given[0]} would be ignored: give one "
                     "launch at a time"
                 )
             reading = read_source(name, environment, env_files, given, host_words(root))
@@ -117,7 +117,7 @@ def _of_folder(
     program = shutil.which("kubectl")
     asked = f"give what kubectl kustomize {folder} prints"
     if (remote := _remote(folder, 0)) is not None:
-        raise SourceError(f"{name} takes {remote}, which nobody fetches here: {asked}")
+        raise SourceError(f"{name} takes {remote}, which is not fetched here: {asked}")
     if program is None:
         raise SourceError(f"{name} is rendered by kubectl, which is not installed here: {asked}")
     try:

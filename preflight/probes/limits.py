@@ -91,7 +91,7 @@ def limit_met(refusal: RegistrationRefusal) -> LimitMet:
         met = judge(refusal)
         if met is not None:
             return met._replace(text=f"{refusal.call} on {refusal.device}: {shown}: {met.text}")
-    text = "nothing that was looked at explains it"
+    text = "nothing that was read explains it"
     return LimitMet(NOT_TOLD, False, f"{refusal.call} on {refusal.device}: {shown}: {text}")
 
 

@@ -85,7 +85,7 @@ def judge(
 
 
 def _unpredicted(base: RehearsalAnswer, failed: StepResult | None) -> RehearsalAnswer:
-    unread = "nothing is predicted here, since a pool of huge pages cannot be read"
+    unread = "nothing is predicted here, because a pool of huge pages cannot be read"
     if failed is not None:
         return base._replace(status="fails", reason=f"{describe_failure(failed)} ({unread})")
     return base._replace(status="warns", reason=f"every allocation was made; {unread}")
@@ -131,7 +131,7 @@ def _differences(
     expected = by_checks or (foretold is None and bool(plan.may_fail))
     if failed is not None and not expected:
         if foretold is None:
-            yield f"{describe_failure(failed)}: it was predicted to go well"
+            yield f"{describe_failure(failed)}: it was predicted to succeed"
         elif failed.step != foretold:
             predicted = f"{_named(foretold)}: {_error(foretold)}"
             yield f"{describe_failure(failed)}: predicted was {predicted}"

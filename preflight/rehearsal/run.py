@@ -192,7 +192,7 @@ class _Stage:
     def _look_at_memory(self) -> None:
         room = self._watch.room()
         if room.bytes < 0:
-            raise StoppedError(f"broken off, since the host came to its limit ({room.source})")
+            raise StoppedError(f"stopped, because the host reached its limit ({room.source})")
 
     def _put_and_get(self) -> Transfer:
         """Put a value by the first process that can hold one, and get it by the last."""

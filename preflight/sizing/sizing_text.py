@@ -143,7 +143,11 @@ def _findings(findings: Iterable[RuleFinding], paint: Paint) -> str:
         first, *rest = _wrapped(f"  {severity}: {text}")
         painted = paint(severity, _SEVERITY_COLOURS[severity])
         lines += [f"  {painted}{first[2 + len(severity) :]}", *rest]
-    return "\n".join(["What was written, and what becomes of it", *lines]) if lines else ""
+    return (
+        "\n".join(["Settings as written, and what the program makes of them", *lines])
+        if lines
+        else ""
+    )
 
 
 def _admissions(sizing: LaunchSizing) -> str:

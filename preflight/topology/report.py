@@ -136,8 +136,8 @@ def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: i
     if isinstance(answer.engine, Engine) and answer.engine.wheel:
         who = f"{answer.engine.wheel} {answer.engine.version}"
     if not seen.differs:
-        told = "" if isinstance(seen.view, View) else ", which nothing was foretold of"
-        return wrapped(f"  measured: {who} says the same{told}", width)
+        told = "" if isinstance(seen.view, View) else ", for which nothing was predicted"
+        return wrapped(f"  measured: {who} agrees{told}", width)
     lines = wrapped(f"  {paint('measured', 'yellow')}: {who} says otherwise", width)
     for name, foretold, found in seen.differs:
         lines += wrapped(f"  {clean(name)}: {clean(found)} (foretold: {clean(foretold)})", width)

@@ -152,7 +152,7 @@ def test_known_problems_and_defaults_come_and_go(
     text = capsys.readouterr().out
     assert code in (1, 2)
     assert "Known problems" in text
-    assert "flags come and" in text
+    assert "flags are new and" in text
     assert "rank 0-3" in text  # ranks that change alike are one line
 
 

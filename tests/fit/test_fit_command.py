@@ -245,7 +245,7 @@ def test_the_text_names_what_binds_and_what_to_set(
     printed = capsys.readouterr().out
     for line in (
         "FITS: launch.sh on",
-        "what binds, at --hicache-size 130",
+        "what limits it, at --hicache-size 130",
         "sglang.admission-gate",
         "1 GiB more L2 on each rank takes 8.00 GiB of this host (4096 pages of 2 MiB) and buys",
         "echo 262468 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages",

@@ -72,7 +72,7 @@ CAUSES = [
     (Failure(HERE, WRITE, "write", 12, SMALL_BYTES), Way(Reach.ROUTED), "the router"),
     (Failure(HERE, WRITE, "write", 12, BUFFER_BYTES), DIRECT, "large ones do not"),
     (Failure(HERE, WRITE, "write", None, SMALL_BYTES), DIRECT, "nothing comes back"),
-    (Failure(HERE, WRITE, "write", 10, SMALL_BYTES), DIRECT, "does not let its memory"),
+    (Failure(HERE, WRITE, "write", 10, SMALL_BYTES), DIRECT, "does not allow writes to its memory"),
     (Failure(HERE, VERBS, RTR, errno.ETIMEDOUT), DIRECT, "10.0.1.2 on the link of mlx5_0"),
     (Failure(THERE, VERBS, RTR, errno.ETIMEDOUT), DIRECT, "10.0.0.1 on the link of mlx5_1"),
     (Failure(HERE, VERBS, RTR, errno.ENETUNREACH), UNROUTED, "no route to 10.0.1.2 out of mlx5_0"),

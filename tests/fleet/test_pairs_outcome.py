@@ -167,7 +167,7 @@ def test_an_address_at_which_others_find_somebody_else() -> None:
     assert "no other node finds it" in there.absent["b"]
     assert "the same machine as a" in there.absent["c"]
     assert "of one link alone" in there.absent["d"]
-    assert "does not say the address" in there.absent["e"]
+    assert "does not report the address" in there.absent["e"]
     assert "before it answered" in there.absent["g"]
 
 
@@ -271,7 +271,7 @@ def test_a_nic_that_sends_nothing_is_named_with_its_direction() -> None:
     told = whole_fleet(4, lambda flow: flow[:2] == ("g2", "m1") and flow[3] == "m1", "m0", "m1")
     assert told[1:4] == [
         "fail: g2 m1 to g[1,3-4] m1",
-        "    nothing that it sends gets there, whoever is asked: text: why",
+        "    nothing that it sends arrives, with any peer: text: why",
         "rail, one way    tried    broken    slowest",
     ]
     assert told[5].split() == ["m1", "12", "3", "3", "us"]

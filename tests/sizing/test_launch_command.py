@@ -178,7 +178,7 @@ def test_nothing_is_executed(script: Path, host: Path, tmp_path: Path) -> None:
         (["SCRIPT", "--rank-numa-nodes", "0"], "the number of nodes (1) is not that of the ranks"),
         (["SCRIPT", "--tp-size", "4"], "--tp-size beside a launch"),
         (["EMPTY"], "starts no program"),
-        (["SCRIPT", "EMPTY"], "empty.sh would be passed over: give one launch at a time"),
+        (["SCRIPT", "EMPTY"], "empty.sh would be ignored: give one launch at a time"),
     ],
 )
 def test_usage_errors(

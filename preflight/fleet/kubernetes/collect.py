@@ -108,7 +108,7 @@ def _by_node(found: Any, expected: Sequence[str]) -> list[Json]:
     reports = [one.report for one in best.values()]
     for node in expected:
         if node not in best:
-            text = "no pod ran there: its taints, labels or free resources may keep it away"
+            text = "no pod ran there: the node's taints, labels or free resources may not allow it"
             reports.append(absent(node, POD, text, "no pod", "a pod with its report"))
     return sorted(reports, key=lambda report: str(report["node"]))
 

@@ -200,7 +200,9 @@ def _lent(settings: ContainerSettings) -> Lent:
             mounts[mount.source] = mount.target
         else:
             what = mount.source or mount.kind
-            notes.append(f"{what} is not mounted at {mount.target}: what lies there is not seen")
+            notes.append(
+                f"{what} is not mounted at {mount.target}: the check does not see its files"
+            )
     user = settings.user
     return Lent(
         settings.network == "host",

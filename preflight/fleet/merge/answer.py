@@ -99,7 +99,7 @@ def pool_text(fleet: Fleet) -> str:
     if pool.skew is not None:
         text += f"; the largest share is {pool.skew:.2f} times the smallest"
     if pool.unread:
-        text += f"; and what {nodes_text(pool.unread)} adds, which is not known"
+        text += f"; and what {nodes_text(pool.unread)} adds, which is unknown"
     return text
 
 
@@ -120,11 +120,11 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
     if verbosity >= 0:
         few = [one for one in fleet.findings if not _common(fleet, one)]
         many = [one for one in fleet.findings if _common(fleet, one)]
-        few_head = "What few nodes say" if many else "What the nodes say"
+        few_head = "Findings on few nodes" if many else "Findings"
         parts += [
             _statuses(fleet, paint),
             _findings(few_head, few, paint, width),
-            _findings("What most nodes say", many, paint, width),
+            _findings("Findings on most nodes", many, paint, width),
             "\n".join(_waived(fleet, width)),
             _drift(fleet, width),
             _alike(fleet, width),
@@ -218,8 +218,10 @@ def _unusable(fleet: Fleet, width: int) -> str:
     repeats = sum(fleet.repeats.values())
     if repeats:
         nodes = nodes_text(sorted(fleet.repeats))
-        lines.append(filled(f"  {repeats} more of {nodes}, saying the same again", width))
-    return "\n".join(["Reports that are not used, or not twice", *lines]) if lines else ""
+        lines.append(filled(f"  {repeats} more of {nodes}, the same again", width))
+    return (
+        "\n".join(["Reports that are not used, or that are there twice", *lines]) if lines else ""
+    )
 
 
 def _unusable_text(one: Unusable) -> str:

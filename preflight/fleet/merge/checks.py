@@ -105,7 +105,7 @@ def _metadata(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
         name: tuple(sorted(address for address, _ in launch.known_services("metadata")))
         for name, launch in launches.items()
     }
-    follows = "a node's segments are looked for where they were never written down"
+    follows = "nodes look up each other's segments on a server that does not have them"
     yield from _one_address("fleet.metadata", "metadata server", said, follows, owners)
 
 
@@ -274,6 +274,6 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
     if old:
         days = (newest - min(made.values())) / MOST_AGE_SECONDS
         have = f"made up to {days:.1f} days before the newest"
-        text = "what they tell may be over, or their clocks are wrong"
+        text = "these reports may be out of date, or the clocks are wrong"
         finding = FleetFinding("fleet.old-report", "warn", "report", have, "within a day", text)
         yield OnNodes(finding, old)

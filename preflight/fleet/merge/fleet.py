@@ -169,7 +169,7 @@ def _absences(
         (_no_report(broken.get(name)), name) for name in names if name not in found.rows
     )
     for reason, nodes in reasons.items():
-        text = "nothing is known of it, so it is not one to start on"
+        text = "nothing is known of it: start nothing on it"
         yield OnNodes(FleetFinding("fleet.report", "unknown", "node", reason, "", text), nodes)
     wanted = set(names if expected is None else expected)
     more = [name for name in names if name not in wanted]
@@ -299,7 +299,7 @@ def _of_pool(pool: SegmentPool | None, nodes: int) -> Iterable[OnNodes]:
         if size == usual or not usual or max(size, usual) <= MOST_SKEW * min(size, usual):
             continue
         if size == 0:  # a client that only takes is a way to run, if it is meant
-            have, text = "no segment", "it uses the pool and adds nothing to it"
+            have, text = "no segment", "it uses the pool and adds no memory to it"
         else:
             have = format_bytes(size)
             text = "nodes with more hold more of the objects, and serve more of the reads"

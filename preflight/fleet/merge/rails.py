@@ -86,10 +86,7 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
         if others:
             devices = {first: held[0][1], **others}
             have = f"{address} on {', '.join(sorted(set(devices.values())))} of each"
-            text = (
-                "two machines answer to one address: transfers to either reach the one that is "
-                "found"
-            )
+            text = "two machines have one address: transfers to either reach the one that ARP finds"
             need = "an address of its own"
             finding = FleetFinding("fleet.address", "fail", address, have, need, text)
             yield OnNodes(finding, list(devices))

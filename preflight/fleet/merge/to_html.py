@@ -50,7 +50,7 @@ def fleet_page(fleet: Fleet) -> str:
             element("h1", "Fleet"),
             element("p", status_badge(fleet.verdict), " ", verdict.partition(": ")[2]),
             table(["nodes", "count", "as a node set"], lists, numeric_columns=(1,)),
-            *_findings("What few nodes say comes first", fleet.findings),
+            *_findings("Findings, those on few nodes first", fleet.findings),
             *_section("Not the same everywhere", ["fact", "most nodes", "the others"], drift),
             *_nodes(fleet),
             *_alike(fleet),
@@ -154,5 +154,5 @@ def _unusable(fleet: Fleet) -> list[Html]:
         (node, "given twice", "the same each time", str(times))
         for node, times in sorted(fleet.repeats.items())
     ]
-    head = "Reports that are not used, or not twice"
+    head = "Reports that are not used, or that are there twice"
     return _section(head, ["report", "trouble", "why", "times"], rows, 3)

@@ -151,5 +151,5 @@ def _end(port: PairPort) -> str:
 def _facts(one: TriedPair) -> str:
     """What addresses and routes had to say, where it is not in the cause already."""
     if one.facts.reach in (Reach.DIRECT, Reach.ROUTED):
-        return f"by addresses and routes there is a way: {one.facts.reach.value}"
+        return f"by addresses and routes there is a path: {one.facts.reach.value}"
     return "" if one.facts.reason in one.cause else f"by addresses and routes: {one.facts.reason}"

@@ -55,7 +55,7 @@ def cause(failure: Failure, here: PairPort, there: PairPort, facts: Way) -> str:
     if failure.number == _INVALID_REQUEST:
         return f"the path MTUs differ: {here.mtu_bytes} B here, {there.mtu_bytes} B there"
     if failure.number == _REMOTE_ACCESS:
-        return "the other side does not let its memory be written to"
+        return "the other side does not allow writes to its memory"
     if failure.number not in (_RETRIES, None):
         return "the device gave up: see its counters and the kernel's log on both sides"
     if failure.size_bytes > SMALL_BYTES:
@@ -81,9 +81,9 @@ def _of_call(failure: Failure, here: PairPort, there: PairPort, facts: Way) -> s
             return f"nobody answers for {whom.gid} on the link of {where.device}{told}"
         return f"no route to {whom.gid} out of {where.device}{told}"
     if failure.number == errno.EINVAL and failure.step.endswith("RTR"):
-        return f"the device does not take {whom.gid} from {where.gid}: are the GID types alike?"
+        return f"the device refuses {whom.gid} from {where.gid}: do the GID types agree?"
     if failure.number in (errno.ENODEV, errno.ENOENT):
-        return f"{where.device} is not to be opened {failure.side}"
+        return f"{where.device} cannot be opened {failure.side}"
     if failure.number in (errno.EPERM, errno.EACCES):
         return f"no permission for {where.device} {failure.side}: /dev/infiniband, memlock"
     if failure.number == errno.ENOMEM:

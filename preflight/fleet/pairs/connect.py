@@ -146,8 +146,8 @@ class Trial:
         mine = own.facts
         if mine.over != theirs.over:
             raise PairError(
-                f"the launch moves data over {mine.over or 'what no launch says'} on this node, "
-                f"and over {theirs.over or 'what no launch says'} on the other side"
+                f"the launch moves data over {mine.over or 'an unknown protocol'} on this node, "
+                f"and over {theirs.over or 'an unknown protocol'} on the other side"
             )
         if mine.over == "tcp":
             self.over = "tcp"
@@ -160,7 +160,7 @@ class Trial:
         asked = self.pairs or ("" if mine.over else "any")
         for here, there in pairs_of(mine, theirs, asked):
             if time.monotonic() > self._deadline:
-                raise PairError(f"the {self.seconds:g} s are over: not all was tried")
+                raise PairError(f"the {self.seconds:g} s are over: some pairs were not tried")
             self.tried.append(_Pair(stream, own, theirs, here, there).tried())
 
 

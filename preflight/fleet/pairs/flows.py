@@ -116,8 +116,8 @@ def _of_nic(nic: NicWay, flows: Sequence[PairFlow]) -> Cut:
     way, node, port, peer = nic
     others = f"{fold(_partners(nic, flows))} {peer}".rstrip()
     who = f"{node} {port} to {others}" if way == "out" else f"{others} to {node} {port}"
-    said = "nothing that it sends gets there" if way == "out" else "nothing gets to it"
-    return Cut(who, node, f"{said}, whoever is asked: {_why(flows)}", tuple(flows))
+    said = "nothing that it sends arrives" if way == "out" else "nothing arrives at it"
+    return Cut(who, node, f"{said}, with any peer: {_why(flows)}", tuple(flows))
 
 
 def _nowhere(broken: Sequence[PairFlow], met: set[tuple[str, str]]) -> Iterator[Cut]:

@@ -57,7 +57,10 @@ def present(
         if reply.end != "0":
             absent[node] = trouble(reply, seconds) or "interrupted before it answered"
         elif address is None:
-            absent[node] = "its ssh server does not say the address that it was reached at"
+            absent[node] = (
+                "its ssh server does not report the address that the connection came to "
+                "(SSH_CONNECTION)"
+            )
         else:
             addresses[node] = address
     absent.update(_not_for_others(addresses))
@@ -85,8 +88,8 @@ def _not_for_others(addresses: Mapping[str, str]) -> dict[str, str]:
         other = owners.setdefault(address, node)
         if node in local and len(local) < len(addresses):
             found[node] = (
-                f"it was reached at {address}, where no other node finds it: name it so "
-                "that ssh goes to its address on the network"
+                f"it was reached at {address}, where no other node finds it: name it by "
+                "its address on the network"
             )
         elif other != node:
             found[node] = f"it is the same machine as {other}: both are {address}"

@@ -58,7 +58,7 @@ def trouble(reply: NodeReply, timeout_seconds: float) -> str:
         return str(report_of(reply, timeout_seconds)["findings"][0]["text"])
     said = [line.decode("utf-8", "replace").strip() for line in reply.error]
     told = [line.removeprefix(_PROGRAM) for line in said if line.startswith(_PROGRAM)]
-    last = (told or [line for line in said if line][-1:] or ["it does not say why"])[0]
+    last = (told or [line for line in said if line][-1:] or ["it gives no reason"])[0]
     return f"the program ended with exit code {end}: {_short(last)}"
 
 

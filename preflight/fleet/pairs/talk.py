@@ -171,7 +171,7 @@ def receive(stream: Stream, kind: type[Message]) -> Message:
             raise PairError(f"the other side: {str(message['error'])[:200]}")
         return decoder(kind)(message, "")  # type: ignore[no-any-return]
     except (ValueError, RecursionError, WrongError):
-        raise PairError(f"what came is no message of a pair: {line[:40]!r}") from None
+        raise PairError(f"not a message of this program: {line[:40]!r}") from None
 
 
 def checked(end: Endpoint | None) -> Endpoint:

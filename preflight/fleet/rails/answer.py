@@ -85,7 +85,7 @@ def _reason(status: str, matrix: RailMatrix, unusable: Sequence[Unusable]) -> st
     nodes = plural(sum(len(kind.nodes) for kind in matrix.kinds), "node")
     said = f"{status.upper()}: {nodes} of {plural(len(matrix.kinds), 'kind')}"
     if not matrix.meetings:
-        return f"{said}: no two nodes with RDMA ports to hold together"
+        return f"{said}: no two nodes with RDMA ports to compare"
     reaches = [pair.way.reach for meeting in matrix.meetings for pair in meeting.pairs]
     counts = [(reaches.count(reach), reach.value) for reach in Reach]
     ways = ", ".join(f"{count} {word}" for count, word in counts if count)

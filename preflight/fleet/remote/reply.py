@@ -101,7 +101,7 @@ def report_of(reply: NodeReply, timeout_seconds: float) -> Json:
         return _parsed(node, line)
     started = any(line.startswith(SAYS.encode()) for line in reply.lines)
     if reply.timed_out:
-        what = "the connection stood, and no report came" if started else "no answer"
+        what = "the connection was made, and no report came" if started else "no answer"
         return absent(node, TIMEOUT, f"{what} within {timeout_seconds:g} s")
     if reply.code is None:
         return absent(node, INTERRUPTED, "interrupted before it answered")
@@ -148,7 +148,7 @@ def _not_run(reply: NodeReply, end: str) -> Json:
         text = "ssh reached it at another address than before: two machines answer to its name"
         return absent(node, REPORT, text)
     if word == NO_FOLDER:
-        text = f"nothing can be unpacked there{reply.last_error}"
+        text = f"the program cannot be unpacked there{reply.last_error}"
         return absent(node, FOLDER, text, need="a temporary folder and tar")
     text = f"the program ended with exit code {end} and no report{reply.last_error}"
     return absent(node, REPORT, text)
@@ -163,7 +163,9 @@ def _parsed(node: str, line: bytes) -> Json:
         other = str(report.get("schema"))[:60] if isinstance(report, dict) else "no object"
         return absent(node, REPORT, f"its report is of another format: {other}, not {SCHEMA}")
     if report.get("status") == "error":
-        return absent(node, REPORT, f"the program gave no verdict: {report.get('error')}")
+        return absent(
+            node, REPORT, f"the program ended with an error and no verdict: {report.get('error')}"
+        )
     missing = [key for key in NodeReport._fields if key not in ("error", *report)]
     if missing:
         return absent(node, REPORT, f"its report has no {', '.join(missing)}")

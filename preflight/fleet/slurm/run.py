@@ -219,7 +219,7 @@ class _SlurmRun(NamedTuple):
         for node in busy or nodes:
             text = f"{waited} ({said}): give it longer with --queue-timeout"
             state = states.get(node, _NO_STATE).text
-            self._absent(node, SLURM, text, state, "a node with room for a job")
+            self._absent(node, SLURM, text, state, "a node with free resources for a job")
         return [node for node in nodes if node not in busy] if busy else []
 
 
