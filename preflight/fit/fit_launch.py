@@ -325,7 +325,7 @@ def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
         for edit in edits:
             path = edit.path
             if _read_bytes(path).removeprefix(_MARK) != edit.before.encode():
-                changed = "it has changed since fit read it: run fit again"
+                changed = "it has changed since it was read: run fit again"
                 raise UsageError(f"--write {path}: {changed}")
         why = ": it is as it was"
         for edit in edits:

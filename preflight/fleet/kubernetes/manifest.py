@@ -65,9 +65,7 @@ def print_manifest(request: ManifestRequest, sent: Sent) -> int:
     say(manifest(request, Sent(public.files, public.words)))
     notes = [*request.lent.notes, *_notes(request)]
     if public.removed:
-        notes.append(
-            f"left out, because their names look like those of secrets: {', '.join(public.removed)}"
-        )
+        notes.append(f"left out, for their names are those of secrets: {', '.join(public.removed)}")
     for note in notes:
         say(f"{NAME}: {note}", err=True)
     return 0
@@ -259,13 +257,13 @@ def _notes(request: ManifestRequest) -> list[str]:
         )
     if not any("/" in name for name in lent.resources):
         notes.append(
-            "the pod requests no device: it does not see GPUs and RDMA devices, and their "
-            "checks say so; --gpus and --rdma-resource request them"
+            "the pod asks for no device: GPUs and RDMA devices are not seen from it, and their "
+            "checks say so; --gpus and --rdma-resource ask for them"
         )
     if not any(name.startswith("hugepages-") for name in lent.resources):
         notes.append(
-            "the pod requests no huge pages, so Kubernetes gives it none: "
-            "hugetlb.cgroup-limit is about this pod; --hugepages 2Mi=64Gi requests them"
+            "the pod asks for no huge pages, so Kubernetes lets it have none: hugetlb.cgroup-limit "
+            "is about this pod, and --hugepages 2Mi=64Gi asks for them"
         )
     return notes
 
