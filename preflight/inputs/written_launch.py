@@ -117,7 +117,7 @@ def _of_folder(
     program = shutil.which("kubectl")
     asked = f"give what kubectl kustomize {folder} prints"
     if (remote := _remote(folder, 0)) is not None:
-        raise SourceError(f"{name} takes {remote}, which is not fetched here: {asked}")
+        raise SourceError(f"{name} takes {remote}, which nobody fetches here: {asked}")
     if program is None:
         raise SourceError(f"{name} is rendered by kubectl, which is not installed here: {asked}")
     try:

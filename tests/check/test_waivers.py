@@ -172,4 +172,4 @@ def test_known_problems_alone_are_judged(capsys: pytest.CaptureFixture[str]) -> 
 def test_where_nothing_fits_the_next_step_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", *DEMO]) == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert "this command again, with --ignore memlock.limit=mended" in said
+    assert "run this command again with --ignore memlock.limit=mended" in said
