@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     "tolerations",
     multiple=True,
     metavar="KEY[=VALUE][:EFFECT]",
-    help="Those of the resources that the pod asks for are there anyway.",
+    help="More tolerations; those for the requested resources are added anyway.",
 )
 @click.option("--gpus", type=Integer(1, 64), help="Ask for this many nvidia.com/gpu.")
 @click.option(

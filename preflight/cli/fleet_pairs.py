@@ -27,7 +27,7 @@ PORT = click.option(
     type=Integer(1, 65535),
     default=17471,
     show_default=True,
-    help="On which one node of each pair listens for the other.",
+    help="The port on which one node of each pair listens for the other.",
 )
 
 

@@ -77,7 +77,7 @@ def with_ssh_nodes(
             type=Integer(1, 600),
             default=10,
             show_default=True,
-            help="Seconds of these until ssh is through.",
+            help="Seconds of --timeout in which ssh has to connect.",
         ),
         fanout,
         click.option("--user", metavar="NAME", help="Log in as this user."),

@@ -224,7 +224,7 @@ class Size(AnyParamType):
         except ValueError as error:
             self.fail(_with_sglang_spelling(str(error), value, param), param, ctx)
         if size < self._least_bytes:
-            self.fail(f"{value!r} is nothing: give what is there, such as 80gb", param, ctx)
+            self.fail(f"{value!r} is no memory: give the size, such as 80gb", param, ctx)
         return size
 
 
