@@ -108,7 +108,7 @@ def _in_container(finding: Finding, process: ProcessNeeds, need: str) -> Finding
         f"{limits.origin}, which adds no CAP_SYS_NICE",
         "add CAP_SYS_NICE to the container",
         (SYS_NICE._replace(described_by=process.runtime),),
-        have="permitted here",
+        have="permitted on the host, refused by docker's default profile",
     )
 
 
