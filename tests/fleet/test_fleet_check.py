@@ -148,7 +148,7 @@ def test_sixteen_nodes_of_which_five_are_broken(nodes: Farm, launch: Path, tmp_p
         (CARRIED, ["--carry", "always", "--remote-python", "python9"], "fleet.python", "another"),
         (GARBAGE, [], "fleet.report", "is no JSON"),
         (ENDS, [], "fleet.report", "exit code 70 and no report: no such device"),
-        (NO_TAR, [], "fleet.folder", "nothing can be unpacked"),
+        (NO_TAR, [], "fleet.folder", "cannot be unpacked there"),
         (BUSY, ["--timeout", "6", "--connect-timeout", "5"], "fleet.timeout", "within 6 s"),
     ],
 )

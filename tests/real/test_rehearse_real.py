@@ -412,7 +412,7 @@ def test_it_is_broken_off_before_the_host_comes_to_its_limit(
     launch = Launch((rank,), mooncake_release(wheel_0_3_13.version))
     plan = plan_members(members, launch, {}, library(wheel_0_3_13))
     done = run(plan, Root(), 60, lambda _: None)
-    assert done.stopped.startswith("rank 0, L2 host pool 2 of 2: broken off")
+    assert done.stopped.startswith("rank 0, L2 host pool 2 of 2: stopped")
     assert len(done.done) == 1
     assert judge(plan, done).exit_code == 3
     assert max(largest.values()) < 1800 * MIB
