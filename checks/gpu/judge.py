@@ -100,14 +100,26 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     """GPUs that several programs take, of those that run at one time on this host."""
-    taken: dict[tuple[str, int], list[ProcessNeeds]] = {}
+    taken: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
         for index in process.gpu_share.indices if process.gpu_share is not None else ():
             place = taken_gpu(gpus, process, index)
             if not isinstance(place, Unknown) and place:
-                taken.setdefault((place, process.turn), []).append(process)
-    found = (_together(place, there) for (place, _), there in taken.items())
+                taken.setdefault(place, []).append(process)
+    found = (_of_turns(place, there) for place, there in taken.items())
     return fold(one for one in found if one is not None)
+
+
+def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
+    """What the launch has ended before it starts the next may be another program."""
+    for turn in dict.fromkeys(one.turn for one in there):
+        found = _together(place, [one for one in there if one.turn == turn])
+        if found is not None:
+            return found
+    whole = _together(place, there)
+    return whole and whole.unknown(
+        "the launch ends processes between them: which of them take it at one time is not known"
+    )
 
 
 def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:

@@ -78,18 +78,23 @@ def _port(
         for index, other in enumerate(same)
         if index != place
         and (_together(port, other) or not same[min(index, place)].waited)
-        and other.turn == port.turn
         and other.pod == port.pod
         and _meet(port.address, other.address)
     ]
-    if any(_together(port, other) for other in others):
+    sure = [other for other in others if other.turn == port.turn]
+    if any(_together(port, other) for other in sure):
         text = f"{port.owner} publishes it twice: the engine refuses the later one"
         advice = f"give one of them another port of the host at {port.origin}"
         return judged.failed(text, advice, have="published twice", need=f"port {number} once")
-    if others:
-        text = f"{others[0].what} of {others[0].owner} binds it too: the later one ends"
-        need = f"port {number} for one alone"
+    need = f"port {number} for one alone"
+    if sure:
+        text = f"{sure[0].what} of {sure[0].owner} binds it too: the later one ends"
         return judged.failed(text, "give one of them another port", have="two processes", need=need)
+    if others:
+        text = (
+            f"{others[0].what} of {others[0].owner} binds it too, unless the launch has ended one"
+        )
+        return judged.unknown(f"{text} of the two before it starts the other", need=need)
     if port.network:
         return judged._replace(have=f"a network of its own: {port.network}")
     state = finding.known(network.ports.get(number, Unknown(f"port {number}: not tried")))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.launches.described import STARTERS, described
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
@@ -61,6 +62,7 @@ _KILLS = frozenset("kill killall pkill wait".split())
 _ENGINES = frozenset(("docker", "nerdctl", "podman"))
 _STOPS = frozenset(("kill", "rm", "stop"))
 _ASKS = frozenset("-0 -l -L".split())
+_DETACHED = frozenset(("-d", "--detach", "--wait"))
 _OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wait".split())
 # What sets up the shell of whoever reads this, not of whoever starts the launch.
 _PERSONAL = (".bashrc", ".profile", "/profile", "/activate", "conda.sh")
@@ -73,6 +75,13 @@ _SILENT = frozenset(
 )
 # Files that set up a shell or its tools, and no setting of a launch.
 _SOURCED = ("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "set_env.sh", "setvars.sh")
+
+
+def _service(command: Command) -> tuple[object, ...] | None:
+    """Return what tells a container of Compose from another one; None for any other command."""
+    if command.container is None or command.container.engine != "compose":
+        return None
+    return str(command.origin), command.words, command.container.image
 
 
 def _ends_others(words: Sequence[str]) -> bool:
@@ -309,6 +318,7 @@ class _Script(ShellFlow):
         self.depth = depth
         self.beside = beside
         self.called: set[str] = set()
+        self.services: Counter[tuple[object, ...]] = Counter()  # containers that Compose started
         self.locals: list[dict[tuple[str, str], object]] = []  # what each function hides
         self.captures = False  # this is the text of $(...)
         self.folder = _folder(shell)
@@ -437,10 +447,11 @@ class _Script(ShellFlow):
                 beside=self.near,
                 given=given,
             )
-            for command in reading.commands:
+            aside = bool(_DETACHED & {word.text for word in words})
+            for command in self.not_yet(reading.commands):
                 # What stands in the text of bash -c has lines of its own.
                 shown = command.origin.source != text.source or _deeper(command)
-                self.start(command if shown else command._replace(origin=origin))
+                self.start(command if shown else command._replace(origin=origin), aside)
             self.notes += reading.notes
             self.files.update(reading.files)
         if program == "exec" and len(words) > 1:
@@ -452,10 +463,23 @@ class _Script(ShellFlow):
         name = words[0].text
         return name.endswith(".sh") and self.beside(name) is not None
 
-    def start(self, command: Command) -> None:
+    def not_yet(self, commands: Sequence[Command]) -> Iterator[Command]:
+        """Leave out the containers of Compose that run already: a second up starts none anew."""
+        there = Counter(self.services)
+        for command in commands:
+            service = _service(command)
+            if service is not None and there[service]:
+                there[service] -= 1
+            else:
+                self.services.update(() if service is None else (service,))
+                yield command
+
+    def start(self, command: Command, aside: bool = False) -> None:
+        """Take a command in. aside: the words that start its container say that nobody waits."""
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
-        detached = command.container is not None and any(
-            word in ("-d", "--detach") for wrapper in command.wrappers for word in wrapper
+        detached = command.container is not None and (
+            any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)
+            or (aside and command.container.engine == "compose")
         )
         # A shell within this one told of its own commands.
         waited = (command.waited or not _deeper(command)) and not self.aside and not detached

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from ipaddress import ip_address
-from itertools import pairwise
 from typing import NamedTuple
 
 from checks.base.root import Root
@@ -163,9 +162,9 @@ def _alternatives(
     """Return a group for each of several servers that want one port and never run together."""
     by_port: dict[int, list[LaunchProcess]] = {}
     for process in processes:
-        if port := _port(process):
+        if process.command.waited and (port := _port(process)):
             by_port.setdefault(port, []).append(process)
-    several = next((found for found in by_port.values() if _in_turn(found)), [])
+    several = next((found for found in by_port.values() if len(found) > 1), [])
     numbers = {process.number for process in several}
     if not several or hosted:
         return ()
@@ -183,14 +182,6 @@ def _alternatives(
             in_turn=True,
         )
         for place, process in enumerate(several, start=1)
-    )
-
-
-def _in_turn(processes: Sequence[LaunchProcess]) -> bool:
-    """Tell several of which each has ended before the next begins."""
-    commands = [process.command for process in processes]
-    return len(commands) > 1 and all(
-        one.waited or one.turn < other.turn for one, other in pairwise(commands)
     )
 
 

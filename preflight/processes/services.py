@@ -70,20 +70,22 @@ def ports(process: LaunchProcess) -> Iterator[BoundPort]:
         yield port._replace(network=network, pod=pod, waited=command.waited, turn=command.turn)
 
 
-def published_ports(
-    processes: Sequence[LaunchProcess], others: Sequence[Published]
+def all_ports(
+    processes: Sequence[LaunchProcess], others: Sequence[Published] = ()
 ) -> Iterator[BoundPort]:
-    """Yield the ports of this host that engines bind for containers.
+    """Yield what the processes bind and what engines bind for them, in the launch's order.
 
     others: of containers whose program the launch does not show.
     """
     for process in processes:
-        if any(map(starts_anew, process.command.wrappers)):
-            continue  # of another host
+        yield from ports(process)
+        command = process.command
+        if any(map(starts_anew, command.wrappers)):
+            continue  # published by an engine of another host
         usual = {port.port for port in _own_ports(process) if port.customary}
-        for published in process.command.published:
+        for published in command.published:
             port = _published(published)
-            usually, command = port.port in usual, process.command
+            usually = port.port in usual
             yield port._replace(customary=usually, waited=command.waited, turn=command.turn)
     yield from map(_published, others)
 

@@ -39,8 +39,7 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
         where = place(process)
         for path in process.consumer.sockets if process.consumer and where is not None else ():
             other = first.setdefault((where, path), process)
-            apart = other.command.waited or other.command.turn != process.command.turn
-            if other is not process and not apart:
+            if other is not process and not other.command.waited:
                 yield Seen(
                     f"{path} of {other.name} is {process.name}'s too", process.command.origin
                 )

@@ -27,7 +27,7 @@ from preflight.mooncake.replay import ProcessReplay, hugetlb_usages, spot_of
 from preflight.processes.container_limits import container_limits, set_limits
 from preflight.processes.mooncake_users import store_devices
 from preflight.processes.processes import Kind, LaunchProcess
-from preflight.processes.services import ports, published_ports, services
+from preflight.processes.services import all_ports, services
 from preflight.processes.storage import LIMIT, offload_of, storage
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
 from preflight.sglang.model import well_known_model
@@ -91,10 +91,7 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         tuple(members),
         source.most if isinstance(source.most, Unknown) else hugetlb_usages(source.most.launch),
         services(source.processes),
-        (
-            *(port for process in source.processes for port in ports(process)),
-            *published_ports(source.processes, sizing.reading.published),
-        ),
+        tuple(all_ports(source.processes, sizing.reading.published)),
         tuple(file for file in dict.fromkeys(files) if not _written(file, sizing.reading)),
         _hosts(source.processes),
         launch.default_page_bytes if launch is not None else 0,
@@ -291,10 +288,7 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
         ),
         "ports": [
             _given(port.what, port.owner, port.port, "port", port.origin)
-            for port in (
-                *(port for process in processes for port in ports(process)),
-                *published_ports(processes, ()),
-            )
+            for port in all_ports(processes)
         ],
         "files": [need for process in processes for need in _files(process)],
         "disk": [need for process in processes for need in _disk(process)],

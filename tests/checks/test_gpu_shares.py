@@ -65,6 +65,8 @@ def judged(tmp_path: Path, text: str) -> list[tuple[str, str]]:
             "vllm serve Qwen/Qwen3-8B --gpu-memory-utilization=.7 --port 1 &",
             [],
         ),
+        # kill may have ended another one.
+        ("vllm serve Qwen/Qwen3-8B & kill $1\nvllm serve Qwen/Qwen3-4B --port 1 &", ["unknown"]),
         # What runs first has ended.
         ("vllm serve Qwen/Qwen3-8B\nvllm serve Qwen/Qwen3-4B --port 1", []),
         (

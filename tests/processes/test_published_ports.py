@@ -17,7 +17,7 @@ from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
 from preflight.processes.processes import understand
-from preflight.processes.services import ports, published_ports
+from preflight.processes.services import all_ports
 from tests.checks.launches import facts_of, findings, launch
 
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --port"
@@ -44,8 +44,7 @@ def test_a_published_port(text: str, expected: Any) -> None:
 def verdicts(reading: Reading, folder: Path, taken: Mapping[int, str] = {}) -> dict[str, str]:
     """What network.port-taken says of each port, on a host of which these are taken."""
     processes = understand(reading.commands, lambda name: Unknown(name))
-    bound = [port for process in processes for port in ports(process)]
-    bound += published_ports(processes, reading.published)
+    bound = list(all_ports(processes, reading.published))
     answers: dict[str, object] = {f"network.bind {port.port}": {"free": True} for port in bound}
     for port, error in taken.items():
         answers[f"network.bind {port}"] = {"free": False, "errno": error}
@@ -185,3 +184,36 @@ def test_one_run_publishes_a_port_once(tmp_path: Path, words: str, expected: str
     found = verdicts(reading, tmp_path)
     assert {one for name, one in found.items() if "published" in name} >= {expected}
     assert ("fail" in found.values()) is (expected == "fail")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # kill ends some process: perhaps not the one that still holds the port.
+        (f"{SERVER} 80 &\ntail -f log & T=$!\nkill $T\n{SERVER} 80 &", ["unknown", "unknown"]),
+        (f"{SERVER} 80 &\n{SERVER} 80 &\nkill $!", ["fail", "fail"]),
+        (f"{SERVER} 80\n{SERVER} 80", ["pass", "pass"]),
+        (f"{SERVER} 80 &\nkill $!\n{SERVER} 81 &", ["pass", "pass"]),
+    ],
+)
+def test_processes_that_a_script_ends(tmp_path: Path, text: str, expected: list[str]) -> None:
+    found = verdicts(read_script(text, "l.sh", {}), tmp_path)
+    # Two of one line would be told apart by it only.
+    assert list(found.values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "servers", "status"),
+    [
+        ("docker compose up -d a\ndocker compose up -d a", 1, "pass"),  # a runs already
+        ("docker compose up -d\ndocker compose up -d a", 1, "pass"),
+        (f"docker compose up -d\n{SERVER} 80", 2, "fail"),  # nobody waits for a
+        (f"docker compose up\n{SERVER} 80", 2, "pass"),  # a has ended
+    ],
+)
+def test_services_that_run_already(tmp_path: Path, text: str, servers: int, status: str) -> None:
+    compose = f"services: {{a: {{image: i, ports: ['80:80'], command: {SERVER} 80}}}}\n"
+    reading = read_script(text, "l.sh", {}, beside={"docker-compose.yaml": compose}.get)
+    assert len(reading.commands) == servers
+    found = verdicts(reading, tmp_path)
+    assert {one for name, one in found.items() if "published" in name} == {status}
