@@ -107,6 +107,8 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
     if entry.startswith("GPU-"):
         if isinstance(gpus.nvml, Unknown):
             return gpus.nvml
+        if gpus.nvml.error:
+            return Unknown(f"NVML: {gpus.nvml.error}")
         uuids = zip(physical, gpus.nvml.gpus, strict=True)
         return next((address for address, gpu in uuids if (gpu.uuid or "").startswith(entry)), None)
     if not entry.isdecimal() or len(entry) > 4 or int(entry) >= len(physical):
@@ -137,7 +139,7 @@ def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknow
             entry = names[int(entry)]
     physical = physical_gpus(gpus)
     named = f"GPU {entry}"
-    if physical and not isinstance(physical, Unknown):
+    if not isinstance(physical, Unknown) and physical:
         found = _named_gpu(entry, physical, gpus)
         return named if isinstance(found, Unknown) else found or ""
     return named
