@@ -77,7 +77,7 @@ def plan(
     from preflight.base.output import say, say_json
     from preflight.base.usage_error import UsageError
     from preflight.settings.dialects import ArtefactNames, missing, refused, render
-    from preflight.settings.plan import plan_of
+    from preflight.settings.plan import plan_object, plan_of
 
     found = plan_of(launch, root, timeout_seconds)
     code = exit_codes.WARN if told and any(setting.change for setting in found.settings) else 0
@@ -88,7 +88,6 @@ def plan(
             code = exit_codes.UNKNOWN
     if format_ == "json" or as_json:
         from preflight.reading.understood import about
-        from preflight.settings.dialects.plan_object import plan_object
 
         why = [*found.impossible, *(f"{gap.topic}: {gap.reason}" for gap in found.gaps)]
         why += ["there are settings to change"] if code == exit_codes.WARN else []

@@ -41,8 +41,7 @@ def read(
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.within import within
     from preflight.inputs.host_source import open_host
-    from preflight.reading.to_json import reading_object
-    from preflight.reading.to_text import reading_text
+    from preflight.reading.answer import reading_object, reading_text
     from preflight.reading.understood import read_whole
 
     host = open_host(root, timeout_seconds)

@@ -13,7 +13,7 @@ from preflight.consumers.consumer import Consumer
 from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.container_paths import reads_in
 from preflight.processes.image_releases import named_releases
-from preflight.programs.master_config import with_config_file
+from preflight.programs.mooncake_flags import with_config_file
 from preflight.programs.sglang_argument_tables import (
     RefusedError,
     argument_flags,

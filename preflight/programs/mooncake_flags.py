@@ -12,8 +12,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
+from checks.base.unknown import Unknown
 from preflight.base.data_file import data_file
-from preflight.launches.source import Word
+from preflight.launches.documents import load_documents
+from preflight.launches.source import Origin, ReadFile, SourceError, Word
+from preflight.programs.sglang_arguments import unresolved
 
 TRUE, FALSE = frozenset("1 t true y yes".split()), frozenset("0 f false n no".split())
 _BITS = {"int32": 31, "int64": 63, "uint32": 32, "uint64": 64}
@@ -179,3 +182,34 @@ def as_double(value: str) -> float | None:
         return float.fromhex(text) if "x" in text.lower() else float(text)
     except (ValueError, OverflowError):
         return None
+
+
+def with_config_file(
+    arguments: tuple[Word, ...], read_file: ReadFile
+) -> tuple[tuple[Word, ...], Unknown | None]:
+    """Return the flags with those of ``--config_path FILE`` in front, where the later one counts.
+
+    And why the file, YAML or JSON, is not read, if so. A key that is no flag is passed over, as the
+    master does (Mooncake 0.3.13 ``mooncake-store/src/master.cpp``: ``InitMasterConf`` reads the
+    file, then ``LoadConfigFromCmdline`` takes each flag that was given).
+    """
+    path = value_of(arguments, "config_path")
+    if path is None or not path.text:
+        return arguments, None
+    if path.unresolved:
+        return arguments, unresolved(path)
+    text = read_file(path.text)
+    if isinstance(text, Unknown):
+        return arguments, Unknown(f"--config_path {path.text}: {text.reason}")
+    try:
+        documents = load_documents(text, path.text)
+    except SourceError as error:
+        return arguments, Unknown(f"--config_path {path.text}: {error}")
+    known = flags_of("mooncake_master")
+    given = tuple(
+        Word(f"--{key}={node.text}", Origin(path.text, node.line))
+        for document in documents[:1]
+        for key, node in document.fields.items()
+        if node.text is not None and key in known
+    )
+    return (*given, *arguments), None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
@@ -19,8 +19,10 @@ from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.sysctl_d import parse_settings
 from checks.run.facts import Facts
 from checks.run.runner import every_check
-from preflight.base.shell import visible
+from preflight.base.program_version import program_version
+from preflight.base.shell import visible, wanted_text
 from preflight.judging.refusal import refusal_of, refused_sizes
+from preflight.render.plain_data import plain
 from preflight.settings.commands import context_of
 from preflight.settings.records import (
     TOPICS,
@@ -39,6 +41,7 @@ from preflight.settings.wishes import environment, is_read, main_container, pool
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
     from preflight.sizing.launch_sizing import LaunchSizing
+
 
 # Where less is the safer value.
 _LESS = ("vm.overcommit_memory", "kernel.io_uring_disabled", "MC_MTU")
@@ -372,3 +375,42 @@ def kept_settings(root: Root) -> dict[str, str]:
     if isinstance(content, Unknown) or not is_ours(content):
         return {}
     return {name: value for name, value in parse_settings(content) if value}
+
+
+def plan_object(plan: Plan, exit_code: int) -> dict[str, Any]:
+    """Return the whole plan, as ``schemas/plan-v1.schema.json`` has it.
+
+    Values are text, as they are written where they are set.
+
+    exit_code: of the process.
+    """
+    return {
+        "schema": "mooncake-preflight/plan/v1",
+        "version": program_version(),
+        "status": "unknown" if plan.gaps else "known",
+        "exit_code": exit_code,
+        "source": plan.source,
+        "changes": sum(setting.change for setting in plan.settings),
+        "settings": [
+            {
+                "scope": setting.scope.value,
+                "kind": setting.kind.value,
+                "name": setting.setting.label,
+                "now": setting.now,
+                "wanted": wanted_text(setting.setting),
+                "change": setting.change,
+                "why": [{"check": why.check, "text": why.text} for why in setting.reasons],
+                "survives_reboot": setting.lasts,
+                "how": setting.how,
+            }
+            for setting in plan.settings
+        ],
+        "pools": [target.as_object() for target in plan.pools],
+        "default_page_bytes": plain(plan.default_page_bytes),
+        "unknown": [{"topic": gap.topic, "reason": gap.reason} for gap in plan.gaps],
+        "conflicts": list(plan.conflicts),
+        "left_out": list(plan.left_out),
+        "impossible": list(plan.impossible),
+        "undecided": list(plan.undecided),
+        "unread": list(plan.unread),
+    }

@@ -3,19 +3,21 @@ SGLang's own check of host memory, held against every server."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from checks.base.pages import MemoryKind
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.hugetlb.fit import Fit
-from checks.releases.sglang import SglangRelease
+from checks.releases.mooncake import mooncake_release
+from checks.releases.sglang import SglangRelease, sglang_release
 from preflight.launches.source import ReadFile, Reading
 from preflight.mooncake.allocations import OnShortage
 from preflight.processes.host_groups import TakenGroup, take_group
+from preflight.processes.image_releases import IMAGE, pip_pins, stated_releases
 from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer, understand
 from preflight.processes.unread import NotRead, undecided, unread
-from preflight.processes.written_versions import with_written_versions
 from preflight.sglang.admission_gate import (
     FeasiblePages,
     FreeMemory,
@@ -239,3 +241,54 @@ def _feasible(
         current_pages=pool.total_pages,
         least_pages=held_pages(sizing, size),
     )
+
+
+_KNOWN = {"sglang": sglang_release, "mooncake": mooncake_release}
+
+
+class WrittenVersion(NamedTuple):
+    product: str  # sglang or mooncake
+    version: str
+    origin: str
+
+
+def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
+    """Return the release of each product that a launch names, where it names but one."""
+    found: dict[str, dict[str, WrittenVersion]] = {}
+    for each in _named(reading):
+        try:
+            _KNOWN[each.product](each.version)
+        except ValueError:
+            continue
+        found.setdefault(each.product, {}).setdefault(each.version, each)
+    return {
+        product: next(iter(versions.values()))
+        for product, versions in found.items()
+        if len(versions) == 1
+    }
+
+
+def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
+    """Return the options with the releases that the launch names, under those that were given."""
+    found = written_versions(reading)
+    sglang, mooncake = found.get("sglang"), found.get("mooncake")
+    origins = dict(options.origins)
+    if sglang is not None and options.sglang_version is None:
+        origins["sglang_version"] = sglang.origin
+        options = options._replace(sglang_version=sglang.version)
+    if mooncake is not None and options.mooncake_version is None:
+        origins["mooncake_version"] = mooncake.origin
+        options = options._replace(mooncake_version=mooncake.version)
+    return options._replace(origins=origins)
+
+
+def _named(reading: Reading) -> Iterator[WrittenVersion]:
+    for command in reading.commands:
+        container = command.container
+        named = stated_releases(container).get("sglang")
+        if container is not None and named is not None:
+            by = f"image {container.image}" if named.by == IMAGE else named.by
+            yield WrittenVersion("sglang", named.release, f"{by} at {command.origin}")
+        for product, release, word in pip_pins(command):
+            if product in _KNOWN:
+                yield WrittenVersion(product, release, f"{word.text} at {word.origin}")

@@ -16,10 +16,10 @@ from checks.base.archive import read_archive
 from checks.capture.secrets import REMOVED, clean_text, is_secret, looks_drawn
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
+from preflight.fleet.kubernetes.manifest import without_secrets
 from preflight.inputs.host_source import open_host
 from preflight.inputs.launch_words import LaunchWords
 from preflight.inputs.public_launch import public_file, public_json
-from preflight.launches.without_secrets import without_secrets
 from preflight.settings.dialects import FORMATS
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT

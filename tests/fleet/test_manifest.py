@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 
 from checks.capture.secrets import REMOVED, clean_text
 from preflight.cli.main import run
-from preflight.fleet.kubernetes.manifest import LABEL_NAME
+from preflight.fleet.kubernetes.manifest import LABEL_NAME, without_secrets
 from preflight.fleet.remote.reply import report_in
 from preflight.fleet.remote.sent_launch import Sent, sent_launch
 from preflight.inputs.host_source import launch_of, open_host
 from preflight.inputs.launch_words import ALL_CHECKS, LaunchWords
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.without_secrets import without_secrets
 from tests.builders.synthetic import build_host, gpu_host
 from tests.fleet.conftest import LAUNCH
 from tests.fleet.kubernetes_schema import VERSIONS, problems

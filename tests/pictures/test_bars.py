@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
-from preflight.pictures.bars import bars_text, draws_blocks
+from preflight.pictures.bars import bars_text, columns_of, draws_blocks
 from preflight.pictures.memory_map import (
     KINDS,
     Bar,
@@ -21,7 +21,6 @@ from preflight.pictures.memory_map import (
     Take,
     memory_map,
 )
-from preflight.render.shares import columns_of
 from tests.pictures.memory_hosts import ONE_NODE, PAGE, TWO_NODES, memory_facts
 
 

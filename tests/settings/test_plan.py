@@ -16,9 +16,8 @@ from checks.memory.mapping_checks import CHECKS as MAPPING_CHECKS
 from checks.run.facts import Facts
 from checks.run.runner import judge
 from preflight.settings.dialects import ArtefactNames
-from preflight.settings.dialects.plan_object import plan_object
 from preflight.settings.dialects.text import text as plan_text
-from preflight.settings.plan import plan, safer
+from preflight.settings.plan import plan, plan_object, safer
 from preflight.settings.records import Plan, Planned, Scope
 from tests.builders.plans import (
     anywhere,

@@ -40,8 +40,7 @@ from preflight.launches.env_files import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv
 from preflight.settings.dialects import FORMATS, ArtefactNames, Rendering, missing, render
-from preflight.settings.dialects.plan_object import plan_object
-from preflight.settings.plan import plan
+from preflight.settings.plan import plan, plan_object
 from preflight.settings.records import Plan, PoolTarget
 from preflight.settings.targets import (
     CONTAINERD,

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from checks.capture.secrets import REMOVED, clean_text, is_secret
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.decode import Json
@@ -59,7 +60,6 @@ def print_manifest(request: ManifestRequest, sent: Sent) -> int:
 
     Raises UsageError for a launch that no ConfigMap holds.
     """
-    from preflight.launches.without_secrets import without_secrets
 
     public = without_secrets(sent.files, sent.words)
     say(manifest(request, Sent(public.files, public.words)))
@@ -284,3 +284,45 @@ def _dump(found: Json) -> str:
     Dumper.add_representer(str, text)
     dumped: str = yaml.dump(found, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)
     return dumped
+
+
+class Public(NamedTuple):
+    """removed: the names of what is gone, and ``a Secret`` for an object of that kind."""
+
+    files: Mapping[str, bytes]
+    words: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def without_secrets(files: Mapping[str, bytes], words: Sequence[str]) -> Public:
+    """Return the launch for a ConfigMap, which everybody in a namespace may read.
+
+    words: of a command, among which a secret may be a flag's value.
+    """
+    removed: dict[str, None] = {}
+    public = {name: _clean_bytes(content, removed) for name, content in files.items()}
+    return Public(public, _clean_words(words, removed), tuple(removed))
+
+
+def _clean_bytes(content: bytes, removed: dict[str, None]) -> bytes:
+    # Latin-1 has every byte, so what is not text comes back as it was.
+    return clean_text(content.decode("latin-1"), removed).encode("latin-1")
+
+
+def _clean_words(words: Sequence[str], removed: dict[str, None]) -> tuple[str, ...]:
+    found: list[str] = []
+    before = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and value and is_secret(name):
+            removed[name.lstrip("-")] = None
+            word = f"{name}={REMOVED}"
+        elif before.startswith("--") and "=" not in before and is_secret(before):
+            if not word.startswith("-"):
+                removed[before.lstrip("-")] = None
+                word = REMOVED
+        else:
+            word = clean_text(word, removed)
+        before = word
+        found.append(word)
+    return tuple(found)
