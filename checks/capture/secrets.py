@@ -18,15 +18,16 @@ REMOVED = "(removed)"
 LEAST_SECRET = 6
 _SECRET = re.compile(
     r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|SIGNATURE|BEARER|WEBHOOK"
-    r"|[_-]PASS$|(?:^|[_.-])(?:PWD|PSWD|SIG|CRED|CREDS|SAS|DSN)$",
+    r"|(?<!BY)(?<!COM)(?<!TRES)(?<!SUR)PASS$|[A-Z]PW$"
+    r"|(?:^|[_.-])(?:PWD|PSWD|PW|JWT|SIG|CRED|CREDS|SAS|DSN)$",
     re.IGNORECASE,
 )
 # Names that have TOKEN, KEY or PWD in them and count, tokenize, or say which entry or folder.
 _HARMLESS = re.compile(r"TOKENS|TOKENIZ\w+|KEYS|^KEY$|AUTHORS?\b|^(?:OLD)?PWD$", re.IGNORECASE)
 # Without one of these in a text there is no such name in it; most texts have none.
 _PARTS_OF_NAMES = (
-    "key token secret pass cred auth cookie signature bearer webhook pwd pswd sig sas dsn".split()
-)
+    "key token secret pass cred auth cookie signature bearer webhook pwd pswd pw jwt sig sas dsn"
+).split()
 _PROGRAMS = "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic password".split()
 _QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
 # A name begins where a word does: a text may be one word of 4 MiB.

@@ -107,8 +107,6 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
     if entry.startswith("GPU-"):
         if isinstance(gpus.nvml, Unknown):
             return gpus.nvml
-        if gpus.nvml.error:
-            return Unknown(f"NVML: {gpus.nvml.error}")
         uuids = zip(physical, gpus.nvml.gpus, strict=True)
         return next((address for address, gpu in uuids if (gpu.uuid or "").startswith(entry)), None)
     if not entry.isdecimal() or len(entry) > 4 or int(entry) >= len(physical):
@@ -139,7 +137,7 @@ def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknow
             entry = names[int(entry)]
     physical = physical_gpus(gpus)
     named = f"GPU {entry}"
-    if not isinstance(physical, Unknown) and physical:
+    if physical and not isinstance(physical, Unknown):
         found = _named_gpu(entry, physical, gpus)
         return named if isinstance(found, Unknown) else found or ""
     return named

@@ -194,19 +194,20 @@ def _print_osv() -> int:
 
 def _write_zip(path: str) -> int:
     """Write what osv-scanner calls ``all.zip`` of an ecosystem: one JSON file a record."""
+    import io
     import json
     import zipfile
 
     from preflight.advisories.records import advisories as records
     from preflight.advisories.records import as_osv, for_scanners
     from preflight.base.output import say
+    from preflight.base.within import LIMIT_SECONDS, save
 
     wanted = [as_osv(one) for one in records() if for_scanners(one)]
-    try:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
-            for each in wanted:
-                made.writestr(f"{each['id']}.json", json.dumps(each))
-    except OSError as error:
-        raise UsageError(f"--osv-zip {path}: {error.strerror}") from None
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as made:
+        for each in wanted:
+            made.writestr(f"{each['id']}.json", json.dumps(each))
+    save(f"--osv-zip {path}", path, content.getvalue(), 0o644, LIMIT_SECONDS)
     say(f"{len(wanted)} records in {path}")
     return 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
+from preflight.base.within import LIMIT_SECONDS, within
 from preflight.cli.options import COLOR, FILE, JSON, TIMEOUT, CheckId, command
 
 if TYPE_CHECKING:
@@ -109,7 +111,8 @@ def explain(
         return explain_page(every, words.upper(), as_json, color, at)
     if words in every.ids:
         return explain_page(every, words, as_json, color, at)
-    if len(what) == 1 and (words == "-" or os.path.exists(words)):
+    exists = partial(os.path.exists, words)
+    if len(what) == 1 and (words == "-" or within(LIMIT_SECONDS, words, exists)):
         return explain_log_file(words, as_json, color, at)
     if len(words.split()) == 1 and any(mark in words for mark in ".-/"):
         from preflight.base.usage_error import UsageError
@@ -285,7 +288,6 @@ def explain_log_file(path: str, as_json: bool, color: str, at: Place | None) -> 
     """Print what is known of a log; returns 0, 1 or 2. Raises UsageError where it is not there."""
     from preflight.base.output import columns, painter, say
     from preflight.base.usage_error import UsageError
-    from preflight.base.within import LIMIT_SECONDS, within
     from preflight.logs.explain import (
         LogReading,
         explanations_object,
@@ -306,8 +308,8 @@ def explain_log_file(path: str, as_json: bool, color: str, at: Place | None) -> 
         if path == "-":
             reading = read(sys.stdin.buffer)
         else:
-            within(LIMIT_SECONDS, f"--log {path}", lambda: os.stat(path))
-            with open(path, "rb") as file:  # of a pipe, as long as somebody may write to it
+            # What is open is read as long as somebody may write to it.
+            with within(LIMIT_SECONDS, f"--log {path}", lambda: open(path, "rb")) as file:
                 reading = read(file)
     except UsageError:
         raise

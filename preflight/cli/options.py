@@ -523,11 +523,15 @@ def config_text(path: str | None) -> str | None:
     return text
 
 
+_TYPED = click.core.ParameterSource.COMMANDLINE
+
+
 def _limit_seconds() -> float:
-    """Return the command's own --timeout; most have the same."""
+    """Return the command's --timeout where it was given: some wait longer for what they start."""
     context = click.get_current_context(silent=True)
-    given = None if context is None else context.params.get("timeout_seconds")
-    return LIMIT_SECONDS if given is None else float(given)
+    if context is None or context.get_parameter_source("timeout_seconds") != _TYPED:
+        return LIMIT_SECONDS
+    return float(context.params["timeout_seconds"])
 
 
 def _verbosity(quiet: int, verbose: int) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 from checks.base.needs import RunAs
 from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, is_secret
+from preflight.consumers.lmcache_settings import lmcache_settings
 from preflight.launches.source import Command, Reading, SourceNote, Word
 from preflight.processes.processes import Kind, classify
 from preflight.processes.unread import tells_of_server, unknown_program
@@ -38,17 +39,17 @@ _OURS = ("MC_", "MOONCAKE_", "SGLANG_")
 _SERVICE = ("config", "D", "define", "port", "max_wait_time")
 # Whose flags are not known here one by one: names are kept, and values that can be no secret.
 _OPEN = (Kind.ROUTER, Kind.METADATA, Kind.BENCHMARK)
-_ENGINES = (
-    *(Kind.VLLM, Kind.DYNAMO_SGLANG, Kind.DYNAMO_VLLM),
-    *(Kind.LMCACHE, Kind.TRTLLM, Kind.ENGINE),
-)
 _OPEN_FLAG = re.compile(r"--[a-z][a-z0-9-]{1,40}")
 _NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?|true|false", re.IGNORECASE)
-_OPEN_VALUE = re.compile(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]+:\d{{1,5}}[\w/]*")
+_OPEN_VALUE = re.compile(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]*:\d{{1,5}}[\w/]*")
+_SCHEMES = ("http", "https", "grpc")
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
 _INTERPRETER = re.compile(r"-[A-Za-z]{1,12}")
 # Wrappers whose words are settings that count; of others, the program alone or with what it does.
 _WRAPPERS = frozenset("numactl taskset chrt ionice nice prlimit".split())
+# A setting in a line of YAML or TOML; what stands behind it where others follow below.
+_SETTING = re.compile(r"[\s\-]*[\"']?([A-Za-z][\w\-]{0,50})[\"']?\s*[:=](?!//)")
+_OPENS = re.compile(r"\s*[|>]?[-+]?\s*")
 _DOES = re.compile(r"[a-z]{2,12}")
 # Keys of a model's config.json whose value is a word.
 _MODEL_KEYS = frozenset(
@@ -73,7 +74,14 @@ _ENGINE_WORDS = (
     "mooncake_protocol speculative_config l1_size_gb l1_init_size_gb l1_use_hugepages l2_adapter "
     "l1_manager no_l1_use_lazy eviction_policy http_port prometheus_port shm_name type namespace "
     "gds_l1_path l1_devdax_path extra_llm_api_options extra_engine_args kv_connector_config "
-    "tp_size pp_size role rollout_num_gpus_per_engine hf_checkpoint numa_bind"
+    "tp_size pp_size role rollout_num_gpus_per_engine hf_checkpoint numa_bind "
+    "block_size enable_sleep_mode kv_cache_memory gpu_memory_utilization num_gpu_blocks_override "
+    "prefix_caching_hash_algo enable_prefix_caching kv_ip kv_port kv_rank kv_parallel_size "
+    "kv_buffer_size kv_buffer_device kv_load_failure_policy engine_id bootstrap_server_address "
+    "cache_prefix enable_lookup enable_permute_local_kv enable_store_tp_lcm store_tp_size "
+    "kv_offload_backend lmcache_rpc_port lookup_rpc_port first_rank_max_local_cpu_size "
+    "save_only_first_rank master_server_addr storage_root_dir num_workers per_op_workers "
+    "prefer_local_alloc transfer_timeout rdma_devices model_key host_cache_size"
 ).split()
 
 
@@ -83,7 +91,9 @@ def _known_words() -> frozenset[str]:
     flags = [flag for known in flag_table().programs.values() for flag in known]
     keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
     return frozenset(
-        _alike(one) for one in (*argument_flags(), *flags, *keys, *_SERVICE, *_ENGINE_WORDS)
+        _alike(one)
+        for words in (argument_flags(), flags, keys, _SERVICE, _ENGINE_WORDS, lmcache_settings())
+        for one in words
     )
 
 
@@ -96,22 +106,17 @@ def is_read(name: str) -> bool:
     return name in known_variables() or _READ.match(name) is not None
 
 
-def is_kept(command: Command) -> bool:
-    """Tell whether ``understood`` keeps all that a reader takes of it: flags of engines beside
-    SGLang, and of trainers that start it, are known where they are read alone.
-    """
-    kind, arguments = classify(command)
-    own = kind is not Kind.SGLANG or "serve" in [word.text for word in command.words[1:2]]
-    return kind not in _ENGINES and (own or command.words[-len(arguments) :] == arguments)
-
-
 def understood(reading: Reading) -> Reading:
     """Return the commands of known programs with what was understood of them."""
     dropped: list[str] = []
     commands = tuple(
         found for command in reading.commands if (found := _command(command, dropped)) is not None
     )
-    gone = sorted({text for text in dropped if len(text) >= _LEAST_DROPPED}, key=len, reverse=True)
+    gone = sorted(
+        {text for text in dropped if len(text) >= _LEAST_DROPPED and text not in ("true", "false")},
+        key=len,
+        reverse=True,
+    )
     notes = tuple(_note(note, gone) for note in reading.notes)
     return Reading(commands, notes, _files(reading.files), reading.published)
 
@@ -142,7 +147,8 @@ def _command(command: Command, dropped: list[str]) -> Command | None:
     if not served and command.words[start:] != arguments:  # handed on by a trainer
         start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
     kept = [*_program(command.words[:start])]
-    positional = served and not "".join(texts[2:3]).startswith("-")
+    names_model = served or kind is Kind.TRTLLM
+    positional = names_model and not "".join(texts[start : start + 1]).startswith("-")
     kept += _arguments(command.words[start:], kind, positional)
     dropped += [text for text, one in zip(texts, kept, strict=True) if one.text != text]
     environment = {}
@@ -215,8 +221,10 @@ def _value(flag: str, word: Word, kind: Kind) -> Word:
     if is_secret(flag) and not _NUMBER.fullmatch(text):
         return _gone(word)
     if kind in _OPEN:
-        open_ = word.unresolved and _VARIABLE.fullmatch(text)
-        return word if open_ or _OPEN_VALUE.fullmatch(text) else _gone(word)
+        if word.unresolved and not _VARIABLE.fullmatch(text):  # of an address: that it is one
+            scheme, separator, _ = text.rpartition("://")
+            return word._replace(text=f"{scheme if scheme in _SCHEMES else ''}{separator}{REMOVED}")
+        return word if word.unresolved or _OPEN_VALUE.fullmatch(text) else _gone(word)
     if text.lstrip().startswith(("{", "[{")):
         return word._replace(text=public_json(text))
     return word
@@ -243,11 +251,14 @@ def public_file(text: str | Unknown) -> str | Unknown:
         return public_json(text)
     lines, keeps = [], False
     for line in text.splitlines():
-        key = re.match(r"[\s\-]*[\"']?([\w\-]+)[\"']?\s*[:=]", line)
-        if key is not None:
-            keeps = _alike(key[1]) in _known_words() and not is_secret(key[1])
-        # Values of a list stand in lines of their own.
-        lines.append(line if keeps and (key or line.lstrip().startswith("-")) else "")
+        key = _SETTING.match(line)
+        if key is None:  # values of a list stand in lines of their own
+            lines.append(line if keeps and line.lstrip().startswith("-") else "")
+            continue
+        keeps = _alike(key[1]) in _known_words() and not is_secret(key[1])
+        # What is below a key belongs to it; a key that nobody knows may be refused.
+        says = keeps or _OPENS.fullmatch(line, key.end())
+        lines.append(line if says else f'{key[0]}{" " * key[0].endswith(":")}"{REMOVED}"')
     return "\n".join(lines) + "\n" * text.endswith("\n")
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from checks.base.installed import installed_mooncake
 from checks.base.pages import Spot
 from checks.base.unknown import Unknown
 from checks.rdma.fork import Forking
+from preflight.base.within import within
 from preflight.mooncake.allocations import Allocation
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.memory_records import Launch, MappedProcess
@@ -153,7 +155,8 @@ PIP = (
 )
 # Asks another interpreter for its import path, which is all that its packages are found by.
 _PATH = "import sys; print('\\n'.join(sys.path))"
-_LIMIT_SECONDS = 60
+# A cold start from a network file system.
+_LIMIT_SECONDS = 20
 
 
 class Library(NamedTuple):
@@ -179,7 +182,9 @@ class Library(NamedTuple):
 
 def find_library(python: str | None) -> Library | Unknown:
     """Find the Mooncake of ``python``, or of the Python that runs this."""
-    path = tuple(sys.path) if python is None else _path_of(python)
+    path: tuple[str, ...] | Unknown = tuple(sys.path)
+    if python is not None:  # on a mount that is gone, it never starts
+        path = within(_LIMIT_SECONDS + 1, f"--python {python}", partial(_path_of, python))
     if isinstance(path, Unknown):
         return path
     who = "the Python that runs this" if python is None else python

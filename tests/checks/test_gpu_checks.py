@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import GpuShare, LaunchNeeds, RdmaUse
+from checks.base.needs import LaunchNeeds, RdmaUse
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.gpu.facts import CudaAbility, Nvml
@@ -92,22 +92,6 @@ def test_a_host_without_gpus(tmp_path: Path) -> None:
         if check != "gpu.count":
             assert {one.status for one in judge(check, plain, PREFILL)} == {Status.SKIP}
     assert only("gpu.count", plain, launch(rank(0, gpu=None))).status is Status.PASS
-
-
-def test_gpus_that_were_not_read_are_unknown_by_name(facts: Facts) -> None:
-    """Neither PCI nor NVML was recorded: which GPU a share is of is a number, and no defect."""
-    unread = gpus(facts, nvml=Unknown("no pynvml"), accelerators=Unknown("not recorded"))
-    found = only("gpu.count", unread, launch(rank(0, gpu_share=GpuShare((0,), 0.8))))
-    assert found.status is Status.UNKNOWN
-    assert found.text == "which GPUs are visible is not known: not recorded"
-
-
-def test_a_uuid_needs_nvml(facts: Facts) -> None:
-    """Without libnvidia-ml the GPUs are known by PCI alone, which has no UUIDs."""
-    silent = gpus(facts, nvml=Nvml("", None, (), "NVML Shared Library Not Found", 12))
-    named = launch(rank(0, environment={"CUDA_VISIBLE_DEVICES": "GPU-5d1ee8a5"}))
-    found = only("gpu.count", silent, named)
-    assert (found.status, "Shared Library" in found.text) == (Status.UNKNOWN, True)
 
 
 def test_an_erdma_instance(tmp_path: Path) -> None:

@@ -361,7 +361,13 @@ def test_a_reference_to_a_secret_stays() -> None:
         ("MC_REDIS_PWD", True),
         ("PWD", False),
         ("DB_PASS", True),
+        ("MYPASS", True),
+        ("redispass", True),
+        ("ROOTPW", True),
+        ("JWT", True),
         ("bypass", False),
+        ("COMPASS", False),
+        ("num_passes", False),
         ("--pin-memory", False),
     ],
 )
@@ -379,7 +385,7 @@ def test_settings_of_a_configuration_stay_and_others_go() -> None:
     }
     assert public_json("{not json") == REMOVED
     lines = "protocol: rdma\n# old password: hunter2\nowner: me\ntp-size: 4\n"
-    assert public_file(lines) == "protocol: rdma\n\n\ntp-size: 4\n"
+    assert public_file(lines) == 'protocol: rdma\n\nowner: "(removed)"\ntp-size: 4\n'
 
 
 @pytest.mark.slow

@@ -371,16 +371,61 @@ def test_what_a_record_leaves_open_is_the_nodes_own(
     assert [word.text for word in command.words][-3:] == ["--port", "30000", "$@"]
 
 
-def test_engines_whose_flags_no_record_holds_go_as_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+ENGINES = {
+    "lmcache": (
+        "export MYPASS=hunter2 LMCACHE_CONFIG_FILE=lm.yaml\n"
+        "secret-tool hunter2\n"
+        "vllm serve Qwen/Qwen3-14B -tp 8 --nope hunter2 "
+        """--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'\n"""
+    ),
+    "vllm": "vllm serve --config v.yaml\n",
+    "lmcache-server": (
+        "lmcache server --l1-size-gb 60 --eviction-policy LRU --l2-adapter '{"
+        """"type": "mooncake_store", "local_hostname": "a", "metadata_server": "P2PHANDSHAKE", """
+        """"protocol": "rdma", "master_server_addr": "10.0.0.1:50051"}'\n"""
+    ),
+    "others": (
+        "trtllm-serve Qwen/Qwen3-14B --tp_size 4 --extra_llm_api_options t.yaml\n"
+        "python3 -m dynamo.sglang --model-path Qwen/Qwen3-14B --enable-hierarchical-cache\n"
+        "python3 train.py --hf-checkpoint Qwen/Qwen3-14B --sglang-enable-hierarchical-cache "
+        "--sglang-hicache-size 30\n"
+        "python3 -m sglang_router.launch_router --worker-urls http://$H:$((P + 1)) http://:9\n"
+    ),
+}
+BESIDE_ENGINES = {
+    "lm.yaml": (
+        "# hunter2\nmax_local_cpu_size: 60\nlocal_cpu_use_hugepages: true\nmine: hunter2\n"
+        "extra_config:\n  first_rank_max_local_cpu_size: 90\n  api_key: hunter2\n"
+    ),
+    "v.yaml": "model: Qwen/Qwen3-14B\ntensor-parallel-size: 4\ncpu-offload-gb: 4\npw: hunter2\n",
+    "t.yaml": "kv_cache_config:\n  host_cache_size: 100000000000\n  mine: hunter2\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENGINES)
+def test_of_engines_too_goes_along_what_was_understood(
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Said, and without secrets: a record would give another verdict."""
-    place = tmp_path / "vllm.sh"
-    place.write_text("export HF_TOKEN=s3cret-1\nvllm serve Qwen/Qwen3-14B -tp 8\n")
-    objects, printed, notes = manifest(capsys, "--nodes", "1", str(place))
-    assert "-tp 8" in objects[1]["data"]["vllm.sh"]
-    assert "s3cret" not in printed + notes
-    assert "programs that no record holds" in notes
+    """With their files; nothing of it is the launch's text."""
+    place = tmp_path / "launch.sh"
+    place.write_text(ENGINES[name])
+    for file, text in BESIDE_ENGINES.items():
+        (tmp_path / file).write_text(text)
+    words = LaunchWords((str(place),))
+    recorded = sent_launch(words, 10, ALL_CHECKS, as_record=True)
+    assert b"hunter2" not in b"".join(recorded.files.values())
+    of_record = _reported(recorded, tmp_path / "record", capsys, monkeypatch)
+    of_text = _reported(sent_launch(words, 10, ALL_CHECKS), tmp_path / "text", capsys, monkeypatch)
+    for report in (of_record, of_text):
+        for finding in report["findings"]:
+            # An address that nothing sets is named without its words.
+            finding["text"] = finding["text"].replace("$H:$((P + 1))", "(removed)")
+        report["launch"].pop("services")
+    assert of_record == of_text
 
 
 def test_a_record_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

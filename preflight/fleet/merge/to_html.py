@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from preflight.base.usage_error import UsageError
+from preflight.base.within import LIMIT_SECONDS, save
 from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.merge.answer import drift_cells, facts_text, pool_text, verdict_text
@@ -28,13 +28,7 @@ def write_html(path: str, fleet: Fleet) -> None:
 
         say(text.rstrip("\n"))
         return
-    from checks.base.archive import write_whole
-
-    try:
-        write_whole(path, text.encode(), mode=0o644)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"--html {path}: {reason}") from None
+    save(f"--html {path}", path, text.encode(), 0o644, LIMIT_SECONDS)
 
 
 def fleet_page(fleet: Fleet) -> str:

@@ -48,12 +48,7 @@ def sent_launch(
     for one in selection.over:
         said = f"--waivers: {one.check}: over since {one.until}: it counts again on every node"
         say(f"mooncake-preflight: {said}", err=True)
-    sent = _recorded(launch) if as_record else None
-    if sent is None:
-        sent = launch_alone(launch)
-        if as_record:
-            said = "its text goes along, without secrets: it starts programs that no record holds"
-            say(f"mooncake-preflight: {said}", err=True)
+    sent = _recorded(launch) if as_record else launch_alone(launch)
     words = ["fleet", "node", f"--timeout={node_seconds:g}"]
     words += [f"--only={one}" for one in selection.only]
     words += [f"--skip={one}" for one in selection.skip]
@@ -106,8 +101,8 @@ def _alone(launch: LaunchWords) -> Sent:
     return Sent({**named, **files}, (*words, "--", name))
 
 
-def _recorded(launch: LaunchWords) -> Sent | None:
-    """Return what was understood of it; None where a record would not hold all of that.
+def _recorded(launch: LaunchWords) -> Sent:
+    """Return what was understood of it.
 
     Read where it lies, without this machine's variables: those that it leaves open are each node's
     own, as are files with an absolute name.
@@ -118,7 +113,6 @@ def _recorded(launch: LaunchWords) -> Sent | None:
     from checks.base.root import Root
     from preflight.inputs.host_source import Host, launch_of
     from preflight.inputs.launch_record import launch_record
-    from preflight.inputs.public_launch import is_kept
 
     folder, words, env_files = "", launch.words, launch.env_files
     if len(words) == 1 and not launch.is_command and os.path.exists(words[0]):
@@ -128,12 +122,10 @@ def _recorded(launch: LaunchWords) -> Sent | None:
         env_files = tuple(os.path.relpath(path, folder or ".") for path in env_files)
     nowhere = Host(RecordingRoot(Root(os.devnull)), "/", {}, None)
 
-    def read() -> Sent | None:
+    def read() -> Sent:
         found = launch_of(launch._replace(words=words, env_files=env_files), nowhere)
         if found is None:
             return Sent({}, ())
-        if not all(map(is_kept, found[0].reading.commands)):
-            return None
         files = {
             name: Unknown(f"{name}: not beside the launch", text.absent)
             if isinstance(text, Unknown)

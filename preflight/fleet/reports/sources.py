@@ -45,10 +45,9 @@ def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
             continue
         try:
             folder = within(LIMIT_SECONDS, path, partial(os.path.isdir, path))
+            yield from _of_folder(path) if folder else _of_file(path)
         except LateError as late:
             yield Unusable(path, 0, Trouble.UNREADABLE, str(late))
-            continue
-        yield from _of_folder(path) if folder else _of_file(path)
 
 
 def _of_folder(path: str) -> Iterator[Text | Unusable]:
@@ -75,7 +74,7 @@ def _of_folder(path: str) -> Iterator[Text | Unusable]:
 
 def _of_file(path: str) -> Iterator[Text | Unusable]:
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed by the block that follows
+        file = within(LIMIT_SECONDS, path, partial(open, path, "rb"))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         yield _unreadable(path, error)
         return
