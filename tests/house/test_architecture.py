@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from preflight.cli.main import run
+from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host
 from tests.house.test_layers import ORDER
 from tests.paths import ROOT
 
@@ -60,6 +61,9 @@ def test_every_step_of_both_walks_runs(tmp_path: Path) -> None:
     """``plan --format sysctl`` goes through all of them (SGLang 0.5.9: ranks on any node)."""
     script = tmp_path / "launch.sh"
     script.write_text(LAUNCH)
+    root = tmp_path / "host"
+    root.mkdir()
+    build_host(root, gpu_host())  # a folder: what reads the machine itself reads it
     wanted = {code_of(name): name for title in WALKS for name in steps(title)}
     seen: set[str] = set()
 
@@ -73,7 +77,18 @@ def test_every_step_of_both_walks_runs(tmp_path: Path) -> None:
     sys.setprofile(look)
     try:
         with contextlib.redirect_stdout(out):
-            run(["plan", "--format", "sysctl", "--root", "demo:h800", *words])
+            run(
+                [
+                    "plan",
+                    "--format",
+                    "sysctl",
+                    "--timeout",
+                    str(PATIENCE_SECONDS),
+                    "--root",
+                    str(root),
+                    *words,
+                ]
+            )
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
