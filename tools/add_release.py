@@ -8,7 +8,8 @@ Fetches the wheel, writes the release's flags and its names of variables into pr
 build ids of its programs into checks/software, prints what differs from the newest one before it
 (flags, names of variables, definitions that the model follows), and runs the tests that hold the
 model against the real release; those of Mooncake set vm.nr_hugepages, as root. What is printed as
-changed has to be read; a fact that it changes is a row in checks/releases.
+changed has to be read; a fact that it changes is a row in checks/releases. With that row written,
+the same command runs the tests again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import write_build_ids
 import write_known_environment as environment
@@ -29,6 +31,11 @@ import write_sglang_arguments as sglang
 from sglang_wheels import unpacked
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from checks.releases import mooncake as mooncake_releases  # noqa: E402
+from checks.releases import sglang as sglang_releases  # noqa: E402
+
+RELEASES = {"mooncake": mooncake_releases, "sglang": sglang_releases}
 # What the model of SGLang follows, below sglang/srt: what is defined in these files.
 FOLLOWED = (
     "configs/model_config.py",
@@ -85,11 +92,8 @@ def add_sglang(release: str) -> None:
     last = max((one for one in found if one != release), key=sglang.numbers)
     found[release] = sglang.real(release, [])["rows"]
     sglang.TABLE.write_text(sglang.compact(found))
-    old, new = (
-        {row["name"]: json.dumps({**row, "name": ""}) for row in found[one]}
-        for one in (last, release)
-    )
-    say(f"Arguments of {release} beside those of {last}", differences(old, new))
+    changed = argument_differences(found[last], found[release])
+    say(f"Arguments of {release} beside those of {last}", changed)
     say_names(*({*environment.names_of_sglang(one)} for one in (last, release)))
     for pattern in FOLLOWED:
         before, after = definitions(last, pattern), definitions(release, pattern)
@@ -98,10 +102,35 @@ def add_sglang(release: str) -> None:
             say(pattern, changes)
 
 
+def argument_differences(before: sglang.Rows, after: sglang.Rows) -> Iterable[str]:
+    """Yield which arguments are new and gone, and of a changed one what of it is."""
+    old, new = ({row["name"]: row for row in rows} for rows in (before, after))
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old or name not in new:
+            row = old.get(name) or new[name]
+            yield f"{'gone' if name in old else 'new':<8} {' '.join(row['flags'])}"
+            continue
+        for change in differences(_parts(old[name]), _parts(new[name])):
+            yield f"changed  {name}: {change}"
+
+
+def _parts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a row says, each of several choices and flags for itself."""
+    found: dict[str, str] = {}
+    for key, value in row.items():
+        found |= (
+            {f"{key} {one}": "" for one in value} if isinstance(value, list) else {key: str(value)}
+        )
+    return found
+
+
 def say_names(old: set[str], new: set[str]) -> None:
-    """Add the names of variables to the known ones; say what differs, and which were not known."""
-    say("Names of variables", differences(dict.fromkeys(old, ""), dict.fromkeys(new, "")))
-    say("Of them not known before, and added", environment.add(new))
+    """Add the names of variables to the known ones; say what differs, and which were known."""
+    added = {*environment.add(new)}
+    one, other = (
+        {name: "" if name in added else "(known)" for name in names} for names in (old, new)
+    )
+    say("Names of variables, which are known from now on", differences(one, other))
 
 
 def definitions(release: str, pattern: str) -> dict[str, str]:
@@ -125,7 +154,7 @@ def definitions(release: str, pattern: str) -> dict[str, str]:
 def conformance(program: str, release: str) -> int:
     """Run the tests of the real release; return pytest's exit code."""
     tests = {
-        "mooncake": ["tests/real/test_conformance.py", "-k", f"each_row and {release}"],
+        "mooncake": ["tests/real/test_conformance.py", "-k", f"(each_row and {release}) or random"],
         "sglang": ["tests/sglang/test_conformance.py", "-k", f"asked and {release}"],
     }
     asked = {"MOONCAKE_PREFLIGHT_RELEASE": release, f"MOONCAKE_PREFLIGHT_{program.upper()}": "1"}
@@ -133,6 +162,11 @@ def conformance(program: str, release: str) -> int:
     command = [sys.executable, "-m", "pytest", "-q", "-rs", *tests[program]]
     print(f"\nConformance: {' '.join(command[2:])}", flush=True)
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **asked, **allowed}, check=False)
+    row = f'_change("{release}", ...) in checks/releases/{program}.py'
+    if done.returncode:
+        print(f"\nIt does what the newest row does not say: write {row}, and run this again.")
+    elif RELEASES[program].newer_than_known(release):
+        print(f"\nNo test differs: write {row}, with what reading the changes above shows.")
     return done.returncode
 
 

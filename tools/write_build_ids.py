@@ -5,8 +5,10 @@
     tools/write_build_ids.py --all     adds every release of preflight/data/mooncake_flags.txt
 
 One wheel of each distribution is fetched and not kept. The programs are the same file in the wheels
-of all Python versions (compared: 0.3.13.post1, 3.10 to 3.12); modules are not, and some have one id
-in two releases (engine.so of 0.3.13 and 0.3.13.post1), so that they are left out.
+of all Python versions (compared: 0.3.13.post1, 3.10 to 3.12). Modules are not: they would be one
+wheel for each Python, distribution and release, and some have one id in two releases (engine.so of
+0.3.13 and 0.3.13.post1). Whether a module is its wheel's own its RECORD tells (calls.py there); of
+one that came with no wheel the programs beside it tell the release.
 """
 
 from __future__ import annotations

@@ -55,11 +55,13 @@ def listed(program: Path, libraries: str) -> Flags:
 
 def installed(release: str) -> Path:
     """Return the folder of a release's wheel; installed once."""
+    said = ""
     for distribution in DISTRIBUTIONS:
         folder = CACHE / f"{distribution}-{release}"
-        if _installed(folder, f"{distribution}=={release}"):
+        said = _not_installed(folder, f"{distribution}=={release}")
+        if not said:
             return folder
-    raise SystemExit(f"{release}: none of {', '.join(DISTRIBUTIONS)} can be installed")
+    raise SystemExit(f"{release}: none of {', '.join(DISTRIBUTIONS)} can be installed: {said}")
 
 
 def flags_of(release: str) -> dict[str, Flags]:
@@ -71,14 +73,17 @@ def flags_of(release: str) -> dict[str, Flags]:
     return {name: listed(folder / "mooncake" / name, libraries) for name in PROGRAMS}
 
 
-def _installed(folder: Path, distribution: str) -> bool:
+def _not_installed(folder: Path, distribution: str) -> str:
+    """Install into ``folder``, once; return why that cannot be, "" where it is there."""
     if (folder / "installed").exists():
-        return True
+        return ""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "--no-deps"]
-    done = subprocess.run([*pip, "--target", str(folder), distribution, *RUNTIMES], check=False)
-    if done.returncode == 0:
-        (folder / "installed").touch()
-    return done.returncode == 0
+    command = [*pip, "--target", str(folder), distribution, *RUNTIMES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return done.stderr.strip()[-400:] or f"pip ended with {done.returncode}"
+    (folder / "installed").touch()
+    return ""
 
 
 def _stand_in(folder: Path) -> None:

@@ -31,6 +31,9 @@ _DYNAMIC_LIMIT_BYTES = 1 << 16
 _STRINGS_LIMIT_BYTES = 1 << 22
 # A program with its debug information has 91 MB (0.3.6).
 _PROGRAM_LIMIT_BYTES = 1 << 28
+# Files of a wheel that may be others in as many bytes: a patched line, and engine.so (0.3.12 and
+# 0.3.12.post1). store.so has another size in each release, and programs have their build ids.
+_HASHED = re.compile(r".*\.py|mooncake/engine\.[^/]*")
 _RELEASE = re.compile(rb"\d+\.\d+\.\d+[\w.+-]*$")
 _HEAD_BYTES = 1 << 12
 _SCRIPT = re.compile(
@@ -124,8 +127,8 @@ def records(folder: str) -> list[dict[str, Any]]:
 
     ``info``: the wheel's .dist-info; ``listed``: how many files of Mooncake RECORD lists, None
     without a RECORD; ``changed``: [name, bytes that RECORD says, bytes there, None where it is
-    absent]. Sizes are compared, and of Python files the hash: a line that was patched may be as
-    long as before. Source: PyPA, Recording installed projects.
+    absent]. Sizes are compared, and of some files the hash. Source: PyPA, Recording installed
+    projects.
     """
     import csv
 
@@ -144,7 +147,8 @@ def records(folder: str) -> list[dict[str, Any]]:
         changed = []
         for name, sha256, size in rows:
             have = _size(os.path.join(folder, name))
-            if have != int(size) or (name.endswith(".py") and not _hashed(folder, name, sha256)):
+            hashed = _HASHED.fullmatch(name)
+            if have != int(size) or (hashed and not _hashed(folder, name, sha256)):
                 changed.append([name, int(size), have])
         found.append({"info": info, "listed": len(rows), "changed": changed})
     return found

@@ -40,6 +40,7 @@ def install(folder: Path) -> dict[str, bytes]:
     """A wheel as pip leaves it."""
     files = {
         "mooncake/config.py": b"import os\n",
+        "mooncake/engine.so": b"\x7fELF 0.3.12",
         "mooncake/store.so": b"\x7fELF store",
         "mooncake_transfer_engine.libs/libfmt.so": b"\x7fELF fmt",
         "mooncake_transfer_engine-0.3.13.post1.dist-info/METADATA": b"Name: x\n",
@@ -56,18 +57,20 @@ def install(folder: Path) -> dict[str, bytes]:
 
 
 def test_files_are_compared_with_their_record(tmp_path: Path) -> None:
-    """Sizes of all, hashes of Python files; scripts and what leads out do not count."""
+    """Sizes of all, hashes of some; scripts and what leads out do not count."""
     install(tmp_path)
-    assert records(str(tmp_path)) == [{"info": WHEEL, "listed": 3, "changed": []}]
+    assert records(str(tmp_path)) == [{"info": WHEEL, "listed": 4, "changed": []}]
     (tmp_path / "mooncake/config.py").write_bytes(b"import sy\n")
+    (tmp_path / "mooncake/engine.so").write_bytes(b"\x7fELF 0.3.13")
     (tmp_path / "mooncake/store.so").write_bytes(b"\x7fELF another")
     (tmp_path / "mooncake_transfer_engine.libs/libfmt.so").unlink()
     changed = [
         ["mooncake/config.py", 10, 10],
+        ["mooncake/engine.so", 11, 11],
         ["mooncake/store.so", 10, 12],
         ["mooncake_transfer_engine.libs/libfmt.so", 8, None],
     ]
-    assert records(str(tmp_path)) == [{"info": WHEEL, "listed": 3, "changed": changed}]
+    assert records(str(tmp_path)) == [{"info": WHEEL, "listed": 4, "changed": changed}]
     os.mkfifo(tmp_path / "mooncake_transfer_engine.libs/libfmt.so")  # it would wait for ever
     assert records(str(tmp_path))[0]["changed"] == changed
     (tmp_path / WHEEL / "RECORD").unlink()
