@@ -21,8 +21,10 @@ from preflight.programs.mooncake_flags import flags_of, is_on, value_of
 from preflight.programs.sglang_arguments import word_value
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import LayerKind, ModelGeometry
+from preflight.sizing.sizing_inputs import choose_mooncake, choose_sglang
 
 _GFLAGS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
+_RELEASES = {"mooncake": ("Mooncake", choose_mooncake), "sglang": ("SGLang", choose_sglang)}
 _SGLANG = (Kind.SGLANG, Kind.DYNAMO_SGLANG)
 _VLLM = (Kind.VLLM, Kind.DYNAMO_VLLM)
 
@@ -104,13 +106,15 @@ def _words(subject: AdvisorySubject) -> str:
 
 def _version(subject: AdvisorySubject, product: str) -> str | Unknown:
     """The release that the launch is sized for, where it is no assumption."""
-    key = f"{product}_version"
-    shown = subject.sized.sizing.shown
-    given = None if shown is None else shown.inputs.shown.get(key)
-    if given is None or given.assumed:
-        name = {"mooncake": "Mooncake", "sglang": "SGLang"}[product]
+    name, choose = _RELEASES[product]
+    key, options = f"{product}_version", subject.sized.options
+    if (shown := subject.sized.sizing.shown) is not None:
+        found = shown.inputs.shown[key]
+    else:  # what it maps is not known, and its release may be
+        _, found, _ = choose(getattr(options, key), options.installed, options.origins.get(key))
+    if found.assumed:
         return Unknown(f"the release of {name} is not known", advice=f"Give --{product}-version.")
-    return str(given.value)
+    return str(found.value)
 
 
 def _named(subject: AdvisorySubject, product: str) -> str | Unknown:

@@ -11,6 +11,7 @@ import pytest
 
 from checks.base.finding import Consequence, Finding, Status
 from checks.base.root import Root
+from checks.base.unknown import Unknown
 from checks.boot.bootloader import BootEntry
 from checks.boot.facts import read_boot
 from checks.run.facts import Facts
@@ -191,6 +192,21 @@ def test_a_release_that_nobody_named_is_one_skip_and_no_pass(tmp_path: Path, hos
     assert said(found) == {}
     skipped = [one for one in found if one.status is Status.SKIP]
     assert any("--mooncake-version" in one.text for one in skipped)
+
+
+def test_a_release_is_known_where_the_bytes_are_not(tmp_path: Path, host: str) -> None:
+    """A store service whose configuration is not there, with the first good release of 1."""
+    text = f"mooncake_master &\n{TCP}python3 -m mooncake.mooncake_store_service --config=/x.json"
+    held = {
+        release: {
+            one.holds
+            for one in verdicts(seen(tmp_path, host, text, release, "0.5.23"))
+            if one.advisory.id == "MP-2026-0001"
+        }
+        for release in ("0.3.10.post2", "0.3.11")
+    }
+    assert held["0.3.11"] == {False}
+    assert any(isinstance(one, Unknown) for one in held["0.3.10.post2"])
 
 
 def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: str) -> None:
