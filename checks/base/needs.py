@@ -4,9 +4,9 @@
 could not be resolved is Unknown with the variable's name, and a check that meets it is unknown too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from checks.base.pages import ProcessId, Region, Usage
 from checks.base.unknown import Unknown
@@ -138,6 +138,21 @@ class ContainerLimits(NamedTuple):
     memory_bytes: int | None = None
     hugepages_bytes: Mapping[int, int] = {}  # page size -> limit
     gpus: str | None = None
+
+
+class Started(Protocol):
+    """What a launch starts. waited: what follows in it runs only once this has ended."""
+
+    @property
+    def waited(self) -> bool: ...
+
+
+T = TypeVar("T", bound=Started)
+
+
+def running_with_last(started: Sequence[T]) -> list[T]:
+    """Return, of what is started in this order, the last and what still runs beside it."""
+    return [*(one for one in started[:-1] if not one.waited), *started[-1:]]
 
 
 def is_root(user: str) -> bool:

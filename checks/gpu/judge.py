@@ -19,7 +19,7 @@ from checks.base.finding import (
     skip,
 )
 from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import LaunchNeeds, ProcessNeeds, running_with_last
 from checks.base.units import GIB, Quantity, format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, GpuFacts, NvmlGpu
@@ -123,7 +123,7 @@ def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
 
 
 def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:
-    together = [one for one in there[:-1] if not one.waited] + there[-1:]
+    together = running_with_last(there)
     shares = [one.gpu_share for one in together if one.gpu_share is not None]
     whole = sum(1.0 if share.fraction is None else share.fraction for share in shares)
     if len({one.id.command for one in together}) < 2 or whole <= 1 + ROUNDING:

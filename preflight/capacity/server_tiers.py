@@ -73,8 +73,8 @@ def _spread(deployment: Deployment) -> str:
 def _l2_tokens(deployment: Deployment) -> Bounds:
     """Of one group: what all of its ranks hold at once."""
     request, memory = known(deployment.request), deployment.memory
-    if memory.refused:
-        raise UnknownFactError(Unknown(memory.refused))
+    if memory.refused is not None:
+        raise UnknownFactError(memory.refused)
     model_of(request)
     if request.dcp > 1:
         why = "decode context parallelism: how tokens spread over ranks is not computed"

@@ -163,10 +163,11 @@ def with_report(text: str, report: Report | None, color: str, verbosity: int) ->
     from preflight.check.to_text import report_text
 
     if not report.rows:  # a rule, which has no answer where it finds nothing
-        about = report.root if report.needs is None else report.needs.source
-        return f"{text}\n\nHere: nothing of it is found in {about}."
+        if report.needs is None:
+            return f"{text}\n\nHere: it is about a launch: give it with --launch FILE."
+        return f"{text}\n\nHere: {report.needs.source} has nothing of this."
     found = report_text(report, painter(color), columns(), verbosity, more=False)
-    return f"{text}\n\n{found}"
+    return f"{text}\n\nChecked here:\n{found}"
 
 
 def say_object(explained: dict[str, Any], report: Report | None, reason: str | None = None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from checks.base.fold import fold_alike
-from preflight.diff.full_answer import NO_FLAG, Answer, AnswerKey, Section
+from preflight.diff.full_answer import NO_FLAG, Answer, AnswerKey, DefaultValue, Section
 
 SCHEMA = "mooncake-preflight/diff/v1"
 # Words of a verdict, the worst last.
@@ -106,8 +106,7 @@ def _folded(rows: list[Change]) -> list[Change]:
 def _of_the_release(one: Change) -> bool:
     """Whether a flag comes or goes, and nobody gave it."""
     both = (one.old, one.new)
-    other = next((text for text in both if text != NO_FLAG), None)
-    return NO_FLAG in both and str(other).endswith("(default)")
+    return NO_FLAG in both and any(isinstance(text, DefaultValue) for text in both)
 
 
 def _lines(one: Change, paint: Paint, width: int) -> list[str]:

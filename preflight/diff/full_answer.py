@@ -62,6 +62,12 @@ _JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 NO_FLAG = "no such flag"
 
 
+class DefaultValue(str):
+    """The value of a flag that nobody gave."""
+
+    __slots__ = ()
+
+
 class Side(NamedTuple):
     """One of the two. versions: of ``PRODUCTS``, in place of what is there."""
 
@@ -257,7 +263,7 @@ def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[AnswerKey,
         yield AnswerKey(Section.FLAGS, subject, f"{word.text} (not recognized)"), "given"
     for name, setting in parsed.settings.items():
         value = _value(name, setting.value)
-        text = value if setting.given else f"{value} (default)"
+        text = value if setting.given else DefaultValue(f"{value} (default)")
         flag = f"--{name.replace('_', '-')}"
         yield AnswerKey(Section.FLAGS, subject, flag), text if name in has else NO_FLAG
     if server.store is not None:

@@ -143,13 +143,12 @@ def first_launch(model: str, host: Host, described: Description) -> FirstLaunch:
 def with_first_launch(found: Fitted, first: FirstLaunch, path: str) -> Fitted:
     """Return the answer with the whole script, as it is to stand at ``path``."""
     values = found.answer.values
+    found = found._replace(first=True, launch=path or f"a first launch of {first.model}")
     if found.answer.fits is None or values.l2_bytes is None:
-        return found._replace(command="", first=True)
+        return found._replace(command="")
     segment = values.segment_bytes or first.ranks * (64 << 20)
     script = first.script(path or "launch.sh", values.l2_bytes // GIGABYTE, segment)
-    return found._replace(
-        command=script, first=True, launch=path or f"a first launch of {first.model}"
-    )
+    return found._replace(command=script)
 
 
 def write_first(path: str, script: str) -> tuple[str, ...]:

@@ -55,17 +55,24 @@ def fit_text(
         verdict = f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}"
         lines += wrapped(verdict, width, 0)
     elif answer.fits is None:
-        verdict = f"{paint('NOTHING FITS', 'red')}: {what}: not with {answer.values.text}"
+        ids = list(dict.fromkeys(finding.check for finding in answer.blocking))
+        refused = set(ids) & set(REFUSED)
+        why = "the server refuses to start with any size" if refused else ""
+        verdict = (
+            f"{paint('NOTHING FITS', 'red')}: {what}: {why or f'not with {answer.values.text}'}"
+        )
         lines += wrapped(verdict, width, 0)
         for finding in answer.blocking:
             lines += ["", *_finding(finding, width)]
-        ids = list(dict.fromkeys(finding.check for finding in answer.blocking))
-        said = "mooncake-preflight check, of the same launch, prints what mends it. "
-        if set(ids) & set(REFUSED):
-            said += "The sizes follow from the corrected launch: then run this command again."
-        else:
+            if refused and finding.advice:
+                lines += wrapped(public(f"    to do: {finding.advice}"), width, 2)
+        said = "The sizes follow from the corrected launch: then run this command again."
+        if not refused:
             waived = " ".join(f"--ignore {check}=mended" for check in ids)
-            said += f"To see what fits once it is mended, run this command again with {waived}"
+            said = (
+                "mooncake-preflight check, of the same launch, prints what mends it. To see what "
+                f"fits once it is mended, run this command again with {waived}"
+            )
         lines += ["", *wrapped(said, width, 0)]
     else:
         lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
@@ -189,15 +196,17 @@ def _share(share: NextGib) -> str:
 
 
 def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
-    """Return a paragraph for each; those that differ in their subject alone are one."""
-    said: dict[tuple[str, str, str], list[str]] = {}
+    """Return a paragraph for each sentence, with all checks that say it."""
+    said: dict[tuple[str, str], list[Finding]] = {}
     for each in findings:
-        key = each.status.value, each.check, each.text or each.have
-        said.setdefault(key, []).append(each.subject)
+        said.setdefault((each.status.value, each.text or each.have), []).append(each)
     lines: list[str] = []
-    for (status, check, text), names in said.items():
-        subject = fold_names(names) if len(names) > 1 else names[0]
-        lines += wrapped(public(f"  {status}: {check}, {subject}: {text}"), width, 2)
+    for (status, text), alike in said.items():
+        names = [each.subject for each in alike]
+        about = ", ".join(dict.fromkeys(each.check for each in alike))
+        if alike[0].check == about:
+            about += f", {fold_names(names) if len(names) > 1 else names[0]}"
+        lines += wrapped(public(f"  {status}: {about}: {text}"), width, 2)
     return lines
 
 

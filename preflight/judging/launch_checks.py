@@ -97,7 +97,7 @@ def _rule(found: RuleFinding) -> Finding:
         origin,
         text=f"{found.text.rstrip('.')}: {rule.consequence}",
         evidence=(Evidence(origin, found.text),),
-        advice=rule.remedy,
+        advice=found.remedy or rule.remedy,
     )
 
 

@@ -14,8 +14,9 @@ from checks.hugetlb.refusal import ASK_FIT, RESERVATION, grows_pool
 
 # Where one of these is unknown, no page is taken.
 _DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
-# Rules of launches whose sizes are not those that were meant, but a default's: often all memory.
-REFUSED = ("arguments-refused", "values-refused")
+# Rules of launches whose sizes are not those that were meant, but a default's (often all memory),
+# or that have none: the server ends before.
+REFUSED = ("arguments-refused", "values-refused", "host-pools-refused")
 
 
 class PoolRefusal(NamedTuple):

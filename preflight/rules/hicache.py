@@ -10,6 +10,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from checks.base.needs import running_with_last
 from checks.base.unknown import known
 from preflight.launches.source import Word
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
@@ -215,9 +216,12 @@ def register_chunk_ignored(server: SglangServer) -> Iterator[Seen]:
 @RULES.launch("gate-assumes-one-engine")
 def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     servers = [process.server for process in processes if process.server and process.server.hicache]
-    if len(servers) > 1:
-        places = ", ".join(str(server.command.origin) for server in servers)
-        yield Seen(f"{len(servers)} servers with HiCache in one source: {places}")
+    commands = [server.command for server in servers]
+    for turn in dict.fromkeys(command.turn for command in commands):
+        together = running_with_last([each for each in commands if each.turn == turn])
+        if len(together) > 1:
+            places = ", ".join(str(command.origin) for command in together)
+            yield Seen(f"{len(together)} servers with HiCache run at one time: {places}")
     for server in servers:
         replicas = server.replicas
         if isinstance(replicas, int) and replicas > 1:

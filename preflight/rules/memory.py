@@ -196,7 +196,11 @@ def with_refusals(
     """``found``, and before it the words with which SGLang stops while it builds its pools."""
     refusal = RULES.page["host-pools-refused"]
     refused = [
-        RuleFinding(refusal, f"{process.command.origin}: {pools.refused}")
+        RuleFinding(
+            refusal,
+            f"{process.command.origin}: {pools.refused.reason}",
+            remedy=pools.refused.advice,
+        )
         for process in processes
         for pools in (memory.get(process.number),)
         if pools is not None and pools.refused is not None

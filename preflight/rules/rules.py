@@ -47,11 +47,15 @@ class Rule(NamedTuple):
 
 
 class RuleFinding(NamedTuple):
-    """One place where a rule holds: the sentence for this case, and where it was written."""
+    """One place where a rule holds: the sentence for this case, and where it was written.
+
+    remedy: what to do in this case, "" where the rule's own says it.
+    """
 
     rule: Rule
     text: str
     origin: Origin | None = None
+    remedy: str = ""
 
 
 class Seen(NamedTuple):

@@ -136,7 +136,7 @@ class HostPools(NamedTuple):
 
 
 class Refusal(Unknown):
-    """SGLang stops where it would make these pools: the reason is the exception that it ends by."""
+    """SGLang stops where it would make these pools: the reason names the exception it ends by."""
 
     __slots__ = ()
 

@@ -145,7 +145,8 @@ def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
                 "AssertionError: The host memory should be larger than the device memory with the "
                 f"current protocol (host {slots} tokens, device {request.device_tokens})"
             )
-            raise UnknownFactError(Refusal(words))
+            advice = "give a larger --hicache-size, or --hicache-ratio above 1"
+            raise UnknownFactError(Refusal(words, advice=advice))
     indexer = _indexer(request, row, pages)
     if indexer is not None:
         pools.append(indexer)

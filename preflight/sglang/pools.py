@@ -43,8 +43,8 @@ class ServerMemory(NamedTuple):
     """The host pools of one rank, between two bounds; equal where they are exact.
 
     why: how the bounds come about, or what an exact answer was computed from. pools: one by one,
-    at the upper bound, where they can be named. refused: the words with which SGLang stops before
-    it has pools. budget_bytes: what the pools are booked against, where SGLang has sized them.
+    at the upper bound, where they can be named. refused: how SGLang stops before it has pools.
+    budget_bytes: what the pools are booked against, where SGLang has sized them.
     missing: what has to be known for the pools to be named one by one. least_by_stage,
     most_by_stage: of a rank of each pipeline stage, where not all are alike.
     """
@@ -53,7 +53,7 @@ class ServerMemory(NamedTuple):
     most_pools_bytes: tuple[int, ...] | Unknown
     why: str
     pools: tuple[HostPool, ...] = ()
-    refused: str | None = None
+    refused: Refusal | None = None
     budget_bytes: int | None = None
     missing: Unknown | None = None
     least_by_stage: tuple[tuple[int, ...], ...] = ()
@@ -68,8 +68,8 @@ class ServerMemory(NamedTuple):
 
 
 def _unsized(why: Unknown, lead: str = "") -> ServerMemory:
-    words = why.reason if isinstance(why, Refusal) else None
-    return ServerMemory((), why, f"{lead}{why.reason}", (), words, missing=why)
+    refused = why if isinstance(why, Refusal) else None
+    return ServerMemory((), why, f"{lead}{why.reason}", (), refused, missing=why)
 
 
 def server_memory(
@@ -88,7 +88,7 @@ def server_memory(
         _together([part.most_pools_bytes for part in found]),
         "; ".join(part.why for part in found),
         tuple(pool for part in found for pool in part.pools) if named else (),
-        next((part.refused for part in found if part.refused), None),
+        next((part.refused for part in found if part.refused is not None), None),
     )
     if not any(part.least_by_stage or part.most_by_stage for part in found):
         return together
@@ -174,11 +174,15 @@ def _unfit(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:
     if sized.purpose is Purpose.OFFLOAD and (linear or LayerKind.SLIDING in geometry.layers):
         if sized.value("enable_unified_memory") is True and geometry.sliding is not None:
             return None
-        return Refusal("ValueError: Unsupported KV cache type for decode offload")
+        return Refusal(
+            "ValueError: Unsupported KV cache type for decode offload",
+            advice="leave out --disaggregation-decode-enable-offload-kvcache: this model has none",
+        )
     if sized.purpose is Purpose.RETRACTION and (geometry.kind is AttentionKind.MLA or linear):
         return Refusal(
             "ValueError: --disaggregation-decode-retraction-backup=host_pool requires an MHA or "
-            "hybrid-SWA HiCache host stack."
+            "hybrid-SWA HiCache host stack.",
+            advice="leave out --disaggregation-decode-retraction-backup: this model has none",
         )
     return None
 
@@ -231,7 +235,7 @@ def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> Serve
         stages.append(_stage_bounds(pools, asked))
     least = min(stages, key=lambda stage: sum(stage.least_pools_bytes))
     most = max(stages, key=_most_bytes)
-    refused = next((stage.refused for stage in stages if stage.refused), None)
+    refused = next((stage.refused for stage in stages if stage.refused is not None), None)
     found = _between(least, most, most.why)._replace(refused=refused)
     if len({stage.least_pools_bytes for stage in stages}) > 1:
         found = found._replace(
@@ -273,7 +277,7 @@ def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
     if isinstance(most.most_pools_bytes, Unknown):
         why = most.why
     # What only one end is refused for may not come to pass.
-    refused = most.refused if least.refused else None
+    refused = None if least.refused is None else most.refused
     return most._replace(
         least_pools_bytes=least.least_pools_bytes,
         least_by_stage=least.least_by_stage,
@@ -292,14 +296,19 @@ _DEFAULT_FRACTION = 0.8
 _AUTO_SHARE = 1 - 0.05
 _NO_MEMORY_LEFT = Refusal(
     "ValueError: No host memory is left for HiCache after the 10 GiB reserve; set --hicache-ratio "
-    "or --hicache-size explicitly."
+    "or --hicache-size explicitly.",
+    advice="free memory of the host, or give --hicache-size a size that fits (fit says which)",
 )
-_NO_GPU_MEMORY = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+_NO_GPU_MEMORY = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static"
 _NO_CGROUP = Refusal(
     "RuntimeError: Cannot automatically size HiCache host memory; set --hicache-size explicitly "
-    "(GB per rank), leaving room for other memory use within the container limit."
+    "(GB per rank), leaving room for other memory use within the container limit.",
+    advice="give --hicache-size",
 )
-_BAD_FRACTION = Refusal("ValueError: --hicache-host-memory-fraction must be in (0, 1].")
+_BAD_FRACTION = Refusal(
+    "ValueError: --hicache-host-memory-fraction must be in (0, 1].",
+    advice="give --hicache-host-memory-fraction a number above 0, at most 1",
+)
 
 
 def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
@@ -307,10 +316,13 @@ def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
     weights, gpu_bytes = hardware.weights_bytes, hardware.gpu_bytes
     share = (weights if isinstance(weights, int) else hardware.least_weights_bytes) // ranks
     if isinstance(gpu_bytes, Unknown) or share < gpu_bytes:
-        return Refusal(_NO_GPU_MEMORY)
+        return Refusal(
+            _NO_GPU_MEMORY, advice="raise --mem-fraction-static, or take more GPUs (--tp)"
+        )
     return Refusal(
-        f"{_NO_GPU_MEMORY} That helps nothing here: the weights take {format_bytes(share)} of each "
-        f"GPU, which has {format_bytes(gpu_bytes)}: give it more GPUs, or a smaller checkpoint"
+        f"the weights take {format_bytes(share)} of each GPU, which has {format_bytes(gpu_bytes)}, "
+        f"so --mem-fraction-static cannot help: {_NO_GPU_MEMORY}",
+        advice="take more GPUs (--tp), or a smaller checkpoint",
     )
 
 

@@ -114,7 +114,8 @@ def _finding(finding: RuleFinding) -> Json:
     return {
         "text": finding.text,
         "origin": None if finding.origin is None else str(finding.origin),
-        **fields(finding.rule, "id", "severity", "consequence", "remedy"),
+        **fields(finding.rule, "id", "severity", "consequence"),
+        "remedy": finding.remedy or finding.rule.remedy,
     }
 
 

@@ -139,7 +139,8 @@ def _findings(findings: Iterable[RuleFinding], paint: Paint) -> str:
     for finding in findings:
         rule, severity = finding.rule, finding.rule.severity.value
         where = "" if finding.origin is None else f" ({finding.origin})"
-        text = f"{finding.text}{where}: {rule.consequence}. To mend it: {rule.remedy} [{rule.id}]"
+        mend = finding.remedy or rule.remedy
+        text = f"{finding.text}{where}: {rule.consequence}. To mend it: {mend} [{rule.id}]"
         first, *rest = _wrapped(f"  {severity}: {text}")
         painted = paint(severity, _SEVERITY_COLOURS[severity])
         lines += [f"  {painted}{first[2 + len(severity) :]}", *rest]

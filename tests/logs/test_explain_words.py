@@ -148,7 +148,9 @@ def test_a_launch_is_judged_where_the_user_is(
     said = " ".join(capsys.readouterr().out.split())
     assert "mine.sh will not start on this host" in said
     assert run(["explain", "segment-times-dp", "--launch", str(launch)]) == 0
-    assert f"Here: nothing of it is found in {launch}." in capsys.readouterr().out
+    assert f"Here: {launch} has nothing of this." in capsys.readouterr().out
+    assert run(["explain", "segment-times-dp", "--here"]) == 0  # no launch was looked at
+    assert "Here: it is about a launch: give it with --launch FILE." in capsys.readouterr().out
     assert run(["explain", "mp-2026-0006"]) == 0  # as it is typed
     assert run(["explain", "memlock.limit", "--root", "/no/such/host"]) == 64
     assert run(["explain", "memlock.limit", "--launch", "no-such.sh"]) == 64

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from preflight.launches.launch_files import read_text
+from preflight.processes.processes import understand
+from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, STORE
 from tests.builders.rule_examples import ADDRESS, GOOD, Example, env, extra, name_of, prove
 
@@ -153,7 +156,7 @@ EXAMPLES = [
     Example(
         "gate-assumes-one-engine",
         (HICACHE, HICACHE),
-        "2 servers with HiCache in one source: launch.sh:1, launch.sh:2",
+        "2 servers with HiCache run at one time: launch.sh:1, launch.sh:2",
         (HICACHE,),
     ),
     Example(
@@ -193,3 +196,18 @@ EXAMPLES = [
 def test_a_rule_finds_what_it_declares(example: Example) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is written right."""
     prove(example)
+
+
+@pytest.mark.parametrize(
+    ("between", "together"),
+    [
+        ("&", "launch.sh:1, launch.sh:2"),
+        ("", ""),  # the second starts once the first has ended
+        ("& kill $!", ""),  # as here
+    ],
+)
+def test_servers_that_never_run_together_share_no_memory(between: str, together: str) -> None:
+    reading = read_text(f"{HICACHE} {between}\n{HICACHE}\n", "launch.sh", {})
+    found = findings(understand(reading.commands, lambda _: ""))
+    said = [one.text for one in found if one.rule.id == "gate-assumes-one-engine"]
+    assert said == ([f"2 servers with HiCache run at one time: {together}"] if together else [])

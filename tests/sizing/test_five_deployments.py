@@ -390,5 +390,5 @@ def test_weights_too_large_for_their_gpus(ask: Ask, model: str, fails: bool) -> 
     words = f"python3 -m sglang.launch_server --model-path {model} --tp 1"
     launch = f"{words} --enable-hierarchical-cache --hicache-size 10"
     answer = ask(gpu_host(), "check --json --only host-pools-refused", launch)
-    said = [one["text"] for one in answer["findings"] if one["status"] == "fail"]
-    assert any("give it more GPUs" in text for text in said) is fails
+    said = [one["advice"] for one in answer["findings"] if one["status"] == "fail"]
+    assert any("take more GPUs" in text for text in said) is fails
