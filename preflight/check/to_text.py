@@ -296,10 +296,10 @@ def _notes(report: Report, width: int, verbosity: int) -> str:
         for check in report.unused_waivers
         if verbosity >= 0
     ]
-    wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
-    if wanting:
+    groups = by_cause(report.of(Status.FAIL, Status.UNKNOWN, Status.WARN))
+    if groups:
         more = "" if verbosity > 0 else "-v, or " if verbosity == 0 else "without -q, or "
-        said = f"More: {more}mooncake-preflight explain {wanting[0].finding.check}"
+        said = f"More: {more}mooncake-preflight explain {groups[0][0].finding.check}"
         lines.append(filled(said, width))
     return "\n".join(lines)
 

@@ -43,6 +43,7 @@ _SECTIONS = {
             "sglang_version",
             "model_config",
             "gpu_memory",
+            "host_group",
             "env_files",
         ),
         "About the launch (docs/launch.md)",

@@ -21,7 +21,7 @@ from tests.paths import ROOT
 
 LAUNCH = (
     "nic_numa_nodes rank_numa_nodes mooncake_version sglang_version model_config gpu_memory "
-    "env_files"
+    "host_group env_files"
 ).split()
 CHOICE = "only skip ignore waivers".split()
 
