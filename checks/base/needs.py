@@ -117,11 +117,19 @@ class GpuShare(NamedTuple):
     fills: bool = True
 
 
-class ContainerLimits(NamedTuple):
-    """What the launch's own container settings would hand to the process; None where unsaid.
+class GivenGpus(NamedTuple):
+    """The GPUs of the host that a container is given.
 
-    gpus: ``all``, or the numbers or UUIDs of the host's that it gets, with commas between them.
+    number: how many, the first ones where ``names`` is empty; None for all. names: their numbers or
+    UUIDs on the host, in the order in which CUDA counts them.
     """
+
+    number: int | None = None
+    names: tuple[str, ...] = ()
+
+
+class ContainerLimits(NamedTuple):
+    """What the launch's own container settings would hand to the process; None where unsaid."""
 
     origin: str
     runtime: str  # docker, compose, kubernetes
@@ -137,7 +145,7 @@ class ContainerLimits(NamedTuple):
     security_options: tuple[str, ...] = ()
     memory_bytes: int | None = None
     hugepages_bytes: Mapping[int, int] = {}  # page size -> limit
-    gpus: str | None = None
+    gpus: GivenGpus | Unknown | None = None
 
 
 class Started(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import GivenGpus, LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts
 from checks.pci.facts import PciFunction
@@ -83,21 +83,40 @@ def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | No
 def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
     """The PCI addresses of the GPUs that CUDA shows to ``process``, by their index there.
 
-    An entry of CUDA_VISIBLE_DEVICES that names no GPU ends the list, as in CUDA itself.
+    An entry of CUDA_VISIBLE_DEVICES that names no GPU ends the list, as in CUDA itself. Which GPUs
+    a pod is given is not known: they are taken as the first.
     """
-    physical = physical_gpus(gpus)
+    physical = known(physical_gpus(gpus))
+    given = known(given_gpus(gpus, process))
     setting = visible_setting(gpus, process)
-    if setting is None or isinstance(physical, Unknown):
-        return physical
-    if isinstance(setting, Unknown):
-        return setting
+    if setting is None or isinstance(setting, Unknown):
+        return given if setting is None else setting
     chosen: list[str] = []
     for entry in setting.split(",") if setting.strip() else ():
-        address = known(_named_gpu(entry.strip(), physical, gpus))
-        if address is None:
+        if entry.strip().isdecimal():
+            address = _numbered(entry.strip(), given)
+        else:
+            address = known(_named_gpu(entry.strip(), physical, gpus))
+        if address is None or address not in given:
             break
         chosen.append(address)
     return tuple(chosen)
+
+
+@or_unknown
+def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
+    """The PCI addresses of those that the process's container is given, in CUDA's order."""
+    physical = known(physical_gpus(gpus))
+    asked = process.container.gpus if process.container is not None else None
+    given = known(asked)
+    if given is None or not given.names:
+        return physical[: given.number] if given is not None else physical
+    found = [known(_named_gpu(name, physical, gpus)) for name in given.names]
+    return tuple(address for address in physical if address in found)
+
+
+def _numbered(entry: str, places: tuple[str, ...]) -> str | None:
+    return places[int(entry)] if len(entry) < 5 and int(entry) < len(places) else None
 
 
 def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | Unknown | None:
@@ -109,9 +128,7 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
             return gpus.nvml
         uuids = zip(physical, gpus.nvml.gpus, strict=True)
         return next((address for address, gpu in uuids if (gpu.uuid or "").startswith(entry)), None)
-    if not entry.isdecimal() or len(entry) > 4 or int(entry) >= len(physical):
-        return None
-    return physical[int(entry)]
+    return _numbered(entry, physical) if entry.isdecimal() else None
 
 
 def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknown:
@@ -121,20 +138,24 @@ def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknow
     """
     setting = visible_setting(gpus, process)
     container = process.container
-    given = "all"
+    given = GivenGpus()
     if container is not None:
-        if container.gpus is None or container.runtime == "kubernetes":
+        if not isinstance(container.gpus, GivenGpus) or container.runtime == "kubernetes":
             return Unknown("which GPUs its container is given")
         given = container.gpus
+        if len(given.names) > 1 and not all(name.isdecimal() for name in given.names):
+            return Unknown("which of its container's GPUs is which")
     if isinstance(setting, Unknown):  # all inherit the same one
         return f"GPU {index} of those that are visible"
     entry = str(index)
-    for listed in (setting, None if given == "all" else given):
-        if listed is not None and entry.isdecimal():
-            names = [name.strip() for name in listed.split(",")]
+    listed = None if setting is None else [name.strip() for name in setting.split(",")]
+    for names in (listed, given.names or None):
+        if names is not None and entry.isdecimal():
             if int(entry) >= len(names):
                 return ""
             entry = names[int(entry)]
+    if given.number is not None and entry.isdecimal() and int(entry) >= given.number:
+        return ""
     physical = physical_gpus(gpus)
     named = f"GPU {entry}"
     if physical and not isinstance(physical, Unknown):

@@ -19,11 +19,12 @@ from checks.base.finding import (
     skip,
 )
 from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, ProcessNeeds, running_with_last
+from checks.base.needs import GivenGpus, LaunchNeeds, ProcessNeeds, running_with_last
 from checks.base.units import GIB, Quantity, format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import (
+    given_gpus,
     gpu_processes,
     physical_gpus,
     taken_gpu,
@@ -90,11 +91,19 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
         if any(process.program == "vllm" for process in needs.processes):
             return [skip("which GPUs vLLM takes, and how much of each, is not judged")]
         return [passed("launch", "uses no GPU")]
-    groups: dict[str | None, list[ProcessNeeds]] = {}
+    groups: dict[tuple[str | None, tuple[str, GivenGpus | Unknown] | None], list[ProcessNeeds]] = {}
     for process in processes:
-        setting = passed("launch").known(visible_setting(gpus, process))
-        groups.setdefault(setting, []).append(process)
-    found = [_count_of(group, setting, gpus) for setting, group in groups.items()]
+        setting, container = passed("launch").known(visible_setting(gpus, process)), None
+        if process.container is not None and process.container.gpus is not None:
+            container = process.container.origin, process.container.gpus
+        groups.setdefault((setting, container), []).append(process)
+    found = []
+    for (setting, container), group in groups.items():
+        one = _count_of(group, setting, gpus)
+        if container is not None and len(groups) > 1:
+            where = f" of {one.subject}" if setting is not None else ""
+            one = one._replace(subject=f"container at {container[0]}{where}")
+        found.append(one)
     return [*found, *shared]
 
 
@@ -169,6 +178,14 @@ def _refuses(one: ProcessNeeds, other: ProcessNeeds) -> bool:
     return later.of_total and (first.of_total or ordered)
 
 
+# How the one who describes a container gives it more GPUs.
+GIVE_MORE = {
+    "compose": "count or device_ids under deploy.resources.reservations.devices",
+    "kubernetes": "nvidia.com/gpu under its resources.limits",
+}
+DOCKER_GPUS = "--gpus all, or names: --gpus '\"device=0,1\"'"
+
+
 def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
     highest = max(process.gpu for process in processes if process.gpu is not None)
     subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
@@ -177,10 +194,23 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
         need=Quantity(f"{highest + 1} GPU{'s' if highest else ''}", highest + 1, "GPUs"),
         formula=f"highest GPU index {highest} + 1, of {len(processes)} ranks",
     )
-    visible, physical = visible_gpus(gpus, processes[0]), physical_gpus(gpus)
+    container = processes[0].container
+    if container is not None and isinstance(container.gpus, GivenGpus):
+        given = len(container.gpus.names) or container.gpus.number
+        if given is not None and given <= highest:
+            where = GIVE_MORE.get(container.runtime, DOCKER_GPUS)
+            return finding._replace(
+                have=Quantity(f"{given or 'none'} given", given, "GPUs")
+            ).failed(
+                f"its container is given {given}, whatever the host has: ranks without a GPU end "
+                "with CUDA error: invalid device ordinal",
+                f"give it {highest + 1} at {container.origin}: {where}",
+                evidence=(Evidence("GPUs of the container", str(given)),),
+            )
+    visible, here = visible_gpus(gpus, processes[0]), given_gpus(gpus, processes[0])
     if isinstance(visible, Unknown):
         return finding.unknown(visible.of("which GPUs are visible is not known: "))
-    assert not isinstance(physical, Unknown)
+    assert not isinstance(here, Unknown)
     found = len(visible)
     finding = finding._replace(have=Quantity(f"{found or 'none'} visible", found, "GPUs"))
     if found > highest:
@@ -189,15 +219,18 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
         "ranks without a GPU end with CUDA error: invalid device ordinal"
         if found
         else "no CUDA device is available to any rank",
-        evidence=(Evidence("GPUs that this process may use", ", ".join(physical) or "none"),),
+        evidence=(Evidence("GPUs that this process may use", ", ".join(here) or "none"),),
     )
-    if setting is not None and len(physical) > highest:
+    if setting is not None and len(here) > highest:
         wanted = ",".join(str(index) for index in range(highest + 1))
+        inside = " of its container, which counts from 0" if container is not None else ""
         return finding._replace(
-            advice=f"let CUDA_VISIBLE_DEVICES name {highest + 1} of the {len(physical)} GPUs",
+            advice=f"let CUDA_VISIBLE_DEVICES name {highest + 1} of the {len(here)} GPUs{inside}",
             settings=(Setting(Kind.ENVIRONMENT, "CUDA_VISIBLE_DEVICES", wanted, setting),),
         )
-    if len(gpus.on_pci) > max(len(physical), highest):
+    if container is not None and isinstance(container.gpus, GivenGpus) and container.gpus.names:
+        return finding._replace(advice=f"name GPUs that the host has at {container.origin}")
+    if len(gpus.on_pci) > max(len(here), highest):
         advice = f"give the container more of the host's {len(gpus.on_pci)} GPUs (docker --gpus)"
         return finding._replace(advice=advice)
     return finding._replace(advice="use fewer ranks on this host, or a host with more GPUs")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.needs import GivenGpus
+from checks.base.unknown import Unknown
 from preflight.launches.container import (
     ContainerSettings,
     Limits,
@@ -14,8 +16,10 @@ from preflight.launches.container import (
     Published,
     device,
     docker_size,
+    gpu_request,
     image_words,
     limits,
+    named_gpus,
     published,
     refusals,
     security_option,
@@ -366,19 +370,19 @@ class _ServiceReader:
             if text:
                 yield device(text)
 
-    def gpus(self) -> str | None:
-        """How many GPUs, or ``device=`` and which: as ``gpus`` says, or a reservation."""
-        asked = self.one("gpus")
-        for item in self.node.at("deploy", "resources", "reservations", "devices").items:
+    def gpus(self) -> GivenGpus | Unknown | None:
+        """Return what ``gpus`` or a reservation asks for; None where neither does."""
+        if (asked := self.one("gpus")) is not None:
+            return gpu_request(asked)
+        reserved = self.node.at("deploy", "resources", "reservations", "devices").items
+        for item in (*self.node.at("gpus").items, *reserved):
             capabilities = [inner.text for inner in item.at("capabilities").items]
-            if asked is None and "gpu" in capabilities:
+            if "gpu" in capabilities or item not in reserved:
                 named = [self.word(inner).text for inner in item.at("device_ids").items]
-                asked = (
-                    f"device={','.join(named)}"
-                    if named
-                    else self.word(item.at("count")).text or "all"
-                )
-        return asked
+                if named:
+                    return named_gpus(named)
+                return gpu_request(self.word(item.at("count")).text or "all")
+        return None
 
     def settings(self) -> ContainerSettings:
         memory = self.one("mem_limit") or self.one("deploy", "resources", "limits", "memory")

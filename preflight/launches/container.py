@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.needs import GivenGpus
 from checks.base.unknown import Unknown
 
 # Bytes that a launch asks for: None where it does not say, Unknown where it says what nobody sets.
@@ -107,7 +108,8 @@ class ContainerSettings(NamedTuple):
     engine: ``docker``, ``podman``, ``nerdctl``, ``compose`` or ``kubernetes``: whose defaults hold.
     ulimits: by name (``memlock`` is in bytes). devices: paths of the host. resources: what a
     Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit per page size,
-    written as Kubernetes writes it, ``2Mi``. releases: of products, where the launch itself tells
+    written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they contradict each
+    other, which Docker refuses. releases: of products, where the launch itself tells
     what is in its image.
     """
 
@@ -119,7 +121,7 @@ class ContainerSettings(NamedTuple):
     ulimits: Mapping[str, Limits] = {}
     devices: tuple[str, ...] = ()
     resources: Mapping[str, str] = {}
-    gpus: str | None = None
+    gpus: GivenGpus | Unknown | None = None
     privileged: bool = False
     cap_add: tuple[str, ...] = ()
     cap_drop: tuple[str, ...] = ()
@@ -227,10 +229,53 @@ def refusals(settings: ContainerSettings) -> Iterator[str]:
             continue
         if soft == -1 or soft > hard:
             yield f"ulimit {name} has a soft limit of {soft} above its hard one of {hard}"
+    gpus = settings.gpus
+    if isinstance(gpus, GivenGpus) and gpus.names and gpus.number is not None:
+        yield (
+            f"--gpus names GPU {gpus.names[0]} and asks for {gpus.number} GPUs too: quote several "
+            "names once more, as in --gpus '\"device=2,3\"'"
+        )
     for value in values:
         # What stands for a variable that nobody sets is not known, rather than refused.
         if isinstance(value, Unknown) and "$" not in value.reason and "%'" not in value.reason:
             yield value.reason
+
+
+def gpu_request(text: str) -> GivenGpus | Unknown:
+    """Return what ``docker run --gpus`` asks for.
+
+    ``all``, a count, or ``device=`` and names, which have quotes of their own where they are
+    several: the text is a row of CSV. Source: github.com/docker/cli ``opts/gpus.go``.
+    """
+    if "$" in text:
+        return Unknown(f"the GPUs {text}")
+    import csv  # few launches name one
+
+    count: int | None = None
+    names: tuple[str, ...] = ()
+    for field in next(csv.reader([text]), ()):
+        key, _, value = field.strip().partition("=")
+        number = value if key == "count" else field.strip()
+        if key == "device":
+            names = _in_order(value.split(","))
+        elif number.isdecimal():
+            count = int(number)
+    return GivenGpus(count, names)
+
+
+def named_gpus(names: Sequence[str]) -> GivenGpus | Unknown:
+    """Return the GPUs of these names."""
+    if "$" in "".join(names):
+        return Unknown(f"the GPUs {','.join(names)}")
+    return GivenGpus(None, _in_order(names))
+
+
+def _in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Return GPUs as CUDA counts them, numbers in the order of their addresses; () for all."""
+    parts = [name.strip() for name in names]
+    if "all" in parts:
+        return ()
+    return tuple(sorted(parts, key=int) if all(part.isdecimal() for part in parts) else parts)
 
 
 def device(text: str) -> str:

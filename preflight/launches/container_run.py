@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from checks.base.needs import GivenGpus
+from checks.base.unknown import Unknown
 from preflight.launches.container import (
     ContainerSettings,
     Published,
     device,
     docker_size,
+    gpu_request,
     image_words,
     mount,
+    named_gpus,
     published,
     refusals,
     security_option,
@@ -173,7 +177,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
     splits = engine in ("podman", "nerdctl")  # Docker takes one name for each --cap-add
     network = [text for name, text in options if name in ("network", "net")]
     devices = tuple(map(device, many.get("device", ())))
-    gpus = [text.partition("=")[2] for text in devices if text.startswith("nvidia.com/gpu=")]
+    cdi = [text.partition("=")[2] for text in devices if text.startswith("nvidia.com/gpu=")]
     return ContainerSettings(
         engine="docker" if engine == "nvidia-docker" else engine,
         image=image,
@@ -182,7 +186,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         shm_size_bytes=docker_size(last.get("shm-size"), "--shm-size"),
         ulimits=ulimits(many.get("ulimit", ())),
         devices=tuple(text for text in devices if text.startswith(("/", "$"))),
-        gpus=last.get("gpus", f"device={','.join(gpus)}" if gpus else None),
+        gpus=_gpus(last.get("gpus"), cdi),
         privileged=last.get("privileged", "false").lower() in ("true", "1", "t"),
         cap_add=_names(many.get("cap-add", ()), splits),
         cap_drop=_names(many.get("cap-drop", ()), splits),
@@ -193,6 +197,13 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         memory_bytes=docker_size(last.get("memory"), "--memory"),
         user=last.get("user"),
     )
+
+
+def _gpus(asked: str | None, devices: Sequence[str]) -> GivenGpus | Unknown | None:
+    """Return the GPUs of ``--gpus``, or of devices of CDI: ``--device nvidia.com/gpu=0``."""
+    if asked is not None:
+        return gpu_request(asked)
+    return named_gpus(devices) if devices else None
 
 
 def _names(texts: Sequence[str], splits: bool) -> tuple[str, ...]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from checks.base.needs import UNLIMITED, ContainerLimits, SetLimit
+from checks.base.needs import UNLIMITED, ContainerLimits, GivenGpus, SetLimit
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
-from preflight.launches.container import ContainerSettings, Size
+from preflight.launches.container import ContainerSettings, Size, named_gpus
 from preflight.launches.source import Command, Word
 
 _PAGE_UNITS = {"Ki": KIB, "Mi": MIB, "Gi": GIB}
-_DEVICES = re.compile(r'"device=([^"]+)"|device=([^,"]+)')
+# What device plugins of Kubernetes call whole GPUs.
+_GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 # A memory volume without a size may take what the container, or else the host, has.
 _NO_LIMIT_BYTES = 1 << 62
 
@@ -41,26 +41,20 @@ def container_limits(command: Command) -> ContainerLimits | None:
         security_options=settings.security_opt,
         memory_bytes=_known(settings.memory_bytes),
         hugepages_bytes=_hugepages(settings),
-        gpus=_gpus(settings.gpus, command.environment.get("NVIDIA_VISIBLE_DEVICES")),
+        gpus=_gpus(settings, command.environment.get("NVIDIA_VISIBLE_DEVICES")),
     )
 
 
-def _gpus(asked: str | None, variable: Word | None) -> str | None:
-    """Return the GPUs of ``--gpus`` or NVIDIA_VISIBLE_DEVICES; None where neither tells them."""
-    if asked is None:
-        if variable is None or variable.unresolved or variable.text in ("", "void", "none"):
-            return None
-        named = variable.text
-    else:
-        match = _DEVICES.search(asked)
-        if match is None:  # a count: the first ones
-            return None if "$" in asked else "all"
-        named = match.group(1) or match.group(2)
-    # CUDA counts those that it is given in the order of their addresses.
-    parts = [part.strip() for part in named.split(",")]
-    in_order = all(part.isdecimal() for part in parts)
-    found = sorted(parts, key=int) if in_order else parts
-    return None if "$" in named or (not in_order and len(parts) > 1) else ",".join(found)
+def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
+    """Return what is asked for, or NVIDIA_VISIBLE_DEVICES; None where neither tells the GPUs."""
+    for name in _GPU_RESOURCES:
+        if count := settings.resources.get(name):
+            return GivenGpus(int(count)) if count.isdecimal() else Unknown(f"{name}: {count}")
+    if settings.gpus is not None or variable is None:
+        return settings.gpus
+    if variable.unresolved or variable.text in ("", "void", "none"):
+        return None
+    return named_gpus(variable.text.split(","))
 
 
 def set_limits(command: Command) -> tuple[SetLimit, ...]:

@@ -481,7 +481,14 @@ ONE = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 "
         ((*[f"{ONE} --port {n} --mem-fraction-static 0.4 &" for n in (1, 2)], "wait"), 0),
         ((*[f"{ONE} --port {n} --mem-fraction-static 0.6 &" for n in (1, 2)], "wait"), 2),
         ((*[f"docker run --gpus 2 image {ONE} --port {n} &" for n in (1, 2)], "wait"), 2),
-        ((*[f"docker run --gpus device={n} image {ONE} --port {n} &" for n in (1, 2)], "wait"), 0),
+        (
+            (
+                f"docker run --gpus '\"device=1,3\"' image {ONE} --port 1 &",
+                f"docker run --gpus '\"device=2,4\"' image {ONE} --port 2 &",
+                "wait",
+            ),
+            0,
+        ),
     ],
 )
 def test_two_servers_on_one_gpu(

@@ -138,3 +138,94 @@ def test_the_gpu_of_the_host_is_named(tmp_path: Path) -> None:
         "CUDA_VISIBLE_DEVICES=2,3 vllm serve Qwen/Qwen3-4B --tensor-parallel-size 2 --port 1"
     )
     assert judged(tmp_path, text) == [("fail", "0000:45:00.0")]
+
+
+def given(tmp_path: Path, text: str, check: str = "gpu.count") -> list[tuple[str, str, str]]:
+    """Return status, what there is and what to do of gpu.count on a host of eight GPUs."""
+    path = tmp_path / ("launch.yaml" if ":\n" in text else "launch.sh")
+    path.write_text(text)
+    out = io.StringIO()
+    words = ["check", "--json", "--only", check, "--root", "demo:h800", "--timeout", "600"]
+    with contextlib.redirect_stdout(out):
+        run([*words, str(path)])
+    return [
+        (one["status"], one["have"], one["advice"].replace(f"{path}", "launch"))
+        for one in json.loads(out.getvalue())["findings"]
+        if one["id"] == check
+    ]
+
+
+RUN = "docker run %s lmsysorg/sglang:v0.5.9 " + SGLANG.partition(" --mem")[0] + " --tp %s\n"
+GPU_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec:
+  containers:
+  - name: s
+    image: lmsysorg/sglang:v0.5.9
+    command: [python, -m, sglang.launch_server, --model-path, Qwen/Qwen3-8B, --tp, "%s"]
+    resources: {limits: {nvidia.com/gpu: %s}}
+"""
+GPU_SERVICE = """\
+services:
+  a:
+    image: lmsysorg/sglang:v0.5.9
+    command: python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp %s
+    %s
+"""
+RESERVED = "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], %s}]}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "have"),
+    [
+        (RUN % ("--gpus all", 8), "pass", "8 visible"),
+        (RUN % ("--gpus 2", 2), "pass", "2 visible"),
+        (RUN % ("--gpus 2", 8), "fail", "2 given"),
+        (RUN % ("--gpus 'count=2,capabilities=utility'", 4), "fail", "2 given"),
+        (RUN % ("--gpus '\"device=2,3\"'", 2), "pass", "2 visible"),
+        (RUN % ("--gpus '\"device=2,3\"'", 4), "fail", "2 given"),
+        (RUN % ("--gpus '\"device=8,9\"'", 2), "fail", "none visible"),  # of eight
+        (RUN % ("--gpus $N", 2), "unknown", ""),
+        # In the container they are 0 and 1.
+        (RUN % ("--gpus '\"device=4,5\"' -e CUDA_VISIBLE_DEVICES=4,5", 2), "fail", "none visible"),
+        (RUN % ("--gpus '\"device=4,5\"' -e CUDA_VISIBLE_DEVICES=1,0", 2), "pass", "2 visible"),
+        (RUN % ("--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=0,1", 4), "fail", "2 given"),
+        (RUN % ("--device nvidia.com/gpu=0 --device nvidia.com/gpu=1", 4), "fail", "2 given"),
+        (RUN % ("--device nvidia.com/gpu=all", 4), "pass", "8 visible"),
+        (GPU_POD % (8, 8), "pass", "8 visible"),
+        (GPU_POD % (8, 4), "fail", "4 given"),
+        (GPU_POD % (1, 0), "fail", "none given"),
+        (GPU_SERVICE % (4, "gpus: all"), "pass", "8 visible"),
+        (GPU_SERVICE % (4, "gpus: [{count: 2}]"), "fail", "2 given"),
+        (GPU_SERVICE % (4, RESERVED % "count: all"), "pass", "8 visible"),
+        (GPU_SERVICE % (4, RESERVED % "count: 2"), "fail", "2 given"),
+        (GPU_SERVICE % (4, RESERVED % "device_ids: ['0', '3']"), "fail", "2 given"),
+        (GPU_SERVICE % (2, RESERVED % "device_ids: ['0', '3']"), "pass", "2 visible"),
+        (GPU_SERVICE % (2, RESERVED % "device_ids: ['${A}', '3']"), "unknown", ""),
+    ],
+)
+def test_a_container_has_the_gpus_that_it_is_given(
+    tmp_path: Path, text: str, status: str, have: str
+) -> None:
+    ((found, there, _),) = given(tmp_path, text)
+    assert (found, there) == (status, have)
+
+
+def test_each_kind_of_container_is_told_how_to_get_more(tmp_path: Path) -> None:
+    assert [given(tmp_path, text)[0][2] for text in (
+        RUN % ("--gpus 1", 2),
+        GPU_SERVICE % (2, "gpus: 1"),
+        GPU_POD % (2, 1),
+    )] == [
+        "give it 2 at launch:1: --gpus all, or names: --gpus '\"device=0,1\"'",
+        "give it 2 at launch:4: count or device_ids under deploy.resources.reservations.devices",
+        "give it 2 at launch:8: nvidia.com/gpu under its resources.limits",
+    ]  # fmt: skip
+
+
+def test_names_without_quotes_of_their_own_are_a_count_too(tmp_path: Path) -> None:
+    """Docker reads a row of CSV: device=2, and 3 of them; the daemon refuses both together."""
+    ((status, _, _),) = given(tmp_path, RUN % ("--gpus device=2,3", 1), "launch.misread")
+    assert status == "fail"

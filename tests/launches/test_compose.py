@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.base.needs import GivenGpus
 from preflight.launches.compose import read_compose
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.documents import load_documents
@@ -106,7 +107,7 @@ def test_settings() -> None:
         "ulimits": {"memlock": (-1, -1), "stack": (1, 2)},
         "devices": ("/dev/infiniband",),
         "resources": {},
-        "gpus": "all",
+        "gpus": GivenGpus(),
         "privileged": True,
         "cap_add": ("IPC_LOCK",),
         "cap_drop": (),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.needs import GivenGpus
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Mount, docker_size
 from preflight.launches.launch_files import read_argv
@@ -109,7 +110,7 @@ def test_settings() -> None:
         "ulimits": {"memlock": (-1, -1), "stack": (9, 9)},
         "devices": ("/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"),
         "resources": {},
-        "gpus": "all",
+        "gpus": GivenGpus(),
         "privileged": True,
         "cap_add": ("IPC_LOCK",),
         "cap_drop": ("NET_RAW",),
