@@ -204,9 +204,12 @@ def _protocol(subject: AdvisorySubject) -> Any:
 
 def _clients(subject: AdvisorySubject) -> int | Unknown:
     shown = subject.sized.sizing.shown
-    if shown is None:
-        return Unknown("how many clients of the store there are is not known")
-    return sum(len(one.clients) for one in shown.inputs.launch.processes)
+    if shown is not None:
+        return sum(len(one.clients) for one in shown.inputs.launch.processes)
+    users = [one for one in subject.sized.sizing.inputs.processes if store_clients(one)]
+    if all(one.store is not None for one in users):  # a store service, a mooncake_client: one each
+        return len(users)
+    return Unknown("how many clients of the store there are is not known")
 
 
 def _of_store(subject: AdvisorySubject, key: str) -> Any:

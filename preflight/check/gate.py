@@ -216,6 +216,11 @@ def _say(
         say(_object_text(report, reason, code, locked), err=True)
         return
     what = "started all the same" if starts else "not started"
+    if locked is not None and not starts:
+        worse = locked["exit_code"] > 1
+        what += (
+            ": the verdict is worse than the locked one" if worse else ": --strict, and it differs"
+        )
     if report is None:
         say(f"{NAME}: nothing was checked: {reason}: {what}", err=True)
         return

@@ -195,8 +195,10 @@ def test_a_release_that_nobody_named_is_one_skip_and_no_pass(tmp_path: Path, hos
 
 
 def test_a_release_is_known_where_the_bytes_are_not(tmp_path: Path, host: str) -> None:
-    """A store service whose configuration is not there, with the first good release of 1."""
-    text = f"mooncake_master &\n{TCP}python3 -m mooncake.mooncake_store_service --config=/x.json"
+    """Two store services whose configuration is not there, with the first good release of 1; one
+    alone has no peer."""
+    service = f"{TCP}python3 -m mooncake.mooncake_store_service --config=/x.json"
+    text = f"mooncake_master &\n{service} &\n{service}"
     held = {
         release: {
             one.holds
@@ -207,6 +209,8 @@ def test_a_release_is_known_where_the_bytes_are_not(tmp_path: Path, host: str) -
     }
     assert held["0.3.11"] == {False}
     assert any(isinstance(one, Unknown) for one in held["0.3.10.post2"])
+    alone = verdicts(seen(tmp_path, host, service, "0.3.10.post2", "0.5.23"))
+    assert {one.holds for one in alone if one.advisory.id == "MP-2026-0001"} == {False}
 
 
 def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: str) -> None:

@@ -320,10 +320,13 @@ def test_check_writes_a_lock_and_exec_compares_the_start_with_it(tmp_path: Path)
     code, out, said = ask("exec --locked good.json", "50098")
     assert (code, out) == (0, "started\n")
     assert "mooncake_master: --rpc_port: 50099 -> 50098" in said
-    assert ask("exec --strict --locked good.json", "50098")[:2] == (78, "")
+    code, out, said = ask("exec --strict --locked good.json", "50098")
+    assert (code, out) == (78, "")
+    assert said.endswith("not started: --strict, and it differs\n")
     code, out, said = ask("exec --locked good.json", "http")
     assert (code, out) == (78, "")
     assert "mooncake-flags-refused: command line: now fail" in said
+    assert said.endswith("not started: the verdict is worse than the locked one\n")
     assert ask("exec --strict", "1")[0] == 64
     assert ask("exec --locked none.json", "50099")[0] == 64
 
