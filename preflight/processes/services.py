@@ -33,6 +33,8 @@ SERVICE_PORT = 8080
 
 # Metadata strings that are not a server: each process answers for itself.
 PEER_TO_PEER = "P2PHANDSHAKE"
+# A store that registers here with a master that is here has its peers here.
+_HERE = ("localhost", "127.0.0.1")
 _METADATA_KINDS = {
     "http": "metadata-http",
     "https": "metadata-http",
@@ -211,6 +213,9 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
             origin = default if given is None else str(given.origin)
         if process.kind in (Kind.CLIENT, Kind.STORE_SERVICE) or process.consumer is not None:
             yield from _metadata(process, SettingValue(own.metadata, origin), bound)
+        both = (own.hostname, own.master)
+        if not all(isinstance(one, str) and split_address(one).host in _HERE for one in both):
+            yield from _advertised(process, SettingValue(own.hostname, process.name))
 
 
 def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
@@ -267,7 +272,7 @@ def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
 def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:
     """Yield the name under which a store registers; its default localhost has a rule of its own."""
     value = setting.value
-    if value in (None, "", "localhost"):
+    if value in (None, "", "localhost", "0.0.0.0"):  # the last is mooncake_client's own default
         return
     host = value if isinstance(value, Unknown) else split_address(str(value)).host
     yield Service("advertised", host, None, "", process.name, setting.origin, True)

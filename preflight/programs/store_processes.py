@@ -43,7 +43,7 @@ class StoreProcess(NamedTuple):
 
     offload: whether it offloads to SSD. offload_path: the folder that it is given for that, empty
     where it names none itself. port: the store service's HTTP port. file: the JSON file that it has
-    its settings from, "" for none.
+    its settings from, "" for none. hostname: under which it registers, "" for its own default.
     """
 
     client: StoreClient | Unknown
@@ -59,6 +59,7 @@ class StoreProcess(NamedTuple):
     arena: ArenaFlags = NO_ARENA_FLAGS
     file: str = ""
     refused_by_older: tuple[str, ...] = ()  # by releases without service_reads_units
+    hostname: str | Unknown = ""
 
 
 def read_store_service(
@@ -67,7 +68,8 @@ def read_store_service(
     """``python -m mooncake.mooncake_store_service --config=…``, or from the environment."""
     config = read_service_config(arguments, environment, read_file)
     if isinstance(config, Unknown):
-        return StoreProcess(config, (), (), config, config, config, config, metadata=config)
+        unread = StoreProcess(config, (), (), config, config, config, config, metadata=config)
+        return unread._replace(hostname=config)
     values = config.values
     offload = values["enable_ssd_offload"]
     client = _client(
@@ -90,6 +92,7 @@ def read_store_service(
         values["metadata_server"],
         file=config.file,
         refused_by_older=config.refused_by_older,
+        hostname=values["local_hostname"],
     )
 
 
@@ -142,6 +145,7 @@ def read_mooncake_client(
         offloads,
         metadata=metadata,
         arena=arena,
+        hostname=_text(flags, "host", ""),
     )
 
 

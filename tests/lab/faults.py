@@ -285,7 +285,7 @@ FAULTS = (
     ),
     Fault(
         "both ports down",
-        {"rdma.port-down": "fail"},
+        {"network.advertised-address": "fail", "rdma.port-down": "fail"},
         inject="ip link set eth0 down; ip link set eth1 down",
         undo="ip link set eth0 up; ip link set eth1 up",
         starts="ok",
@@ -293,7 +293,7 @@ FAULTS = (
     ),
     Fault(
         "the only named device's port down",
-        {"rdma.port-down": "fail"},
+        {"network.advertised-address": "fail", "rdma.port-down": "fail"},
         launch="client-one",
         inject="ip link set eth0 down",
         undo="ip link set eth0 up",
@@ -334,7 +334,7 @@ FAULTS = (
     ),
     Fault(
         "addresses gone from the GID tables",
-        {"rdma.gid": "warn"},
+        {"network.advertised-address": "fail", "rdma.gid": "warn"},
         inject="for n in 0 1; do ip -4 address flush dev eth$n; done",
         by_hand="for n in 0 1; do ip address add 10.0.0.$((n + 1))/24 dev eth$n; done",
         undo="for n in 0 1; do ip address replace 10.0.0.$((n + 1))/24 dev eth$n; done",
