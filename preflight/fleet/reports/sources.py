@@ -73,8 +73,11 @@ def _of_folder(path: str) -> Iterator[Text | Unusable]:
 
 
 def _of_file(path: str) -> Iterator[Text | Unusable]:
+    def opened() -> BinaryIO:
+        return open(path, "rb")
+
     try:
-        file = within(LIMIT_SECONDS, path, partial(open, path, "rb"))
+        file = within(LIMIT_SECONDS, path, opened)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         yield _unreadable(path, error)
         return
