@@ -21,7 +21,7 @@ from preflight.programs.mooncake_flags import flags_of, is_on, value_of
 from preflight.programs.sglang_arguments import word_value
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import LayerKind, ModelGeometry
-from preflight.sizing.sizing_inputs import choose_mooncake, choose_sglang
+from preflight.sizing.sizing_inputs import Input, choose_mooncake, choose_sglang
 
 _GFLAGS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
 _RELEASES = {"mooncake": ("Mooncake", choose_mooncake), "sglang": ("SGLang", choose_sglang)}
@@ -104,14 +104,18 @@ def _words(subject: AdvisorySubject) -> str:
     return " ".join((*texts, *(f"{name}={word.text}" for name, word in environment.items())))
 
 
+def release_of(sized: Sized, product: str) -> Input:
+    """Return the release that a launch is sized for; it is known where the bytes are not too."""
+    key, options = f"{product}_version", sized.options
+    if (shown := sized.sizing.shown) is not None:
+        return shown.inputs.shown[key]
+    choose = _RELEASES[product][1]
+    return choose(getattr(options, key), options.installed, options.origins.get(key))[1]
+
+
 def _version(subject: AdvisorySubject, product: str) -> str | Unknown:
     """The release that the launch is sized for, where it is no assumption."""
-    name, choose = _RELEASES[product]
-    key, options = f"{product}_version", subject.sized.options
-    if (shown := subject.sized.sizing.shown) is not None:
-        found = shown.inputs.shown[key]
-    else:  # what it maps is not known, and its release may be
-        _, found, _ = choose(getattr(options, key), options.installed, options.origins.get(key))
+    found, name = release_of(subject.sized, product), _RELEASES[product][0]
     if found.assumed:
         return Unknown(f"the release of {name} is not known", advice=f"Give --{product}-version.")
     return str(found.value)

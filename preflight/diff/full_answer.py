@@ -15,6 +15,7 @@ from checks.capture.secrets import REMOVED, is_secret, public
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from checks.system.facts import with_kernel
+from preflight.advisories.facts import release_of
 from preflight.advisories.judge import advisory_findings
 from preflight.advisories.records import CHECK_PREFIX, advisory, version_key
 from preflight.base.usage_error import UsageError
@@ -197,10 +198,7 @@ def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey,
     yield AnswerKey(Section.VERDICT, "check", "verdict"), worst.value
     yield AnswerKey(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
     for product in ("mooncake", "sglang"):
-        shown = sized.sizing.shown
-        given = None if shown is None else shown.inputs.shown.get(f"{product}_version")
-        if given is not None:
-            yield AnswerKey(Section.VERDICT, product, "release"), str(given.value)
+        yield AnswerKey(Section.VERDICT, product, "release"), str(release_of(sized, product).value)
 
 
 def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:

@@ -134,6 +134,18 @@ def test_the_same_on_both_sides_differs_in_nothing(
     assert differs(capsys, "--root", host, *same, path) == (0, [])
 
 
+def test_the_releases_differ_where_the_bytes_are_not_known(
+    tmp_path: Path, host: str, capsys: Capture
+) -> None:
+    """Of a store service whose configuration is not there: no "nothing differs"."""
+    path = launch(tmp_path, "python3 -m mooncake.mooncake_store_service --config=/none.json\n")
+    code, found = differs(
+        capsys, "--root", host, "--from", "mooncake=0.3.8", "--to", "mooncake=0.3.9", path
+    )
+    (row,) = (one for one in found if one["name"] == "release")
+    assert (code, row["from"], row["to"]) == (1, "0.3.8", "0.3.9")
+
+
 @pytest.mark.slow
 def test_known_problems_and_defaults_come_and_go(
     tmp_path: Path, host: str, capsys: Capture
