@@ -61,7 +61,7 @@ def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
     alone: a line that was quoted: what stands beside it is not known, and decides nothing.
     """
     patterns = read_patterns()
-    search = Search(patterns)
+    search = Search()
     for block in blocks(lines):
         search.add(block)
     seen = search.hits

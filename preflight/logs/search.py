@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Protocol
 
-from preflight.logs.patterns import Pattern, PatternHit
+from preflight.logs.patterns import Pattern, PatternHit, read_patterns
 
 # A regular expression is tried on so much of the line before and after its literal.
 _BEFORE, _AFTER = 400, 1600
@@ -25,15 +25,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 class Search:
     """Finds the patterns in block after block."""
 
-    def __init__(self, patterns: Iterable[Pattern]) -> None:
+    def __init__(self) -> None:
         self.lines = 0
         self._characters = 0
         self._found: dict[str, _Found] = {}
-        by_literal: dict[str, list[Pattern]] = {}
-        for pattern in patterns:
-            for literal in pattern.find:
-                by_literal.setdefault(literal, []).append(pattern)
-        self._groups = [_Group(literal, tuple(of)) for literal, of in by_literal.items()]
 
     @property
     def hits(self) -> dict[str, PatternHit]:
@@ -45,7 +40,7 @@ class Search:
         words = set(block.split())
         vocabulary = "\n".join(words)
         counted: set[tuple[str, int]] = set()
-        for group in self._groups:
+        for group in _all_groups():
             if group.may_be_in(words, vocabulary):
                 self._add_group(group, block, counted)
         self.lines += block.count("\n")
@@ -125,6 +120,16 @@ class _Group:
 
     def may_be_in(self, words: set[str], vocabulary: str) -> bool:
         return self.inner <= words and all(word in vocabulary for word in self.outer)
+
+
+@cache
+def _all_groups() -> list[_Group]:
+    """Return all patterns by their literals."""
+    by_literal: dict[str, list[Pattern]] = {}
+    for pattern in read_patterns():
+        for literal in pattern.find:
+            by_literal.setdefault(literal, []).append(pattern)
+    return [_Group(literal, tuple(of)) for literal, of in by_literal.items()]
 
 
 @cache

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from checks.base.finding import Consequence, Finding, Status
@@ -22,6 +21,7 @@ from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import JudgedHost, judge_host
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
+from tests.valid import valid
 
 TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software", "boot")
 SERVER = "python3 -m sglang.launch_server --model-path {model} --tp 8"
@@ -273,18 +273,18 @@ def test_the_command_lists_all_and_those_of_a_launch(
 ) -> None:
     schema = json.loads((ROOT / "preflight/schemas/advisories-v1.schema.json").read_text())
     code, every = answer(capsys, "--json")
-    jsonschema.validate(every, schema)
+    valid(every, schema)
     assert (code, every["launch"], len(every["advisories"]) >= 60) == (0, None, True)
     path = tmp_path / "launch.sh"
     path.write_text(SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE + "\n")
     of = ("--root", host, "--sglang-version", "0.5.23", "--json", str(path))
     code, found = answer(capsys, "--affecting", "--mooncake-version", "0.3.12", *of)
-    jsonschema.validate(found, schema)
+    valid(found, schema)
     rows = {row["id"]: row for row in found["advisories"]}
     assert (code, rows["MP-2026-0006"]["affected"]) == (1, True)
     assert rows["MP-2026-0013"]["said"].startswith("may arise: ")
     code, found = answer(capsys, "--all", "--mooncake-version", "0.3.14", *of)
-    jsonschema.validate(found, schema)
+    valid(found, schema)
     assert (code, len(found["advisories"])) == (0, len(every["advisories"]))
     code = run(["advisories", "--affecting", "--mooncake-version", "0.3.12", *of[:-2], of[-1]])
     assert (code, "MP-2026-0006  wrong output" in capsys.readouterr().out) == (1, True)

@@ -20,6 +20,9 @@ PAGE = 2 * MIB
 ENVIRONMENT = {"MC_STORE_USE_HUGEPAGE": "1", "MOONCAKE_MASTER": "10.0.0.1:50051", "HOME": "/root"}
 
 
+_READ: dict[str, Facts] = {}
+
+
 def rank(number: int = 0, **changes: Any) -> ProcessNeeds:
     """A rank that registers memory with the NICs that Mooncake finds."""
     process = ProcessNeeds(
@@ -49,8 +52,15 @@ def anywhere(pages: int, page_bytes: int = PAGE) -> dict[Spot, int]:
 
 
 def facts_on(path: Path, host: SyntheticHost | None = None, **changes: Any) -> Facts:
-    """Of ``gpu_host``: two nodes, 8 GPUs, 8 NICs, empty pools of 2 MiB and 1 GiB."""
-    return read_host(path, replace(host or gpu_host(), **changes))
+    """Of ``gpu_host``: two nodes, 8 GPUs, 8 NICs, empty pools of 2 MiB and 1 GiB.
+
+    Each is read once, and written below the ``path`` that comes first.
+    """
+    described = replace(host or gpu_host(), **changes)
+    key = repr(described)
+    if key not in _READ:
+        _READ[key] = read_host(path, described)
+    return _READ[key]
 
 
 def plain_facts(path: Path, **changes: Any) -> Facts:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from preflight.base.error_object import error_object
@@ -16,6 +15,7 @@ from preflight.cli.main import run
 from tests.builders.hosts import GIB, Host
 from tests.capacity.test_capacity_published import DGX_SSD, H800_L2, H800_POOL, LAUNCHES
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/capacity-v1.schema.json").read_text())
 VERSIONS = ("--mooncake-version", "0.3.14", "--sglang-version", "0.5.23")
@@ -90,7 +90,7 @@ def test_the_object_is_as_its_schema_says(
     for words, code, status in (((), 3, "unknown"), (("--gpu-memory", "80gb"), 0, "known")):
         assert ask("--json", *words, script=script) == code
         found = json.loads(capsys.readouterr().out)
-        jsonschema.validate(found, SCHEMA)
+        valid(found, SCHEMA)
         assert (found["status"], found["exit_code"]) == (status, code)
         (server,) = found["servers"]
         assert len(server["rounds"]) == 10
@@ -118,7 +118,7 @@ def test_what_cannot_be_meant_is_a_usage_error_in_either_form(
     assert said.out == ""
     assert ask("--json", *words) == 64
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert (found["status"], found["exit_code"]) == ("error", 64)
     assert message in found["error"]
 
@@ -141,7 +141,7 @@ def test_a_workload_that_cannot_be_is_a_usage_error(
 
 def test_every_way_out_has_an_object() -> None:
     for code in (3, 64, 70, 130):
-        jsonschema.validate(error_object(NAME, code, "why"), SCHEMA)
+        valid(error_object(NAME, code, "why"), SCHEMA)
 
 
 def test_a_command_line_is_a_launch_too(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import jsonschema
 import pytest
 
 from preflight.cli.main import run
@@ -19,6 +18,7 @@ from tests.builders.capacity_launches import HICACHE, STORED
 from tests.builders.hosts import GIB, Host
 from tests.paths import ROOT
 from tests.traces.test_curve import CONVERSATION, published
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/capacity-v1.schema.json").read_text())
 QWEN = STORED.format(model="Qwen/Qwen3-8B", tp=1, size=60, segment="80gb")
@@ -56,7 +56,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 def answer(ask: Ask, capsys: pytest.CaptureFixture[str], *words: str, **named: str) -> Any:
     code = ask("--json", *words, **named)
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert found["exit_code"] == code
     return found["trace"]
 

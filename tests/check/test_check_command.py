@@ -21,6 +21,7 @@ from preflight.cli.main import run
 from tests.builders.check_fakes import installed
 from tests.builders.hosts import Host
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/check-v1.schema.json").read_text())
 FACTS_SCHEMA = json.loads((ROOT / "preflight/schemas/facts-v1.schema.json").read_text())
@@ -44,7 +45,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     """The JSON object of a run in this process, valid by the schema."""
     code = run(["check", "--json", *arguments])
     parsed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    jsonschema.validate(parsed, SCHEMA)
+    valid(parsed, SCHEMA)
     assert parsed["exit_code"] == code
     return parsed
 
@@ -217,7 +218,7 @@ def test_usage_errors_exit_64_with_an_object(
     assert run(["check", "--json", *arguments]) == 64
     printed = capsys.readouterr()
     parsed = json.loads(printed.out)
-    jsonschema.validate(parsed, SCHEMA)
+    valid(parsed, SCHEMA)
     assert (parsed["status"], parsed["exit_code"]) == ("error", 64)
     assert says in parsed["error"]
     assert says in printed.err
@@ -270,7 +271,7 @@ def test_a_defect_and_an_interrupt_have_their_codes_and_an_object(
     monkeypatch.setattr("preflight.check.answer.report", broken)
     assert run(["check", "--json"]) == code
     parsed = json.loads(capsys.readouterr().out)
-    jsonschema.validate(parsed, SCHEMA)
+    valid(parsed, SCHEMA)
     assert parsed["exit_code"] == code
 
 
@@ -296,7 +297,7 @@ def test_a_usage_error_under_each_protocol(
     capsys.readouterr()
     assert run(["check", "--exit-protocol", protocol, "--json", "--no-such"]) == code
     parsed = json.loads(capsys.readouterr().out)
-    jsonschema.validate(parsed, SCHEMA)
+    valid(parsed, SCHEMA)
     assert parsed["exit_protocol"] == protocol
 
 
@@ -330,7 +331,7 @@ def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
     )
     assert done.returncode == 64
     assert b"Traceback" not in done.stderr
-    jsonschema.validate(json.loads(done.stdout), SCHEMA)
+    valid(json.loads(done.stdout), SCHEMA)
 
 
 def test_junit_is_written_whole_beside_the_answer_and_on_errors(
@@ -430,7 +431,7 @@ def test_this_machine_is_checked_without_and_with_a_launch() -> None:
     for words in ([], ["--", *LAUNCH]):
         done = process(["check", "--json", *words])
         parsed = json.loads(done.stdout)
-        jsonschema.validate(parsed, SCHEMA)
+        valid(parsed, SCHEMA)
         assert parsed["exit_code"] == done.returncode
         assert not any("defect of this check" in f["text"] for f in parsed["findings"])
         sizes.append(sum(parsed["counts"][name] for name in ("fail", "unknown", "warn", "pass")))
@@ -440,14 +441,14 @@ def test_this_machine_is_checked_without_and_with_a_launch() -> None:
 @pytest.mark.slow
 def test_facts_of_this_machine_are_valid_by_their_schema() -> None:
     done = process(["facts", "--json"])
-    jsonschema.validate(json.loads(done.stdout), FACTS_SCHEMA)
+    valid(json.loads(done.stdout), FACTS_SCHEMA)
     assert done.returncode == 0
     shown = process(["facts"])
     for topic in FACTS_SCHEMA["$defs"]["answer"]["properties"]["topics"]["required"]:
         assert f"\n{topic}" in f"\n{shown.stdout}"
     refused = process(["facts", "--json", "--root", "/no/such"])
     assert refused.returncode == 64
-    jsonschema.validate(json.loads(refused.stdout), FACTS_SCHEMA)
+    valid(json.loads(refused.stdout), FACTS_SCHEMA)
 
 
 def test_the_schemas_are_schemas() -> None:

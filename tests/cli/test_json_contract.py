@@ -32,6 +32,7 @@ from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, pla
 from tests.capacity.test_capacity_published import H800_L2
 from tests.fleet.merge_fleets import Report, fleet_reports, write_lines
 from tests.paths import ROOT
+from tests.valid import valid
 
 Json = dict[str, Any]
 Words = tuple[str, ...]
@@ -374,7 +375,7 @@ def test_an_id_of_each_explanation_is_as_the_schema_has_it() -> None:
     """Of those that no recorded log has, too."""
     part = SCHEMAS[f"{NAME}/explain-log/v1"]["$defs"]["explanation"]["properties"]["id"]
     for pattern in read_patterns():
-        jsonschema.validate(pattern.id, part)
+        valid(pattern.id, part)
 
 
 def silent(report: Report) -> None:

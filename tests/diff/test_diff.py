@@ -20,6 +20,7 @@ from preflight.cli.sizing import run as run_sizing
 from preflight.programs.sglang_argument_tables import known_releases
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
+from tests.valid import valid
 
 STORE = "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL={protocol} "
 SERVER = (
@@ -54,7 +55,7 @@ def launch(tmp_path: Path, text: str, name: str = "launch.sh") -> str:
 def differs(capsys: Capture, *words: str) -> tuple[int, list[dict[str, Any]]]:
     code = run(["diff", "--json", *words])
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert found["exit_code"] == code
     return code, found["changes"]
 

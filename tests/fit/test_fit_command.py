@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from checks.base.root import Root
@@ -33,6 +32,7 @@ from preflight.processes.processes import understand
 from preflight.rules.launch_rules import RULES
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text())
 GB = 10**9
@@ -83,7 +83,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[s
         before, dashes, behind = list(words[:at]), ["--"], list(words[at + 1 :])
     code = run_preflight(["fit", "--json", *PATIENCE, *VERSIONS, *before, *dashes, *behind])
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert found["exit_code"] == code
     return code, found
 
@@ -434,7 +434,7 @@ def test_a_first_launch_without_write_is_printed(capsys: pytest.CaptureFixture[s
     assert "whatever the sizes" not in said  # what this program writes, it does not warn of
     assert run_preflight([*FIRST, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert found["command"].startswith("#!/bin/bash\n")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from preflight.cli.main import run
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCRIPT = """\
 export MOONCAKE_MASTER=127.0.0.1:1 MOONCAKE_PROTOCOL=tcp MOONCAKE_GLOBAL_SEGMENT_SIZE=1gb
@@ -40,9 +40,7 @@ def test_the_share_with_the_most_hits_is_chosen(
     words += ["--html", "o.html", "--svg", "o.svg"]
     assert run([*words, "run.sh"]) in (0, 1, 3)
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(
-        found, json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text())
-    )
+    valid(found, json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text()))
     hits = found["hits"]
     assert len(hits["tried"]) == 5
     assert all(each["least"] <= each["most"] for one in hits["tried"] for each in one["servers"])

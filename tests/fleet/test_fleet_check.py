@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from preflight.cli.main import run as main
@@ -41,6 +40,7 @@ from tests.fleet.conftest import (
 )
 from tests.fleet.sshd_farm import PATIENCE_SECONDS, Farm, name_of
 from tests.paths import ROOT
+from tests.valid import valid
 
 pytestmark = pytest.mark.fleet
 SCHEMA = json.loads((ROOT / "preflight/schemas/node-v1.schema.json").read_text())
@@ -72,7 +72,7 @@ def kept(folder: Path) -> dict[str, Json]:
     found = {}
     for path in folder.iterdir():
         found[path.stem] = json.loads(path.read_text())
-        jsonschema.validate(found[path.stem], SCHEMA)
+        valid(found[path.stem], SCHEMA)
     return found
 
 

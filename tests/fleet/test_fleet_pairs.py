@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from preflight.cli.main import run as main
@@ -28,6 +27,7 @@ from tests.fleet.sshd_farm import (
 )
 from tests.fleet.test_fleet_check import site
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/pairs-v1.schema.json").read_text())
 INSTALLED, ALSO_INSTALLED, CARRIED, DEAF, REFUSING, IDLE = range(41, 47)
@@ -135,7 +135,7 @@ def test_all_pairs_of_five_nodes(few: Farm) -> None:
     numbers = (INSTALLED, ALSO_INSTALLED, CARRIED, DEAF, REFUSING)
     told = run(few, numbers, "--json")
     answer = json.loads(told.stdout)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     assert told.returncode == answer["exit_code"] == 3, told.stderr
     assert answer["rounds"] == {"run": 5, "asked": 5, "whole": 5}
     found = {frozenset((one["here"], one["there"])): one for one in answer["pairs"]}
@@ -198,7 +198,7 @@ def test_a_launch_over_tcp_needs_no_rdma(few: Farm, tmp_path: Path) -> None:
     path.write_text(TCP_LAUNCH)
     told = run(few, (INSTALLED, CARRIED), "--json", str(path))
     answer = json.loads(told.stdout)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     assert (told.returncode, answer["status"], answer["launch"]) == (0, "pass", str(path))
     nothing_is_left(few)
 
@@ -210,7 +210,7 @@ def test_a_launch_that_asks_for_rdma_where_there_is_none(few: Farm, tmp_path: Pa
     path.write_text(TCP_LAUNCH.replace("=tcp", "=rdma MOONCAKE_DEVICE=mlx5_0"))
     told = run(few, (INSTALLED, ALSO_INSTALLED), "--json", str(path))
     answer = json.loads(told.stdout)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     assert (told.returncode, answer["status"]) == (3, "unknown")
     assert "gets no RDMA device (mlx5_0: this host has no such RDMA device)" in str(
         answer["groups"]
@@ -260,7 +260,7 @@ def test_an_interruption_ends_both_ends(few: Farm) -> None:
     out, error = started.communicate(timeout=PATIENCE_SECONDS)
     assert started.returncode == 130, error
     answer = json.loads(out)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     assert (answer["interrupted"], answer["exit_code"]) == (True, 130)
     (pair,) = answer["pairs"]
     assert (pair["status"], pair["answer"]) == ("unknown", None)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 from hypothesis import given
@@ -29,6 +28,7 @@ from tests.builders.synthetic import build_host, gpu_host
 from tests.fleet.conftest import LAUNCH
 from tests.fleet.kubernetes_schema import VERSIONS, problems
 from tests.paths import ROOT
+from tests.valid import valid
 
 EXAMPLES = sorted((ROOT / "docs/examples").rglob("*kubernetes*.yaml"))
 NODE_SCHEMA = ROOT / "preflight/schemas/node-v1.schema.json"
@@ -187,7 +187,7 @@ def test_what_a_pod_prints_is_what_collect_reads(
     assert done.returncode == 0, done.stdout
     report = report_in(done.stdout)
     assert isinstance(report, dict)
-    jsonschema.validate(report, json.loads(NODE_SCHEMA.read_text()))
+    valid(report, json.loads(NODE_SCHEMA.read_text()))
     assert report["node"] == "gpu7"
     assert report["launch"]["source"] == "launch.sh"
     assert report["launch"]["segment_bytes"] == 64 << 30

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from preflight.base.usage_error import UsageError
@@ -27,6 +26,7 @@ from tests.fleet.merge_fleets import (
     write_lines,
 )
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-v1.schema.json").read_text())
 GOLDEN = ROOT / "tests/fleet/merge_64_nodes.txt"
@@ -144,7 +144,7 @@ def test_the_object_is_as_its_schema_says_and_holds_every_finding(
     place = write_lines(tmp_path / "all.jsonl", reports)
     code, out, _ = merge("--json", "--expect", "gpu[001-065]", place)
     found = json.loads(out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert (code, found["exit_code"], found["status"]) == (2, 2, "fail")
     ids = {one["id"] for one in found["findings"]}
     assert ids >= {check for check, _, _ in reports[0]["passes"]}
@@ -198,7 +198,7 @@ def test_what_cannot_be_meant_is_a_usage_error(words: list[str], said: str, merg
     assert "Traceback" not in err
     code, out, _ = merge("--json", *words)
     assert code == 64
-    jsonschema.validate(json.loads(out), SCHEMA)
+    valid(json.loads(out), SCHEMA)
 
 
 def test_a_path_that_is_not_there_is_named_and_not_fatal(merge: Merge, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -26,6 +25,7 @@ from preflight.fleet.reports.rows import NodeRow, Trouble, Unusable
 from preflight.fleet.reports.sources import Text
 from tests.fleet.merge_fleets import Report, fleet_reports, line, produced_report, report_of
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-v1.schema.json").read_text())
 GOOD = report_of("gpu001", 0)
@@ -287,7 +287,7 @@ def test_every_text_is_counted_once(tmp_path: Path) -> None:
 
 def shown(fleet: Fleet) -> None:
     """Each form of the answer can be made, and the object is as its schema says."""
-    jsonschema.validate(json.loads(json.dumps(fleet_object(fleet))), SCHEMA)
+    valid(json.loads(json.dumps(fleet_object(fleet))), SCHEMA)
     for verbosity in (-1, 0, 1):
         assert "\x1b" not in fleet_text(fleet, lambda text, _: text, 80, verbosity)
     assert fleet_page(fleet).startswith("<!DOCTYPE html>")

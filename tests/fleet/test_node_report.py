@@ -32,6 +32,7 @@ from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waive
 from tests.builders.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
 from tests.fleet.conftest import LAUNCH, node_host
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/node-v1.schema.json").read_text())
 # A fleet of ten thousand is read at once: 200 MB of text, and not more.
@@ -49,7 +50,7 @@ def report_on(path: Path, host: SyntheticHost, launch: str = LAUNCH, *waived: Wa
     found = node_report(
         given, str(path / "node"), PATIENCE_SECONDS, "gpu001", Chosen(ignore=waived)
     )
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     return found
 
 
@@ -57,9 +58,9 @@ def test_the_schema_is_one() -> None:
     """And every report that is made without a node is as it says."""
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     for made in (absent("gpu001", "fleet.ssh", "no"), error_object("gpu001", 64, "no")):
-        jsonschema.validate(made, SCHEMA)
+        valid(made, SCHEMA)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**absent("gpu001", "fleet.ssh", "no"), "more": 1}, SCHEMA)
+        valid({**absent("gpu001", "fleet.ssh", "no"), "more": 1}, SCHEMA)
 
 
 def test_what_a_fleet_compares(tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_a_folder_with_nothing(tmp_path: Path) -> None:
     """What cannot be read is among the unknown facts or absent, never a value."""
     (tmp_path / "empty/proc").mkdir(parents=True)
     found = node_report(LaunchWords(), str(tmp_path / "empty"), PATIENCE_SECONDS, "")
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert found["node"] == "empty"
     assert found["status"] == "unknown"
     assert not found["facts"].keys() & found["unknown_facts"].keys()
@@ -148,7 +149,7 @@ def test_the_command_prints_one_object_whatever_happens(
     """A launch that is none is an error report, and a usage error."""
     assert run(["fleet", "node", "--name", "gpu009", f"{tmp_path}/none.sh"]) == 64
     told = json.loads(capsys.readouterr().out)
-    jsonschema.validate(told, SCHEMA)
+    valid(told, SCHEMA)
     assert (told["node"], told["status"]) == ("gpu009", "error")
     assert "does not exist" in told["error"]
 
@@ -224,7 +225,7 @@ def test_what_stands_for_a_node(
 ) -> None:
     """Each way in which an answer can be none; the report is one all the same."""
     found = report_of(NodeReply("gpu001", lines, (error,), code), 60)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert (found["node"], found["status"], found["exit_code"]) == ("gpu001", "unknown", 3)
     (finding,) = found["findings"]
     assert finding["check"] == check
@@ -337,7 +338,7 @@ def test_the_carried_program_needs_python_alone(tmp_path: Path) -> None:
         check=False,
     )
     found = json.loads(told.stdout)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert told.returncode == found["exit_code"]
     assert found["facts"]["kernel"]
     assert [path.name for path in tmp_path.iterdir()] == ["tool.pyz"]

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jsonschema
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -58,6 +57,7 @@ from preflight.verbs.ctypes_objects import (
 )
 from preflight.verbs.ctypes_objects import Path as Path_
 from tests.paths import ROOT
+from tests.valid import valid
 
 Kind = TypeVar("Kind", bound=tuple[Any, ...])
 SCHEMA = json.loads((ROOT / "preflight/schemas/pair-v1.schema.json").read_text())
@@ -202,7 +202,7 @@ def test_both_ends_of_a_broken_pair_are_named() -> None:
         "    by addresses and routes: no route between X and Y",
     ]
     whole = pair_object(answer)
-    jsonschema.validate(json.loads(json.dumps(whole)), SCHEMA)
+    valid(json.loads(json.dumps(whole)), SCHEMA)
     assert [one["failure"] and one["failure"]["number"] for one in whole["pairs"]] == [None, 12]
 
 
@@ -234,7 +234,7 @@ def test_without_rdma_tcp_is_all() -> None:
     assert answer._replace(ports=closed).status == "fail"
     text = pair_text(answer._replace(ports=closed), lambda text, _: text, 100)
     assert "TCP port 15000 (engine) of this node, from the other: fail: refused" in text
-    jsonschema.validate(json.loads(json.dumps(pair_object(answer))), SCHEMA)
+    valid(json.loads(json.dumps(pair_object(answer))), SCHEMA)
 
 
 # offsetof() of infiniband/verbs.h of rdma-core 44, gcc on x86-64.
@@ -291,7 +291,7 @@ def connect(port: int, token: str, *words: str) -> tuple[int, Any]:
     given_words = ["--json", "--token", token, "--wait", "0", *words, "127.0.0.1", str(port)]
     done = CliRunner().invoke(pair_connect, given_words, standalone_mode=False)
     answer = json.loads(done.output)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     return done.return_value, answer
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from itertools import combinations, product
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +34,7 @@ from preflight.fleet.pairs.records import (
 from preflight.fleet.rails.lanes import Reach, Way
 from preflight.fleet.remote.reply import NodeReply
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/pairs-v1.schema.json").read_text())
 A, B = PairPort("mlx5_0", 1, "10.0.0.1", 4096), PairPort("mlx5_0", 1, "10.0.0.2", 4096)
@@ -180,8 +180,8 @@ def text_of(*outcomes: PairOutcome, nodes: int = 3) -> list[str]:
     names = [f"g{number}" for number in range(1, nodes + 1)]
     matrix = Matrix(names, outcomes, 3, 3, 3, dict.fromkeys(names, "10.0.0.1"))
     whole = matrix_object(matrix)
-    jsonschema.validate(json.loads(json.dumps(whole)), SCHEMA)
-    jsonschema.validate(second(whole, "fleet pairs"), second_schema(SCHEMA))
+    valid(json.loads(json.dumps(whole)), SCHEMA)
+    valid(second(whole, "fleet pairs"), second_schema(SCHEMA))
     assert (whole["status"], whole["exit_code"]) == (matrix.status, matrix.exit_code)
     return matrix_text(matrix, lambda text, _: text, 100).splitlines()
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import jsonschema
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -33,6 +32,7 @@ from tests.fleet.merge_fleets import (
     write_lines,
 )
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/rails-v1.schema.json").read_text())
 Change = Callable[[Report], object]
@@ -292,7 +292,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "A  gpu[1-2,4]" in text.output
     shown = CliRunner().invoke(rails, ["--json", path], standalone_mode=False)
     whole = json.loads(shown.output)
-    jsonschema.validate(whole, SCHEMA)
+    valid(whole, SCHEMA)
     assert [kind["nodes"]["set"] for kind in whole["kinds"]] == ["gpu[1-2,4]", "gpu3"]
     assert whole["meetings"][1]["ways"][1][1]["reach"] == "no route"
     stray = tmp_path / "stray.json"

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from tests.builders.synthetic import build_host
 from tests.fleet.conftest import LAUNCH, node_host
 from tests.fleet.slurm_cluster import Cluster, cluster, wait_for, why_not
 from tests.paths import ROOT
+from tests.valid import valid
 
 REASON = why_not()
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
@@ -66,7 +66,7 @@ def run(slurm: Cluster, *more: str) -> tuple[int, dict[str, Json], str]:
     assert "Traceback" not in done.stderr
     found = {path.stem: json.loads(path.read_text()) for path in kept.iterdir()}
     for report in found.values():
-        jsonschema.validate(report, SCHEMA)
+        valid(report, SCHEMA)
     return done.returncode, found, done.stdout + done.stderr
 
 

@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jsonschema
 import pytest
 
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
@@ -21,6 +20,7 @@ from tests.lab.conftest import Guests
 from tests.lab.core import recorded_and_live
 from tests.lab.pairs import CASES, NODES, Case
 from tests.lab.results import recorded
+from tests.valid import valid
 
 PAIRS_SCHEMA = json.loads(
     (Path(__file__).parents[2] / "preflight/schemas/pairs-v1.schema.json").read_text()
@@ -127,7 +127,7 @@ def test_one_command_finds_the_rail_that_is_broken_one_way(pair_live: Live) -> N
     by node, NIC and direction, and the other passes."""
     _, told, ends = pair_live
     answer = json.loads(told)
-    jsonschema.validate(answer, PAIRS_SCHEMA)
+    valid(answer, PAIRS_SCHEMA)
     assert answer["status"] == "fail", told + ends
     (group,) = answer["groups"]
     assert group["pairs"] == "b rxe1 to a rxe1"

@@ -7,7 +7,6 @@ import json
 import random
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from preflight.cli.main import run
@@ -16,6 +15,7 @@ from preflight.logs.by_words import About, about, line_texts, ranked
 from preflight.logs.explain import read_log
 from preflight.logs.patterns import read_patterns
 from tests.paths import ROOT
+from tests.valid import valid
 
 KNOWN = [each for each in read_patterns() if each.cause]
 SCHEMA = json.loads((ROOT / "preflight/schemas/explain-log-v1.schema.json").read_text())
@@ -130,12 +130,12 @@ def test_with_a_host_its_checks_say_which_it_is(
     assert words == [check] or f"{check} {found}" in text.replace("\n" + " " * 15, " ")
     assert run(["explain", *words, *here, "--json-schema", "v2"]) == code
     answer = json.loads(capsys.readouterr().out)
-    jsonschema.validate(answer, schema_of("explain-log", "v2"))
+    valid(answer, schema_of("explain-log", "v2"))
     assert answer["host"] == "demo:h800"
     assert [one for one in answer["findings"] if one["check"] == check] == alone
     assert {one["status"] for one in alone} == {found}
     assert run(["explain", *words, *here, "--json-schema", "v1"]) == code
-    jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
+    valid(json.loads(capsys.readouterr().out), SCHEMA)
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_words_give_lines_checks_and_the_next_command(capsys: pytest.CaptureFixt
 def test_the_object_is_by_its_schema(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["explain", "--json", words])
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert found["exit_code"] == code
 
 
@@ -224,7 +224,7 @@ def test_the_index_has_every_known_line_once_in_alphabetical_order(
 ) -> None:
     assert run(["explain", "--index", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     rows = found["explanations"]
     assert sorted(row["id"] for row in rows) == sorted(each.id for each in KNOWN)
     letters = ["".join(c for c in row["excerpt"].lower() if c.isalpha())[:3] for row in rows]

@@ -13,7 +13,6 @@ from errno import EAGAIN, EINVAL, EIO, ENOMEM, EPERM
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +61,7 @@ from tests.checks.limit_hosts import limits
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, launch, process
 from tests.checks.rdma_hosts import facts_of as rdma_of
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/probe-registration-v1.schema.json").read_text())
 FILE = "/sys/fs/cgroup/a/rdma.max"
@@ -258,8 +258,8 @@ def test_a_launch_is_held_against_what_was_measured(
     found, reason = judge(measurement, need, 256 * MIB, ORDER)
     assert (found, bool(reason)) == (status, True)
     answer = ProbeAnswer(found, reason, ("rxe0",), ORDER, (), measurement, measurement.met, need)
-    jsonschema.validate(json.loads(json_text(answer_object(answer))), SCHEMA)
-    jsonschema.validate(second(answer_object(answer), "probe"), second_schema(SCHEMA))
+    valid(json.loads(json_text(answer_object(answer))), SCHEMA)
+    valid(second(answer_object(answer), "probe"), second_schema(SCHEMA))
     assert answer.exit_code == {"measured": 0, "fits": 0, "too little": 2}.get(status, 3)
     assert reason in answer_text(answer)
 
@@ -533,7 +533,7 @@ def test_usage_errors(
 def test_a_host_without_rdma_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_probe("--json") == 3
     answer = json.loads(capsys.readouterr().out)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     assert (answer["status"], answer["devices"]) == ("unknown", [])
 
 
@@ -571,7 +571,7 @@ def test_what_is_over_soon_shows_no_progress(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_every_way_out_has_its_object() -> None:
     for code in (64, 70, 130):
-        jsonschema.validate(error_object(NAME, code, "why"), SCHEMA)
+        valid(error_object(NAME, code, "why"), SCHEMA)
 
 
 def test_root_and_user_keep_results_where_checks_look(monkeypatch: pytest.MonkeyPatch) -> None:

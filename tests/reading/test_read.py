@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from preflight.cli.main import run
@@ -15,6 +14,7 @@ from preflight.reading.understood import uses_neither
 from tests.builders.launch_text import SERVER as PLAIN
 from tests.builders.launch_text import understood
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/launch-v1.schema.json").read_text())
 SERVER = (
@@ -45,7 +45,7 @@ def read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tu
 
 def answer(said: tuple[int, str]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(said[1])
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert found["exit_code"] == said[0]
     return found
 
@@ -117,7 +117,7 @@ def test_pods_and_services_are_groups(read: Callable[..., Any]) -> None:
 
 def test_without_a_launch_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["read", "--json"]) == 64
-    jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
+    valid(json.loads(capsys.readouterr().out), SCHEMA)
 
 
 @pytest.mark.parametrize(

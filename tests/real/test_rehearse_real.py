@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from checks.base.pages import Spot
@@ -37,6 +36,7 @@ from tests.real.cases import GIB, MIB, MORE, RECORDED, Case
 from tests.real.conftest import HugePages, Wheel
 from tests.real.rehearse_answers import all_pages, measured_pages, predicted_pages
 from tests.real.rehearse_launches import DEEPSEEK, HUGE, LLAMA, TCP, server, standalone, store
+from tests.valid import valid
 
 pytestmark = pytest.mark.real
 
@@ -62,7 +62,7 @@ def rehearse(
     )
     assert done.stdout.startswith("{"), done
     answer = json.loads(done.stdout)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     return done.returncode, answer
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +54,7 @@ from preflight.rehearsal.report import answer_object, answer_text
 from preflight.rehearsal.run import MemoryWatch, others, pages_in_use
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.paths import ROOT
+from tests.valid import valid
 
 FILE = ROOT / "preflight/schemas/rehearse-v1.schema.json"
 SCHEMA = json.loads(FILE.read_text())
@@ -224,7 +224,7 @@ def test_the_verdict(
     answer = judge(found, run)
     assert (answer.status, answer.exit_code, answer.as_predicted) == (status, code, as_predicted)
     shown = answer_object(answer)
-    jsonschema.validate(shown, SCHEMA)
+    valid(shown, SCHEMA)
     assert shown["exit_code"] == code
     text = answer_text(answer, "never")
     assert text.startswith(f"{status.upper()}: {answer.reason}")
@@ -494,7 +494,7 @@ Said = Mapping[str, Any]
 def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Said]:
     code = run_program(["rehearse", "--json", *words])
     answer = json.loads(capsys.readouterr().out)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     assert answer["exit_code"] == code
     return code, answer
 
@@ -544,12 +544,12 @@ def test_a_scale_is_a_whole_number(scale: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("code", [64, 70, 130])
 def test_errors_have_the_promised_form(code: int) -> None:
     """On every way out."""
-    jsonschema.validate(error_object(NAME, code, "why"), SCHEMA)
+    valid(error_object(NAME, code, "why"), SCHEMA)
 
 
 def test_an_answer_without_a_plan_has_the_promised_form() -> None:
     """Nothing was rehearsed: every number is null."""
     shown = answer_object(RehearsalAnswer("unknown", "why"))
-    jsonschema.validate(shown, SCHEMA)
+    valid(shown, SCHEMA)
     assert shown["steps"] is None
     assert answer_text(RehearsalAnswer("unknown", "why"), "never") == "UNKNOWN: why"

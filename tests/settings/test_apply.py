@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ from preflight.settings.undo import (
 )
 from preflight.settings.writer import PART, Writer
 from tests.builders.plans import anywhere, finding, launch, on_nodes, plain_facts, rank
-from tests.builders.synthetic import GIB, MIB, build_host, gpu_host
+from tests.builders.synthetic import GIB, MIB, build_host, gpu_host, plain_host
 from tests.checks.test_synthetic import NICS, script
 
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
@@ -89,8 +90,8 @@ class Kernel(Writer):
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
     """A two-node host with a boot id; its state is kept beside it."""
-    plain_facts(tmp_path / "host", nodes=2, files={BOOT_ID: "boot-1", MAPS: "65530"})
-    return tmp_path / "host"
+    files = {BOOT_ID: "boot-1", MAPS: "65530"}
+    return build_host(tmp_path / "host", replace(plain_host(), nodes=2, files=files))
 
 
 def machine(host: Path, **kernel: int | str) -> Machine:
@@ -759,8 +760,8 @@ def test_the_difference_shows_no_control_characters() -> None:
 
 
 def test_the_largest_pages_come_first(tmp_path: Path) -> None:
-    host = tmp_path / "host"
+    host = build_host(tmp_path / "host", plain_host())
     pages = {**anywhere(4), **anywhere(1, GIB)}
-    found = plan(launch(pages), plain_facts(host), [])
+    found = plan(launch(pages), plain_facts(tmp_path / "facts"), [])
     assert [step.wanted for step in steps(host, found) if step.pool] == ["1", "4"]
     assert {pool.page_bytes for pool in found.pools} == {2 * MIB, GIB}

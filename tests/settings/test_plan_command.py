@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-import jsonschema
 import pytest
 
 from preflight.base.command_frame import run_command
@@ -18,6 +17,7 @@ from preflight.cli.plan import plan
 from preflight.settings.dialects import FORMATS
 from tests.builders.synthetic import build_host, plain_host
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/plan-v1.schema.json").read_text())
 SCRIPT = """\
@@ -81,11 +81,11 @@ def test_the_object_is_as_its_schema_says_on_both_ways_out(
     for words, code in (((), 0), (("--exit-code",), 1)):
         assert run_all(["plan", "--root", host, "--format", "json", *words, launch]) == code
         found = json.loads(capsys.readouterr().out)
-        jsonschema.validate(found, SCHEMA)
+        valid(found, SCHEMA)
         assert (found["source"], found["exit_code"]) == (launch, code)
     assert run_all(["plan", "--root", "/nowhere", "--format", "json", launch]) == 64
     found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert (found["status"], found["exit_code"]) == ("error", 64)
 
 

@@ -16,7 +16,6 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jsonschema
 import pytest
 import yaml
 from hypothesis import given
@@ -66,6 +65,7 @@ from tests.builders.plans import (
 )
 from tests.builders.synthetic import GIB, MIB
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/plan-v1.schema.json").read_text())
 MEMLOCK = Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608")
@@ -734,7 +734,7 @@ def test_a_file_is_ours_by_its_first_line_or_holds_nothing(rdma_plan: Plan) -> N
 
 def test_the_object_is_as_its_schema_says(rdma_plan: Plan) -> None:
     found = plan_object(rdma_plan, 0)
-    jsonschema.validate(found, SCHEMA)
+    valid(found, SCHEMA)
     assert found["changes"] == sum(setting.change for setting in rdma_plan.settings)
     assert {row["name"] for row in found["settings"]} == {
         s.setting.label for s in rdma_plan.settings

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from checks.base.root import Root
 from preflight.inputs.written_launch import read_launch
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.sizing.test_sizing_command import SCHEMA, Ran, run
+from tests.valid import valid
 
 SCRIPT = """#!/bin/bash
 # Qwen3-14B on two GPUs
@@ -42,7 +42,7 @@ def script(tmp_path: Path) -> Path:
 
 def checked(ran: Ran) -> dict[str, object]:
     parsed: dict[str, object] = json.loads(ran.out)
-    jsonschema.validate(parsed, SCHEMA)
+    valid(parsed, SCHEMA)
     assert parsed["exit_code"] == ran.code
     return parsed
 

@@ -19,6 +19,7 @@ import pytest
 from preflight.cli.sizing import run as run_sizing
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/sizing-v1.schema.json").read_text())
 QUICK_START = (
@@ -73,7 +74,7 @@ def answer(
     """The JSON answer, valid by the published schema, its exit code that of the process."""
     ran = run(f"{arguments} --json", environment, root)
     parsed: dict[str, Any] = json.loads(ran.out)
-    jsonschema.validate(parsed, SCHEMA)
+    valid(parsed, SCHEMA)
     assert parsed["exit_code"] == ran.code
     return parsed
 
@@ -344,7 +345,7 @@ def test_a_start_that_the_model_decides_is_no_fit(
     Host({2 * MIB: HostPool(100)}).write(tmp_path)
     ran = run(f"{SMALL} --protocol tcp {more} --json", root=tmp_path)
     answer = json.loads(ran.out)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     assert answer["status"] == status
     assert ran.code == (3 if status == "unknown" else 0)
     assert ("overlap" in ran.out) is noted
@@ -402,7 +403,7 @@ def test_usage_errors_exit_64_on_standard_error(arguments: str, says: str, host:
     assert says in ran.err
     as_json = run(f"{SMALL} {arguments} --json", root=host)
     parsed = json.loads(as_json.out)
-    jsonschema.validate(parsed, SCHEMA)
+    valid(parsed, SCHEMA)
     assert (as_json.code, parsed["status"], parsed["exit_code"]) == (64, "error", 64)
     assert says in parsed["error"]
     assert says in as_json.err
@@ -440,7 +441,7 @@ def test_a_defect_exits_70_with_an_object(
     assert run_here([*SMALL.split(), "--json"]) == 70
     printed = capsys.readouterr()
     parsed = json.loads(printed.out)
-    jsonschema.validate(parsed, SCHEMA)
+    valid(parsed, SCHEMA)
     assert "RuntimeError: on purpose" in parsed["error"]
     assert "please report it" in printed.err
 
@@ -474,7 +475,7 @@ def test_an_interrupt_exits_130_with_an_object(
     monkeypatch.setattr(sizing, "size_flags", interrupted)
     assert run_here([*SMALL.split(), "--json"]) == 130
     parsed = json.loads(capsys.readouterr().out)
-    jsonschema.validate(parsed, SCHEMA)
+    valid(parsed, SCHEMA)
 
 
 # Advice --------------------------------------------------------------------------------------

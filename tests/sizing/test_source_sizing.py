@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from preflight.sizing.sizing_text import explain, launch_text
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.builders.launch_text import MASTER, process
 from tests.sizing.test_sizing_command import SCHEMA
+from tests.valid import valid
 
 HUGE = {"MC_STORE_USE_HUGEPAGE": "1"}
 SERVER = "python3 -m sglang.launch_server --tp 2 --page-size 64 --enable-hierarchical-cache"
@@ -262,7 +262,7 @@ def test_no_launch_makes_the_sizing_raise(
         return
     assert sizing.exit_code in (0, 1, 2, 3)
     answer = json.loads(json_text(launch_object(sizing, "exact")))
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     launch_text(sizing, "exact", lambda text, _colour: text)
     if sizing.shown is not None:
         needs = host_needs(sizing.shown, sizing.inputs.processes)

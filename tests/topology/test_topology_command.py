@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +35,7 @@ from tests.builders.synthetic import (
 from tests.builders.topology_hosts import integrated_beside_switches, one_nic_without_node
 from tests.checks.recorded import recorded
 from tests.paths import ROOT
+from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/topology-v1.schema.json").read_text())
 LAB = ROOT / "tests/data" / "lab"
@@ -191,7 +191,7 @@ def test_the_object_is_as_its_schema_says(
 ) -> None:
     code, text = on(make(), "--json", script(tmp_path))
     answer = json.loads(text)
-    jsonschema.validate(answer, SCHEMA)
+    valid(answer, SCHEMA)
     assert answer["exit_code"] == code
     assert answer["mooncake"][0]["measured"] is None
 
@@ -203,7 +203,7 @@ def test_the_object_is_as_its_schema_says(
 def test_every_way_out_has_its_object(words: tuple[str, ...], code: int, ask: Any) -> None:
     found, text = ask("--json", *words)
     assert found == code
-    jsonschema.validate(json.loads(text), SCHEMA)
+    valid(json.loads(text), SCHEMA)
 
 
 def test_an_answer_that_differs_is_the_truth(on: Any) -> None:

@@ -6,7 +6,6 @@ import json
 from itertools import islice
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from preflight.capacity.deployment import Bounds
@@ -19,6 +18,7 @@ from preflight.traces.formats import Request, open_trace
 from preflight.traces.generate import PROFILES, profile_trace, rounds_trace
 from preflight.traces.tiers import Replay, Rules, TierSizes
 from tests.paths import ROOT
+from tests.valid import valid
 
 PAGE = 64
 
@@ -139,7 +139,7 @@ def test_a_trace_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert run(["trace", "describe", "--json", source]) == 0
     found = json.loads(capsys.readouterr().out)
     schema = json.loads((ROOT / "preflight/schemas/trace-v1.schema.json").read_text())
-    jsonschema.validate(found, schema)
+    valid(found, schema)
     assert found["requests"] == sum(each["requests"] for each in found["windows"]) == 20
     assert sum(each["new"] for each in found["windows"]) == found["distinct"]
     # What is left of parts of a size is a part too: the trace is shown to its end.
@@ -151,7 +151,7 @@ def test_a_trace_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert sum(each["requests"] for each in windows) == 67
     assert windows[-1]["requests"] < windows[0]["requests"]
     assert run(["trace", "describe", "--json", "none.jsonl"]) == 64
-    jsonschema.validate(json.loads(capsys.readouterr().out), schema)
+    valid(json.loads(capsys.readouterr().out), schema)
 
 
 @pytest.mark.parametrize(
