@@ -6,10 +6,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 
 from preflight.advisories.records import advisory
 from tests.lab.recorded import recorded_experiments
-from tests.real.conftest import Store, Wheel, free_port, install, install_release
+from tests.real.conftest import HugePages, Store, Wheel, free_port, install, install_release
 
 pytestmark = pytest.mark.real
 MOONCAKE, NON_CUDA = "mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda"
@@ -30,6 +32,37 @@ store = MooncakeDistributedStore()
 said = [store.setup(f"127.0.0.1:{port}", "P2PHANDSHAKE", 64 << 20, 16 << 20, protocol, "", master)]
 if said == [0]:
     said += [store.put("key", b"x" * 1000), len(store.get("key"))]
+print("\\n" + json.dumps(said))
+sys.stdout.flush()
+if "peer" in os.environ:
+    import subprocess
+    os.environ.pop("peer")
+    peer = [sys.executable, "-c", os.environ["reader"], master, str(int(port) + 1), protocol]
+    print("\\n" + json.dumps([subprocess.run(peer).returncode]))
+    sys.stdout.flush()
+os._exit(0)
+"""
+# Another one that reads what the first one put.
+READER = """
+import os, sys
+from mooncake.store import MooncakeDistributedStore
+master, port, protocol = sys.argv[1:]
+store = MooncakeDistributedStore()
+store.setup(f"127.0.0.1:{port}", "P2PHANDSHAKE", 0, 16 << 20, protocol, "", master)
+os._exit(0 if len(store.get("key")) == 1000 else 1)
+"""
+# One that registers both halves of a pool on huge pages, as SGLang does from 0.5.21 on.
+HALVES = """
+import json, os, sys
+from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+master, port, protocol = sys.argv[1:]
+half, store, allocator = 4 << 20, MooncakeDistributedStore(), MooncakeHostMemAllocator()
+try:
+    pool = allocator.alloc(2 * half)
+    said = [store.setup(f"127.0.0.1:{port}", "P2PHANDSHAKE", 0, 0, protocol, "", master)]
+    said += [store.register_buffer(pool + at, half) for at in (0, half)]
+except RuntimeError as error:
+    said = [str(error)]
 print("\\n" + json.dumps(said))
 sys.stdout.flush()
 os._exit(0)
@@ -55,15 +88,17 @@ def imported(folder: Path) -> str:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Callable[..., tuple[list[int], str]]:
+def client(tmp_path: Path) -> Callable[..., tuple[list[Any], str]]:
     """Runs one client of a release against a master of another."""
 
-    def run(master: str, release: str, protocol: str = "tcp") -> tuple[list[int], str]:
-        (folder := tmp_path / f"{master}-{release}-{protocol}").mkdir()
+    def run(
+        master: str, release: str, protocol: str = "tcp", program: str = CLIENT, **more: str
+    ) -> tuple[list[Any], str]:
+        folder = Path(mkdtemp(dir=tmp_path))
         store, wheel = Store(install_release(master), folder), install_release(release)
         try:
             words = (store.address, str(free_port()), protocol)
-            said, log = run_python(CLIENT, wheel.environment({}), *words)
+            said, log = run_python(program, wheel.environment(more), *words)
         finally:
             store.stop()
         return json.loads(said.splitlines()[-1]), log
@@ -74,12 +109,30 @@ def client(tmp_path: Path) -> Callable[..., tuple[list[int], str]]:
 def test_every_record_that_is_tested_here_says_so() -> None:
     """And names its test as the command that reproduces it."""
     numbers = re.findall(r"mp_2026_(\d+)_", " ".join(globals()))
-    assert len(numbers) >= 9
+    assert len(numbers) >= 13
     for number in numbers:
         record = advisory(f"MP-2026-{number}")
         assert record is not None
         assert "reproduced" in record.evidence
         assert f"tests/real/test_advisories_real.py -k {number}" in record.command, number
+
+
+@pytest.mark.parametrize(
+    ("release", "memcpy", "ends"),
+    [
+        ("0.3.10.post2", None, -signal.SIGSEGV),
+        ("0.3.10.post2", "0", 0),
+        ("0.3.10", None, 0),
+        ("0.3.10", "1", -signal.SIGSEGV),
+        ("0.3.11", "1", 0),
+    ],
+)
+def test_mp_2026_0001_a_peer_on_the_same_host(
+    release: str, memcpy: str | None, ends: int, client: Any
+) -> None:
+    more = {} if memcpy is None else {"MC_STORE_MEMCPY": memcpy}
+    said, _ = client(release, release, "tcp", CLIENT, peer="1", reader=READER, **more)
+    assert said == [ends]
 
 
 def test_mp_2026_0002_the_wheel_without_cuda_needs_it() -> None:
@@ -184,6 +237,25 @@ def test_mp_2026_0050_a_split_segment_on_regular_pages() -> None:
         for release in ("0.3.10.post2", "0.3.11.post1", "0.3.12.post1")
     }
     assert pages["0.3.10.post2"] == pages["0.3.11.post1"] < pages["0.3.12.post1"]
+
+
+@pytest.mark.real_newest
+def test_mp_2026_0028_the_second_half_of_a_pool(client: Any, huge_pages: HugePages) -> None:
+    """On huge pages 0.3.14 registers all of it for the first; on regular ones what it is given."""
+    assert huge_pages.set(30, 0, 0) is None
+    for on, release, second in (("1", "0.3.13.post1", 0), ("1", "0.3.14", -600)):
+        said, _ = client(release, release, "tcp", HALVES, MC_STORE_USE_HUGEPAGE=on)
+        assert said == [0, 0, second], release
+
+
+@pytest.mark.real_newest
+def test_mp_2026_0049_pages_of_512_mib(client: Any, huge_pages: HugePages) -> None:
+    """A host has none of them: the first good release asks for them, the last bad one does not."""
+    assert huge_pages.set(30, 0, 0) is None
+    size = {"MC_STORE_USE_HUGEPAGE": "1", "MC_STORE_HUGEPAGE_SIZE": "512MB"}
+    assert client("0.3.13.post1", "0.3.13.post1", "tcp", HALVES, **size)[0] == [0, 0, 0]
+    (said,) = client("0.3.14", "0.3.14", "tcp", HALVES, **size)[0]
+    assert "using 512MB hugepages" in said
 
 
 def registering(release: str) -> Any:
