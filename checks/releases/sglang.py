@@ -269,12 +269,19 @@ def sglang_release(text: str) -> SglangRelease:
     Raises ValueError as ``parse_version`` does, and for a version older than the table.
     """
     version = parse_version(text)
-    for row in reversed(RELEASES):
-        if row.first <= version:
-            return row
-    raise ValueError(
-        f"SGLang {text.strip()} is older than {OLDEST_KNOWN}, the oldest whose sizing is known"
-    )
+    if older := older_than_known(text):
+        raise ValueError(older)
+    return next(row for row in reversed(RELEASES) if row.first <= version)
+
+
+def older_than_known(text: str) -> str:
+    """Return the sentence that says that ``text`` is older than the table; "" where it is not."""
+    try:
+        known = parse_version(text) >= RELEASES[0].first
+    except ValueError:
+        known = True  # which release it is cannot be told
+    said = f"SGLang {text.strip()} is older than {OLDEST_KNOWN}, the oldest whose sizing is known"
+    return "" if known else said
 
 
 def newer_than_known(text: str) -> bool:

@@ -147,6 +147,17 @@ def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Itera
         yield Seen(text + _blamed(store))
 
 
+@RULES.process("master-without-port")
+def master_without_port(process: LaunchProcess) -> Iterator[Seen]:
+    store = process.server.store if process.server is not None else None
+    masters: list[object] = [one.master for one in process.stores]
+    if store is not None and not store.error and store.value("standalone_storage") is not True:
+        masters.append(store.value("master_server_address"))
+    for master in masters:
+        if isinstance(master, str) and master.strip() and ":" not in master:
+            yield Seen(f"the master's address is {master!r}")
+
+
 @RULES.launch("segment-nowhere")
 def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     servers = [process.server for process in processes if process.server]

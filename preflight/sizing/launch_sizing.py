@@ -11,8 +11,8 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.hugetlb.fit import Fit
 from checks.releases.mooncake import mooncake_release
-from checks.releases.sglang import SglangRelease, sglang_release
-from preflight.launches.source import ReadFile, Reading
+from checks.releases.sglang import SglangRelease, older_than_known, sglang_release
+from preflight.launches.source import Origin, ReadFile, Reading
 from preflight.mooncake.allocations import OnShortage
 from preflight.processes.host_groups import TakenGroup, take_group
 from preflight.processes.image_releases import IMAGE, pip_pins, stated_releases
@@ -80,6 +80,7 @@ def size_launch(
 ) -> LaunchSizing:
     """Understand ``reading`` and hold it against the host below ``root``."""
     host = read_host(root)
+    older = _older_than_known(options, reading)
     options = with_image(with_written_versions(options, reading), reading, root)
     sglang = known_sglang(options.sglang_version, options.installed)
     sglang_version = None if sglang is None else str(sglang[1].value)
@@ -95,7 +96,7 @@ def size_launch(
         most = None if isinstance(inputs.most, Unknown) else judge_inputs(inputs.most, host, root)
     admissions = _admissions(inputs, most, options)
     stated = options.model_config is not None
-    missed = (*unread(reading, processes), *undecided(processes, stated))
+    missed = (*older, *unread(reading, processes), *undecided(processes, stated))
     status, reason = _status(inputs, least, most, admissions)
     if missed and status != "fails":
         others = f" (and {len(missed) - 1} more)" if len(missed) > 1 else ""
@@ -247,9 +248,16 @@ _KNOWN = {"sglang": sglang_release, "mooncake": mooncake_release}
 
 
 class WrittenVersion(NamedTuple):
-    product: str  # sglang or mooncake
+    """A release that a launch names. product: sglang or mooncake. by: what names it."""
+
+    product: str
     version: str
-    origin: str
+    by: str
+    at: Origin
+
+    @property
+    def origin(self) -> str:
+        return f"{self.by} at {self.at}"
 
 
 def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
@@ -266,6 +274,15 @@ def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
         for product, versions in found.items()
         if len(versions) == 1
     }
+
+
+def _older_than_known(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
+    """Return the SGLang that the launch names and no row has, unless another one is given."""
+    found: dict[str, NotRead] = {}
+    for each in _named(reading) if options.sglang_version is None else ():
+        if each.product == "sglang" and (why := older_than_known(each.version)):
+            found.setdefault(each.version, NotRead(each.by, why, each.at))
+    return tuple(found.values())
 
 
 def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
@@ -288,7 +305,7 @@ def _named(reading: Reading) -> Iterator[WrittenVersion]:
         named = stated_releases(container).get("sglang")
         if container is not None and named is not None:
             by = f"image {container.image}" if named.by == IMAGE else named.by
-            yield WrittenVersion("sglang", named.release, f"{by} at {command.origin}")
+            yield WrittenVersion("sglang", named.release, by, command.origin)
         for product, release, word in pip_pins(command):
             if product in _KNOWN:
-                yield WrittenVersion(product, release, f"{word.text} at {word.origin}")
+                yield WrittenVersion(product, release, word.text, word.origin)

@@ -129,6 +129,20 @@ EXAMPLES = [
         ((STORE, {"MOONCAKE_CLIENT": "a:1", "MOONCAKE_STANDALONE_STORAGE": "1"}),),
     ),
     Example(
+        "master-without-port",
+        (
+            env(MOONCAKE_MASTER="10.0.0.7"),
+            "mooncake_client --master_server_address=10.0.0.7 --protocol=tcp",
+        ),
+        "the master's address is '10.0.0.7'",
+        (
+            env(MOONCAKE_MASTER="10.0.0.7:50051"),
+            env(MOONCAKE_MASTER="etcd://10.0.0.7"),
+            env(MOONCAKE_MASTER="$HOST"),
+            "mooncake_client --master_server_address=10.0.0.7:1 --protocol=tcp",
+        ),
+    ),
+    Example(
         "segment-nowhere",
         (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"),),
         "global_segment_size is 0 in every server",

@@ -14,6 +14,7 @@ from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.output import json_text
+from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_needs import host_needs
@@ -288,3 +289,24 @@ def test_a_need_says_whether_somebody_asked_for_it(host: Path, flag: str, formul
     assert sizing.shown is not None
     needs = host_needs(sizing.shown, sizing.inputs.processes)["ports"]
     assert [need.formula for need in needs if need.value == 50051] == [formula]
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "why"),
+    [
+        ("pip install sglang==0.4.10\n", None, "SGLang 0.4.10 is older than 0.5.2"),
+        ("docker run --gpus all lmsysorg/sglang:v0.4.6.post5-cu124 ", None, "0.4.6.post5 is older"),
+        ("docker run --gpus all lmsysorg/sglang:v0.4.6.post5-cu124 ", "0.5.9", ""),
+        ("pip install sglang==0.5.2\n", None, ""),
+    ],
+)
+def test_a_release_older_than_the_known_ones_is_not_taken_for_the_newest(
+    host: Path, before: str, given: str | None, why: str
+) -> None:
+    options = LaunchOptions(mooncake_version="0.3.13.post1", sglang_version=given)
+    reading = read_script(f"{before}{QWEN} --hicache-size 5", "l.sh", {})
+    sizing = size_launch(reading, "l.sh", options, Root(str(host)), Unknown)
+    assert [one.why for one in sizing.unread if why in one.why] == [
+        one.why for one in sizing.unread
+    ]
+    assert (sizing.status == "unknown") is bool(sizing.unread) is bool(why)
