@@ -194,7 +194,6 @@ def _admission(admission: Admission) -> Finding:
         GATE.id,
         status,
         admission.origin,
-        have="refused",
         need=need,
         text=f"{when}the server prints ValueError: {said}",
         advice=GATE.page.remedy if pages is not None else _LESS_L2,
