@@ -39,6 +39,12 @@ class Catalogue(NamedTuple):
         own = [rule.id for rule in self.rules]
         return [*self.checks, *own, *(one.check for one in self.advisories)]
 
+    def about(self) -> dict[str, str]:
+        """Return by id what a reader of a finding wants to know of it, in paragraphs."""
+        texts = {id_: f"{one.page.asks}\n\n{one.page.why}" for id_, one in self.checks.items()}
+        texts |= {rule.id: rule.finds for rule in self.rules}
+        return texts | {one.check: f"{one.summary}.\n\n{one.details}" for one in self.advisories}
+
 
 def catalogue() -> Catalogue:
     """All of it; imports every module that declares something."""

@@ -17,6 +17,7 @@ from preflight.base.data_file import data_file
 from preflight.base.usage_error import UsageError
 from preflight.capacity.answer import CapacityRequest, compute_capacity
 from preflight.capacity.report import summarize_rounds
+from preflight.check.catalogue import catalogue
 from preflight.check.report import Report, Row, count_text, verdict_reason
 from preflight.check.to_text import by_cause, label, said_of, steps
 from preflight.inputs.host_source import Sized
@@ -65,22 +66,7 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
         sections.append(PagePart("What the cache holds", lambda: _capacity(seen, launch)))
         sections.append(PagePart("The launch", lambda: launch_tables(launch.needs, launch.sizing)))
     sections.append(PagePart("The host", lambda: host_table(seen.facts), on_paper=True))
-    return report_page(report, sections, made, _abouts())
-
-
-def _abouts() -> Callable[[str], str]:
-    """Return what gives the text of an id's page, as ``explain`` has it; "" for other ids."""
-    from preflight.check.catalogue import catalogue
-
-    found = catalogue()
-    checks, rules = found.checks, {rule.id: rule for rule in found.rules}
-
-    def about(id_: str) -> str:
-        if id_ in checks:
-            return f"{checks[id_].page.asks}\n\n{checks[id_].page.why}"
-        return rules[id_].finds if id_ in rules else ""
-
-    return about
+    return report_page(report, sections, made, catalogue().about())
 
 
 def _capacity(seen: JudgedHost, sized: Sized) -> Html:
@@ -125,9 +111,9 @@ def report_page(
     report: Report,
     sections: Iterable[PagePart],
     made: Made,
-    about: Callable[[str], str] = lambda _: "",
+    about: Mapping[str, str] = {},
 ) -> str:
-    """Write the whole document. about: what the page of an id says."""
+    """Write the whole document. about: by id, what its page says."""
     place = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
@@ -241,10 +227,10 @@ def _commands(lines: Sequence[str]) -> Html:
     return element("pre", text, class_="copied" if typed else None) if lines else Html("")
 
 
-def _findings(report: Report, wanting: Sequence[Row], about: Callable[[str], str]) -> list[Html]:
+def _findings(report: Report, wanting: Sequence[Row], about: Mapping[str, str]) -> list[Html]:
     if not wanting:
         return []
-    cards = [_card(row, _anchor(wanting, row), about(row.finding.check)) for row in wanting]
+    cards = [_card(row, _anchor(wanting, row), about.get(row.finding.check, "")) for row in wanting]
     return [element("section", element("h2", "Each finding"), *cards, class_="screen")]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.within import LIMIT_SECONDS, save
+from preflight.check.catalogue import catalogue
 from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.merge.answer import drift_cells, facts_text, pool_text, verdict_text
@@ -39,18 +40,21 @@ def fleet_page(fleet: Fleet) -> str:
         for name, nodes in (("passing", fleet.of(*PASSING)), ("failing", fleet.of(*FAILING)))
     ]
     drift: Rows = [drift_cells(one) for one in fleet.drift]
+    every = catalogue().about()
+    about = {one.finding.check: every.get(one.finding.check, "") for one in fleet.findings}
     body = join(
         [
             element("h1", "Fleet"),
             element("p", status_badge(fleet.verdict), " ", verdict.partition(": ")[2]),
             table(["nodes", "count", "as a node set"], lists, numeric_columns=(1,)),
-            *_findings("Findings, those on few nodes first", fleet.findings),
+            *_findings("Findings, those on few nodes first", fleet.findings, about),
             *_section("Not the same everywhere", ["fact", "most nodes", "the others"], drift),
             *_nodes(fleet),
             *_alike(fleet),
             *_findings("Ignored", fleet.waived),
             *_unusable(fleet),
             *_findings("What passes", fleet.passed),
+            *_about(about),
         ],
         "\n",
     )
@@ -112,10 +116,30 @@ def _some(texts: Sequence[str]) -> Cell:
     return Keyed(shown, len(texts))
 
 
-def _findings(head: str, found: Iterable[OnNodes]) -> list[Html]:
+def _about(texts: Mapping[str, str]) -> list[Html]:
+    """What each check that finds something is about, where its id leads to."""
+    parts = [
+        part
+        for check, text in texts.items()
+        if text
+        for part in (
+            element("h3", check, id=f"about-{check}"),
+            *(element("p", each) for each in text.split("\n\n")),
+        )
+    ]
+    return [element("h2", "What these checks are about"), *parts] if parts else []
+
+
+def _findings(
+    head: str, found: Iterable[OnNodes], about: Mapping[str, str] | None = None
+) -> list[Html]:
+    """about: by check, the text that stands below; "" for none."""
+    linked = {check for check, text in (about or {}).items() if text}
     rows: Rows = [
         (
-            one.finding.check,
+            element("a", one.finding.check, href=f"#about-{one.finding.check}")
+            if one.finding.check in linked
+            else one.finding.check,
             status_badge("ignored" if one.finding.ignored is not None else one.finding.status),
             Keyed(fold(one.nodes), len(one.nodes)),
             one.finding.subject,
