@@ -59,7 +59,12 @@ master, port, protocol = sys.argv[1:]
 half, store, allocator = 4 << 20, MooncakeDistributedStore(), MooncakeHostMemAllocator()
 try:
     pool = allocator.alloc(2 * half)
-    said = [store.setup(f"127.0.0.1:{port}", "P2PHANDSHAKE", 0, 0, protocol, "", master)]
+    if protocol == "standalone":
+        said = [store.setup_dummy(500 << 20, 16 << 20, master)]
+        said.append(store.register_buffer(pool, 2 * half))
+        store.unregister_buffer(pool)
+    else:
+        said = [store.setup(f"127.0.0.1:{port}", "P2PHANDSHAKE", 0, 0, protocol, "", master)]
     said += [store.register_buffer(pool + at, half) for at in (0, half)]
 except RuntimeError as error:
     said = [str(error)]
@@ -109,7 +114,7 @@ def client(tmp_path: Path) -> Callable[..., tuple[list[Any], str]]:
 def test_every_record_that_is_tested_here_says_so() -> None:
     """And names its test as the command that reproduces it."""
     numbers = re.findall(r"mp_2026_(\d+)_", " ".join(globals()))
-    assert len(numbers) >= 13
+    assert len(numbers) >= 14
     for number in numbers:
         record = advisory(f"MP-2026-{number}")
         assert record is not None
@@ -246,6 +251,20 @@ def test_mp_2026_0028_the_second_half_of_a_pool(client: Any, huge_pages: HugePag
     for on, release, second in (("1", "0.3.13.post1", 0), ("1", "0.3.14", -600)):
         said, _ = client(release, release, "tcp", HALVES, MC_STORE_USE_HUGEPAGE=on)
         assert said == [0, 0, second], release
+
+
+@pytest.mark.real_newest
+@pytest.mark.parametrize("release", ["0.3.13.post1", "0.3.14"])
+def test_mp_2026_0029_half_a_pool_of_standalone_storage(release: str, tmp_path: Path) -> None:
+    """Its client takes the whole pool, and neither half."""
+    wheel = install_release(release)
+    store = Store(wheel, tmp_path)
+    try:
+        address = store.start_client({}, "--global_segment_size=64MB", "--local_buffer_size=16MB")
+        said, log = run_python(HALVES, wheel.environment({}), address, "0", "standalone")
+    finally:
+        store.stop()
+    assert json.loads(said.splitlines()[-1]) == [0, 0, -1, -1], log
 
 
 @pytest.mark.real_newest
