@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -134,7 +135,11 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
-    """Return each group in at most two lines: ``fail     memlock.limit: rank 0-7: have .., ..``."""
+    """Return each group in two lines at most: ``fail     memlock.limit: rank 0-7: have .., ..``.
+
+    On a narrower terminal in as many as hold the same.
+    """
+    lines_each = max(2, math.ceil(2 * TABLE_COLUMNS / width))
     above: set[str] = set()
     lines = []
     for rows in groups:
@@ -145,7 +150,7 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
             f"{word:{_LABEL_COLUMNS}}{so}{said_of(rows)}",
             width,
             subsequent_indent=" " * (_LABEL_COLUMNS + 2 + len(so) // 2),
-            max_lines=2,
+            max_lines=lines_each,
             placeholder=" ...",
             break_on_hyphens=False,
         )

@@ -212,6 +212,19 @@ def test_a_line_keeps_its_subject_and_takes_a_second_line_for_the_reason() -> No
     assert lines[at + 2] == ""
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_narrow_terminal_shows_the_number_that_is_needed(width: int) -> None:
+    short = Finding(
+        "hugetlb.node-shortage",
+        FAIL,
+        "2 MiB pages on node 0",
+        "60000 available of 60000 pages",
+        "75688 pages (147.83 GiB)",
+    )
+    text = " ".join(report_text(reported([short]), plain, width, 0).split())
+    assert "need 75688 pages (147.83 GiB)" in text
+
+
 def test_a_page_longer_than_a_screen_ends_with_the_verdict() -> None:
     many = [LONG._replace(check=f"a.c{n}", advice=f"do {n}") for n in range(20)]
     text = report_text(reported(many), plain, 80, 0)
