@@ -30,7 +30,7 @@ from checks.limits.facts import (
     STATUS,
     LimitFacts,
 )
-from checks.limits.launch_limits import held, not_started
+from checks.limits.launch_limits import not_started, start_limit
 from checks.limits.runtimes import DAEMON_OF_UNIT, Limit, runtime_units
 from checks.system.facts import SystemFacts
 
@@ -66,7 +66,7 @@ def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> I
 
 def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     limit, source = _files_of(system, limits, process.container)
-    after = held("nofile", limit, process, limits, system)
+    after = start_limit("nofile", limit, process, limits, system)
     limit = after.limit
     if after.by is not None:
         source = after.by.origin
@@ -141,7 +141,9 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
     found = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     after = {
-        row: held(SIZE_ROWS[row], Limit(None, None) if outside else limit, process, limits, system)
+        row: start_limit(
+            SIZE_ROWS[row], Limit(None, None) if outside else limit, process, limits, system
+        )
         for row, limit in limits.sizes.items()
     }
     set_here = [(row, one.by, found.known(one.limit).soft) for row, one in after.items()]

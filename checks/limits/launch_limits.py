@@ -26,7 +26,7 @@ from checks.system.facts import SystemFacts
 DEFAULT_NR_OPEN = 1 << 20
 
 
-class Held(NamedTuple):
+class StartLimit(NamedTuple):
     """limit: what holds in the end. by: who of the launch set that, None where none of it did.
 
     refused: what of the launch is refused, so that the limit stays.
@@ -37,15 +37,15 @@ class Held(NamedTuple):
     refused: SetLimit | None = None
 
 
-def held(
+def start_limit(
     name: str,
     limit: Limit | Unknown,
     process: ProcessNeeds,
     limits: LimitFacts,
     system: SystemFacts,
-) -> Held:
+) -> StartLimit:
     """Return what ``limit``, which its host or container gives a process, is when it runs."""
-    found = Held(limit)
+    found = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
     for one in process.limits:
         if one.name != name or (elsewhere and one.soft is Bound.LOGIN):
@@ -121,21 +121,23 @@ def not_started(found: Finding, refused: SetLimit) -> Finding:
     )
 
 
-def _after(before: Held, one: SetLimit, raises: bool | Unknown, limits: LimitFacts) -> Held:
+def _after(
+    before: StartLimit, one: SetLimit, raises: bool | Unknown, limits: LimitFacts
+) -> StartLimit:
     now = before.limit
     if one.soft is Bound.SYSTEMD:
-        return Held(limits.runtimes.systemd_default(one.name), one)
+        return StartLimit(limits.runtimes.systemd_default(one.name), one)
     if one.soft is Bound.LOGIN:
         given = limits.runtimes.of_login(one.name, one.setter.user, one.where, now)
-        return before if isinstance(given, Limit) and given == now else Held(given, one)
+        return before if isinstance(given, Limit) and given == now else StartLimit(given, one)
     soft, hard = _bound(one.soft, now, 0), _bound(one.hard, now, 1)
     if isinstance(soft, Unknown):
-        return Held(soft, one)
+        return StartLimit(soft, one)
     if isinstance(hard, Unknown):
-        return Held(hard, one)
+        return StartLimit(hard, one)
     if isinstance(now, Unknown):
         why = now.of(f"{one.origin} sets it, upon a limit that is not known: ")
-        return Held(Limit(soft, hard) if raises is True else why, one)
+        return StartLimit(Limit(soft, hard) if raises is True else why, one)
     if _above(soft, hard):
         return before._replace(refused=one)
     if _above(hard, now.hard):
@@ -143,10 +145,12 @@ def _after(before: Held, one: SetLimit, raises: bool | Unknown, limits: LimitFac
         if raises is False or (files and hard is None):
             return before._replace(refused=one)
         if isinstance(raises, Unknown):
-            return Held(raises.of(f"{one.origin} raises it, which only root may: "), one)
+            return StartLimit(raises.of(f"{one.origin} raises it, which only root may: "), one)
         if files and _above(hard, DEFAULT_NR_OPEN):
-            return Held(Unknown(f"{one.origin} raises it: whether fs.nr_open allows that"), one)
-    return Held(Limit(soft, hard), one)
+            return StartLimit(
+                Unknown(f"{one.origin} raises it: whether fs.nr_open allows that"), one
+            )
+    return StartLimit(Limit(soft, hard), one)
 
 
 def _bound(

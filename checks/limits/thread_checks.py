@@ -24,7 +24,7 @@ from checks.base.pages import MemoryKind
 from checks.base.units import counted
 from checks.base.unknown import Unknown
 from checks.limits.facts import LIMITS, LimitFacts
-from checks.limits.launch_limits import held, is_superuser, may
+from checks.limits.launch_limits import is_superuser, may, start_limit
 from checks.limits.runtimes import Limit
 from checks.limits.threads import Ceiling
 from checks.system.facts import SystemFacts
@@ -84,7 +84,9 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
             continue
         need = _need(members, found.cpus)
         yield _judged(subject, found.cgroups, need)
-        after = [(held("nproc", limits.nproc, one, limits, system).limit, one) for one in members]
+        after = [
+            (start_limit("nproc", limits.nproc, one, limits, system).limit, one) for one in members
+        ]
         nproc, tightest = min(
             after,
             key=lambda pair: (_tightest(pair[0]), is_superuser(pair[1].run_as, limits) is True),

@@ -27,7 +27,7 @@ from checks.base.needs import (
 from checks.base.units import MIB, Quantity, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
-from checks.limits.launch_limits import held, may
+from checks.limits.launch_limits import may, start_limit
 from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, PAM_FOLDER, Limit, runtime_units
 from checks.rdma.registration import pinned_bytes, registration_of, through_peermem
 from checks.releases.mooncake import MooncakeRelease
@@ -203,7 +203,7 @@ def _with_launch(
     base: Grant, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
 ) -> Grant:
     """``base`` with what the launch itself makes of the limit."""
-    after = held("memlock", base.limit, process, limits, system)
+    after = start_limit("memlock", base.limit, process, limits, system)
     evidence, by = base.evidence, after.by
     if after.refused is not None:
         evidence += (Evidence(after.refused.origin, "memlock: refused, above the hard limit"),)

@@ -16,7 +16,7 @@ from checks.base.needs import LIMIT_NAMES, Bound, SetLimit
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, SYS_RESOURCE_BIT
-from checks.limits.launch_limits import held
+from checks.limits.launch_limits import start_limit
 from checks.limits.runtimes import Limit
 from preflight.inputs.launch_record import launch_from, launch_record
 from preflight.inputs.written_launch import WrittenLaunch
@@ -107,7 +107,7 @@ def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, i
         for part in f"ulimit {words}".split(";")
         for limit in ulimit([Word(word, Origin("x")) for word in part.split()])
     )
-    after = held("nofile", Limit(*start), rank(limits=changes), limits(), system()).limit
+    after = start_limit("nofile", Limit(*start), rank(limits=changes), limits(), system()).limit
     assert isinstance(after, Limit)
     assert " ".join(map(str, after)) == told.stdout.strip()
 
@@ -212,7 +212,9 @@ def test_a_unit_that_sets_no_memlock_has_that_of_systemd_and_not_of_the_shell() 
         ({"memlock": Limit(None, None)}, None),
     ):
         configured = host._replace(runtimes=host.runtimes._replace(systemd=default))
-        after = held("memlock", Limit(None, None), rank(limits=one.limits), configured, system())
+        after = start_limit(
+            "memlock", Limit(None, None), rank(limits=one.limits), configured, system()
+        )
         assert isinstance(after.limit, Limit)
         assert after.limit.soft == soft
     own = LaunchText("/home/u/.config/systemd/user/x.service", text, False, {}, (), lambda n: None)

@@ -23,7 +23,7 @@ from checks.base.root import Root
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
 from checks.limits.facts import read_limits
-from checks.limits.launch_limits import held, may
+from checks.limits.launch_limits import may, start_limit
 from checks.limits.runtimes import Limit
 from checks.system.facts import read_system
 from preflight.cli.main import run
@@ -265,7 +265,7 @@ def test_a_unit_s_other_limits_are_systemd_s_too() -> None:
     from tests.checks.limit_hosts import system
 
     def after(name: str) -> Any:
-        return held(name, Limit(3, 3), process, host, system()).limit
+        return start_limit(name, Limit(3, 3), process, host, system()).limit
 
     assert after("nofile") == Limit(1024, 524288)
     assert after("nproc") == Limit(7, 8)
@@ -339,7 +339,7 @@ def compare(folder: str) -> list[str]:
         real: dict[str, Any] = {name: bool(mask >> CAPABILITIES[name] & 1) for name in said}
         for name, row in ROWS.items():
             start = getattr(facts, name, None) or facts.sizes[row]
-            said[name] = held(name, start, process, facts, system).limit
+            said[name] = start_limit(name, start, process, facts, system).limit
             words = re.findall(rf"{row}\s+(\S+)\s+(\S+)", told)[0]
             real[name] = Limit(*(None if word == "unlimited" else int(word) for word in words))
         differences += [
@@ -439,7 +439,7 @@ def test_systemd_is_the_judge_of_a_unit(lines: str, program: Path) -> None:
         hard, soft = (rows.get(f"Limit{name.upper()}{end}") for end in ("", "Soft"))
         if hard is None or soft is None:
             continue
-        after = held(name, Unknown("not looked at"), of(command), facts, system).limit
+        after = start_limit(name, Unknown("not looked at"), of(command), facts, system).limit
         assert isinstance(after, Limit)
         most = (
             facts.nofile.hard

@@ -42,7 +42,7 @@ class Drift(NamedTuple):
     unread: Sequence[str]
 
 
-def holders(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
+def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
     """Each thing, with the nodes that hold it, in the order of the rows."""
     found: dict[One, list[str]] = {}
     # Most nodes of a fleet hold the same: those are looked at once.
@@ -56,7 +56,7 @@ def holders(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
 def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
     """Facts by name."""
     facts: dict[str, dict[str, Sequence[str]]] = {}
-    for fact, names in holders({name: row.facts for name, row in rows.items()}).items():
+    for fact, names in nodes_of_each({name: row.facts for name, row in rows.items()}).items():
         values, text = facts.setdefault(fact.name, {}), fact.shown
         if text in values and not fact.name.startswith(_ROUNDED):
             text = f"{fact.value} B"
@@ -66,7 +66,7 @@ def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
     """Each fact that differs, what the fewest nodes differ in first. rows: all that have facts."""
-    unread = holders({name: row.unknown_facts for name, row in rows.items()})
+    unread = nodes_of_each({name: row.unknown_facts for name, row in rows.items()})
 
     def place(found: Drift) -> tuple[int, str]:
         return sum(len(other.nodes) for other in found.others), found.fact

@@ -10,7 +10,7 @@ from checks.base.unknown import Unknown
 from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.merge.checks import fleet_findings
-from preflight.fleet.merge.drift import Drift, Facts, Variant, drift, gathered, holders
+from preflight.fleet.merge.drift import Drift, Facts, Variant, drift, gathered, nodes_of_each
 from preflight.fleet.remote.reply import (
     FOLDER,
     INTERRUPTED,
@@ -203,7 +203,7 @@ def _findings(
 ) -> tuple[list[OnNodes], list[OnNodes], list[OnNodes]]:
     """Findings with the nodes that they are on: wanting, waived, passed; those of few first."""
     kinds: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
-    for finding, names in holders({name: row.findings for name, row in rows.items()}).items():
+    for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
         kind = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
         kinds[kind].append(OnNodes(finding, names))
 
