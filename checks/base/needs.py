@@ -75,7 +75,8 @@ class SetLimit(NamedTuple):
     count, None for no limit. raises: whether who sets it may go above the hard limit whatever else
     is known of it (systemd, a container's engine). must: whether the program is not started where
     it is refused. setter: who sets it; of LOGIN whose limit it is. where: the unit that sets it or
-    leaves it to systemd; of LOGIN the service of PAM.
+    leaves it to systemd; of LOGIN the service of PAM. otherwise: set only where the one before it
+    of that name is refused (``ulimit -l unlimited || ulimit -l 65536``).
     """
 
     name: str
@@ -86,6 +87,7 @@ class SetLimit(NamedTuple):
     must: bool = False
     setter: RunAs = RunAs()
     where: str = ""
+    otherwise: bool = False
 
 
 # Of each limit that checks judge: how prlimit and systemd name it.

@@ -45,14 +45,17 @@ def start_limit(
     system: SystemFacts,
 ) -> StartLimit:
     """Return what ``limit``, which its host or container gives a process, is when it runs."""
-    found = StartLimit(limit)
+    found, refused = StartLimit(limit), False
     elsewhere = process.container is not None and not system.container.inside
     for one in process.limits:
         if one.name != name or (elsewhere and one.soft is Bound.LOGIN):
             continue  # the image's own files are not seen
+        if one.otherwise and not refused:
+            continue
         raises = one.raises or may(one.setter, "SYS_RESOURCE", process.container, limits, system)
         found = _after(found, one, raises, limits)
-        if one.must and found.refused is one:
+        refused = found.refused is one
+        if one.must and refused:
             break
     return found
 

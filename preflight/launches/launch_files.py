@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from preflight.launches import shell_script
 from preflight.launches.env_files import read_small_file
 from preflight.launches.launch_kind import Beside, HostWords, LaunchText, read_kind
-from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, Word
+from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, Word, told_apart
 from preflight.launches.variables import Layers, environment_words
 
 _MARK = "\ufeff"
@@ -89,8 +89,12 @@ def _read(
     over: Sequence[tuple[str, str]] = (),
 ) -> Reading:
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
-    return read_kind(
-        LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words, over)
+    return told_apart(
+        read_kind(
+            LaunchText(
+                path, text, marked, environment, env_texts, beside, arguments, host_words, over
+            )
+        )
     )
 
 

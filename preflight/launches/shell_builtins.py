@@ -173,6 +173,8 @@ def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
         flags = arguments[0]
         if flags in ("-o", "+o") and arguments[1:2] == ["allexport"]:
             flags = flags[0] + "a"
+        if flags[0] in "-+" and ("e" in flags or arguments[1:2] == ["errexit"]):
+            shell.errexit = flags[0] == "-"
         if "a" in flags and flags[0] in "-+" and "o" not in flags:
             shell.export_all = flags[0] == "-"
     elif program in ("read", "mapfile", "readarray", "getopts"):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from checks.base.needs import SetLimit
 from preflight.launches.shell_expansion import Shell
 from preflight.launches.shell_tokens import Token
 from preflight.launches.shell_words import Piece
@@ -32,13 +33,15 @@ class Truth(NamedTuple):
 
     value: None where nothing decides it. soft: it rests on a variable that nothing sets being
     empty: who writes ``[ -z "$MODEL" ] && exit`` expects the caller to set it. doubts: conditions
-    that nothing decides and that it follows from. ran: a program decides, which is not run.
+    that nothing decides and that it follows from. ran: a program decides, which is not run. limits:
+    it holds unless the host refuses these, the last that ``ulimit`` set.
     """
 
     value: bool | None
     soft: bool = False
     doubts: tuple[SourceNote, ...] = ()
     ran: bool = False
+    limits: tuple[SetLimit, ...] = ()
 
     def negated(self) -> Truth:
         return self if self.value is None else self._replace(value=not self.value)

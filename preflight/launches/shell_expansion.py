@@ -66,6 +66,7 @@ class Shell:
         self.limits: dict[str, tuple[SetLimit, ...]] = {}  # by name, in the order of ulimit
         self.name = ""  # $0
         self.export_all = False
+        self.errexit = False  # set -e
         # What $(...) writes, where that is known; the reader of the script puts its own in here.
         self.output: Callable[[str, Origin], Word | None] = lambda text, origin: None
         self.host_words: Callable[[str], str | None] = lambda command: None
@@ -122,6 +123,13 @@ class Shell:
     def set_limit(self, limit: SetLimit) -> None:
         now = (*self.limits.get(limit.name, ()), limit)
         self.change("limit", limit.name, now, ())
+
+    def must(self, limits: Sequence[SetLimit]) -> None:
+        """Take it that a script ends where one of these is refused."""
+        for one in limits:
+            now = self.limits.get(one.name, ())
+            now = tuple(each._replace(must=each.must or each is one) for each in now)
+            self.change("limit", one.name, now, ())
 
     def change(self, kind: str, name: str, value: object, doubts: tuple[SourceNote, ...]) -> None:
         """Take a change of a branch that nothing decides: its words carry why."""

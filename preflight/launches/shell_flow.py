@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Sequence
 from typing import NamedTuple
 
+from checks.base.needs import SetLimit
 from preflight.launches.shell_blocks import Block, Range, blocks, definitions
 from preflight.launches.shell_conditions import (
     FALSE,
@@ -107,6 +108,8 @@ class ShellFlow(ABC):
         self.doubts: tuple[SourceNote, ...] = ()  # of what is being read
         self.stop = ""  # exit, return, break or continue, on its way to where it ends
         self.failing = False  # exit has a status that tells of an error
+        self.tested = 0  # how many conditions around: set -e ends nothing in there
+        self.otherwise = False  # this is done where the host refuses the limit before it
         self.levels = 0  # the loops that break and continue leave
         self.ended = TRUE  # what return says
         self.turns = 0  # of all loops
@@ -169,8 +172,11 @@ class ShellFlow(ABC):
             stop = _until(text, position, last, ("&&", "||"))
             wanted = ended if joint != "||" else ended.negated()
             steps = self.pipeline(text, position, stop)
+            self.tested += stop < last
             if not joint:
                 ended = yield steps
+            elif joint == "||" and ended.limits:
+                ended = yield self.refused(ended.limits, steps)
             elif wanted.value and not wanted.soft:
                 ended = yield steps
                 if self.gives_up():
@@ -184,6 +190,7 @@ class ShellFlow(ABC):
             elif wanted.value is None:
                 note = self.undecided_note(text, first, position - 1, ended)
                 ended = yield self.maybe(note, steps)
+            self.tested -= stop < last
             if self.stop:
                 break
             joint = tokens[stop].operator if stop < last else ""
@@ -193,7 +200,28 @@ class ShellFlow(ABC):
             self.stop = ""
             self.shell.back_to(mark)
             return TRUE
+        if self.shell.errexit and not self.tested and ended.value:
+            self.shell.must(ended.limits)
         return ended
+
+    def refused(self, limits: tuple[SetLimit, ...], steps: Steps) -> Steps:
+        """Go through what follows ``ulimit ... ||``: its limits hold where that one is refused."""
+        mark, starts, notes = self.shell.mark(), len(self.commands), len(self.notes)
+        outer, self.otherwise = self.otherwise, True
+        ended = yield steps
+        self.otherwise = outer
+        changed = self.shell.changed(mark)
+        self.shell.back_to(mark)
+        del self.commands[starts:]
+        if not ended.limits:
+            del self.notes[notes:]
+        if self.stop == "exit":
+            self.shell.must(limits)
+        for (kind, name), value in changed.items():
+            if kind == "limit":
+                self.shell.change(kind, name, value, ())
+        self.stop = ""
+        return ended if ended.limits else TRUE
 
     def gives_up(self) -> bool:
         """Tell whether a script ends with an error before it started what it is about.
@@ -338,16 +366,27 @@ class ShellFlow(ABC):
             return OPEN
         return ended
 
+    def test(self, text: ShellText, position: int, end: int) -> Steps:
+        """Go through a condition."""
+        self.tested += 1
+        ended = yield self.run(text, position, end)
+        self.tested -= 1
+        return ended
+
     def if_(self, text: ShellText, parts: Sequence[Range]) -> Steps:
         skipped: list[Range] = []  # that a variable would lead to that nothing sets
         index = 0
         while index < len(parts):
             truth, body = TRUE, parts[index]
             if index + 1 < len(parts):
-                truth = _undoubted((yield self.run(text, *parts[index])))
+                truth = _undoubted((yield self.test(text, *parts[index])))
                 body = parts[index + 1]
             if self.stop:
                 return truth
+            if truth.limits and not truth.value and index + 2 < len(parts):
+                truth = OPEN  # the else counts where the limit is not refused
+            elif truth.limits and not truth.value:
+                yield self.refused(truth.limits, self.run(text, *body))
             if truth.value is None:
                 note = self.undecided_note(text, *parts[index], truth)
                 ended = yield self.ways(text, parts, index, note, skipped)
@@ -470,7 +509,7 @@ class ShellFlow(ABC):
         )
         formula = any(token.formula for token in text.tokens[slice(*condition)])
         while True:
-            truth = _undoubted((yield self.run(text, *condition)))
+            truth = _undoubted((yield self.test(text, *condition)))
             if block.kind == "until":
                 truth = truth.negated()
             if self.stop or truth.value is False:

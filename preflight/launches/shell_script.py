@@ -568,8 +568,10 @@ class _Script(ShellFlow):
         if program == "ulimit":
             said = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
             self.note("ulimit", said, origin)
-            for limit in ulimit(words):
+            limits = [one._replace(otherwise=self.otherwise) for one in ulimit(words)]
+            for limit in limits:
                 self.shell.set_limit(limit)
+            return TRUE._replace(limits=tuple(limits))
         elif program == "shift":
             self.shift(arguments)
         elif program == "cd":

@@ -23,13 +23,18 @@ ReadFile = Callable[[str], "str | Unknown"]
 
 
 class Origin(NamedTuple):
-    """Where a text stands: a file and line, ``command line``, or ``environment``."""
+    """Where a text stands: a file and line, ``command line``, or ``environment``.
+
+    of: the service, role or job that a command is of, where one text makes those of several.
+    """
 
     source: str
     line: int | None = None
+    of: str = ""
 
     def __str__(self) -> str:
-        return self.source if self.line is None else f"{self.source}:{self.line}"
+        place = self.source if self.line is None else f"{self.source}:{self.line}"
+        return f"{place} ({self.of})" if self.of else place
 
 
 class SourceNote(NamedTuple):
@@ -114,6 +119,22 @@ class Reading(NamedTuple):
     notes: tuple[SourceNote, ...] = ()
     files: Mapping[str, Word] = {}
     published: tuple[Published, ...] = ()
+
+
+def told_apart(reading: Reading) -> Reading:
+    """Name the service or role of each command whose text several of them share."""
+    places: dict[Origin, set[Place | None]] = {}
+    for command in reading.commands:
+        places.setdefault(command.origin, set()).add(command.place)
+    if all(len(each) == 1 for each in places.values()):
+        return reading
+    commands = tuple(
+        command._replace(origin=command.origin._replace(of=" ".join(command.place.name)))
+        if command.place is not None and len(places[command.origin]) > 1
+        else command
+        for command in reading.commands
+    )
+    return reading._replace(commands=commands)
 
 
 def joined(readings: Iterable[Reading]) -> Reading:

@@ -113,6 +113,40 @@ def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, i
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "ulimit -n unlimited || ulimit -n 400",
+        "ulimit -n 900 || ulimit -n 400",
+        "ulimit -n unlimited || ulimit -n 5000 || ulimit -n 300 || true",
+        "ulimit -n unlimited || ulimit -n 300 || ulimit -n 200",
+        "if ! ulimit -n unlimited; then ulimit -n 300; fi",
+        "{ ulimit -n unlimited || ulimit -n 400; } 2>/dev/null",
+        "f() { ulimit -n unlimited || ulimit -n 400; }; f",
+        "set -e; ulimit -n unlimited",
+        "set -euo pipefail; ulimit -n unlimited || true",
+        "set -o errexit; ulimit -n 900; set +e; ulimit -n unlimited",
+        "set -e; f() { ulimit -n unlimited; }; f || true",
+        "set -e; if ulimit -n unlimited; then :; fi",
+        "ulimit -n unlimited || exit 1",
+        "ulimit -n unlimited || { echo no; exit 1; }",
+        "ulimit -n unlimited || echo no >&2",
+    ],
+)
+def test_bash_is_the_judge_of_what_a_refused_ulimit_leads_to(text: str) -> None:
+    """Nobody may lift this limit of files, so that the host of the test refuses it as any does."""
+    start = f"ulimit -n 1000; {text}; "
+    told = subprocess.run(
+        ["bash", "-c", f"{start}echo $(ulimit -Sn)"], capture_output=True, text=True, check=False
+    )
+    (command,) = read_script(f"{start}prog a", "run.sh", {}).commands[-1:]
+    after = held("nofile", Limit(2000, 4000), rank(limits=command.limits), limits(), system())
+    assert isinstance(after.limit, Limit)
+    ends = after.refused is not None and after.refused.must
+    said = [line for line in told.stdout.split() if line != "no"]
+    assert said == ([] if ends else [str(after.limit.soft)])
+
+
+@pytest.mark.parametrize(
     ("own", "host", "status"),
     [
         (set_to("memlock", None), limits(), Status.FAIL),  # above 8 MiB: bash refuses it
