@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 
 from checks.base.check import Check, CheckSet, Judge
-from checks.base.finding import Consequence, Finding, Status
+from checks.base.finding import Consequence, Finding, Kind, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.page import Page
 from checks.base.unknown import UnreadTopicError
@@ -78,11 +78,24 @@ def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
     return check, judge_nothing
 
 
+def _described(found: Finding, runtime: str) -> Finding:
+    """Say whose description holds the variables to set, where one kind of it makes all processes."""
+    if not runtime or not found.settings:
+        return found
+    settings = tuple(
+        one._replace(described_by=runtime) if one.kind is Kind.ENVIRONMENT else one
+        for one in found.settings
+    )
+    return found._replace(settings=settings)
+
+
 def judge(
     facts: Facts, needs: LaunchNeeds | None, checks: Iterable[tuple[Check, Judge]]
 ) -> list[Finding]:
     """Return what ``checks`` find. One that fails, or whose topic was not read, is unknown."""
     findings: list[Finding] = []
+    runtimes = {process.runtime for process in needs.processes} if needs is not None else set()
+    runtime = runtimes.pop() if len(runtimes) == 1 else ""
     for check, judge_one in checks:
         try:
             found = list(judge_one(facts, needs))
@@ -92,5 +105,7 @@ def judge(
             text = f"defect of this check: {type(error).__name__}: {error}"
             found = [Finding(check.id, Status.UNKNOWN, "host", text=text)]
         # A check that says nothing would be a silent pass.
-        findings += found or [Finding(check.id, Status.UNKNOWN, "host", text="gave no answer")]
+        findings += [_described(one, runtime) for one in found] or [
+            Finding(check.id, Status.UNKNOWN, "host", text="gave no answer")
+        ]
     return findings

@@ -128,6 +128,9 @@ def unresolved(word: Word) -> Unknown:
     # Not $(...), or $1: nothing in front of this command gives those.
     given = " ".join(f"{name}=..." for name in word.unresolved if name.isidentifier())
     advice = f"put {given} in front of this command, or give --env-file" if given else ""
+    of_pod = [name for name in word.unresolved if f"$({name})" in word.text]
+    if given and of_pod:  # Kubernetes fills those in from the container's own variables alone
+        advice = f"name {', '.join(of_pod)} under the container's env"
     return Unknown(f"{names} is not set where {word.text!r} stands ({word.origin})", advice=advice)
 
 

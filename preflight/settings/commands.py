@@ -8,6 +8,7 @@ the reader: it cannot be run where he is, or need not be for this launch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from checks.run.facts import Facts
 
 CONTAINERS = ("docker", "podman", "kubernetes")
+# Where a description has a container's variables, and how.
+_VARIABLE_OF = {
+    "compose": ("the service's environment", "{}: {}"),
+    "kubernetes": ("the container's env", "- {{name: {}, value: {}}}"),
+}
 _SEARCH_PATHS = ("LD_LIBRARY_PATH", "PATH", "PYTHONPATH")
 # What a network namespace has of its own, so that a container may set it for itself.
 _NAMESPACED = ("net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.")
@@ -68,8 +74,8 @@ def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
     """
     lines: Lines = []
     for setting in settings:
-        own = setting.kind in _OF_A_CONTAINER and not setting.unit and setting.described_by
-        place = Context(setting.described_by, systemd=False) if own else context
+        own = _of_the_container(setting, Context())
+        place = Context(own, systemd=False) if own else context
         anew = _restarts(setting, context)
         for one in _RENDERINGS[setting.kind](setting, place):
             root = _as_root(setting, context) and one.does != "by hand"
@@ -91,6 +97,8 @@ def takes(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
 
 def _of_the_container(setting: Setting, context: Context) -> str:
     """Return which kind of container a setting is of, "" for none."""
+    if setting.kind is Kind.ENVIRONMENT:  # within a container its shell sets them too
+        return setting.described_by
     own = setting.kind in _OF_A_CONTAINER and not setting.unit
     return (setting.described_by or context.container) if own else ""
 
@@ -247,6 +255,13 @@ def _environment(setting: Setting, context: Context) -> Lines:
         return [
             comment(f"{name!r} is not a valid name of a variable: set it where the launch does")
         ]
+    if setting.described_by:  # its container gets it from there, and from no shell
+        place, pair = _VARIABLE_OF.get(setting.described_by, ("the container's -e", ""))
+        if not setting.wanted:
+            return [comment(f"take {name} out of {place}")]
+        if not pair:
+            return _start(context, "-e", f"{name}={setting.wanted}")
+        return [comment(f"in {place}: {pair.format(name, json.dumps(setting.wanted))}")]
     if not setting.wanted:
         return [Line(f"unset {name}")]
     # A search path is added to: what it had stays reachable.

@@ -16,6 +16,7 @@ from preflight.launches.compose import read_compose
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.documents import load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file
+from preflight.launches.launch_files import read_text
 from preflight.launches.source import Command, Origin, Place, SourceError
 from preflight.launches.variables import environment_words
 
@@ -381,3 +382,15 @@ def test_the_first_of_several_merged_mappings_wins() -> None:
     (document,) = load_documents(text, "c.yaml")
     found = {key: node.text for key, node in document.at("c").fields.items()}
     assert found == {"x": "1", "y": "1", "z": "3"}
+
+
+def test_services_that_extend_one_base_are_told_apart() -> None:
+    text = (
+        "services:\n  base: &b\n    command: mooncake_client\n    network_mode: host\n"
+        "  a: {extends: base}\n  c: {extends: {service: base}}\n  own: {command: mooncake_master}\n"
+    )
+    commands = read_text(text, "c.yml", {}).commands
+    assert [str(one.origin) for one in commands] == [
+        "c.yml:3 (base)", "c.yml:3 (a)", "c.yml:3 (c)", "c.yml:7"
+    ]  # fmt: skip
+    assert {one.origin.line for one in commands} == {3, 7}

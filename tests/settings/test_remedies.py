@@ -26,6 +26,26 @@ def bash(lines: tuple[str, ...], then: str) -> str:
     return done.stdout.decode().rstrip("\n")
 
 
+@pytest.mark.parametrize(
+    ("by", "wanted", "line"),
+    [
+        ("compose", "3", '# in the service\'s environment: MC_GID_INDEX: "3"'),
+        ("kubernetes", "3", '# in the container\'s env: - {name: MC_GID_INDEX, value: "3"}'),
+        ("docker", "3", "# start the container with: docker run -e MC_GID_INDEX=3 ..."),
+        ("podman", "3", "# start the container with: podman run -e MC_GID_INDEX=3 ..."),
+        ("compose", "", "# take MC_GID_INDEX out of the service's environment"),
+        ("docker", "", "# take MC_GID_INDEX out of the container's -e"),
+        ("", "3", "export MC_GID_INDEX=3"),
+    ],
+)
+def test_a_variable_is_set_where_the_container_gets_it(by: str, wanted: str, line: str) -> None:
+    setting = Setting(Kind.ENVIRONMENT, "MC_GID_INDEX", wanted, described_by=by)
+    assert [*commands([setting], USER)] == [line]
+    assert takes([setting], USER) == {"": (), "kubernetes": ("in a new pod",)}.get(
+        by, ("in a new container",)
+    )
+
+
 def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ...]:
     return commands([Setting(kind, name, wanted)], context)
 
