@@ -134,7 +134,7 @@ class ContainerLimits(NamedTuple):
     """What the launch's own container settings would hand to the process; None where unsaid."""
 
     origin: str
-    runtime: str  # docker, compose, kubernetes
+    runtime: str  # docker, compose, kubernetes, pyxis (Slurm's)
     memlock_bytes: int | None = None  # -1: unlimited
     nofile: int | None = None
     shm_bytes: int | None = None

@@ -37,6 +37,8 @@ def runtime_units(runtime: str) -> tuple[str, ...]:
     """Return the daemons, one of which hands its limit to a container that sets none of its own."""
     # Docker's containers are children of containerd's shims; a dockerd without containerd.service
     # starts a containerd of its own, which has dockerd's limit.
+    if runtime == "pyxis":
+        return ()  # of the job
     return ("containerd", "crio") if runtime == "kubernetes" else ("containerd", "docker")
 
 

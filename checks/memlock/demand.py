@@ -250,6 +250,9 @@ def _raw(limit: Limit | Unknown) -> str:
 
 def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
     runtimes = limits.runtimes
+    if runtime == "pyxis":
+        reason = "a job of Slurm has the limit of the shell that submits it, or slurmd's"
+        return Grant(Unknown(reason), False, "the job's limit", ())
     if runtime != "kubernetes" and runtimes.docker_default is not None:
         default = runtimes.docker_default
         evidence = (Evidence(DOCKER_CONFIG, f"default-ulimits memlock: {_raw(default)}"),)

@@ -105,12 +105,12 @@ class Mount(NamedTuple):
 class ContainerSettings(NamedTuple):
     """What a container is given of its host; None and empty where the launch does not say.
 
-    engine: ``docker``, ``podman``, ``nerdctl``, ``compose`` or ``kubernetes``: whose defaults hold.
-    ulimits: by name (``memlock`` is in bytes). devices: paths of the host. resources: what a
-    Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit per page size,
-    written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they contradict each
-    other, which Docker refuses. releases: of products, where the launch itself tells
-    what is in its image.
+    engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``: whose
+    defaults hold. ulimits: by name (``memlock`` is in bytes). devices: paths of the host.
+    resources: what a Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit
+    per page size, written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they
+    contradict each other, which Docker refuses. releases: of products, where the launch itself
+    tells what is in its image.
     """
 
     engine: str = ""

@@ -32,6 +32,14 @@ _STORE_FILE = "/logs/mooncake_store_config.json"
 # The ports that srtctl gives the workers of a node, for HTTP and for a prefill worker's bootstrap
 # (srtctl/core/topology.py, NodePortAllocator).
 _HTTP_PORT, _HTTP_STRIDE, _BOOTSTRAP_PORT = 6100, 32, 7200
+# The master that a job with a store starts on its infra node, which is its first one
+# (srtctl/cli/do_sweep.py, srtctl/ports.py).
+_MASTER = (
+    "mooncake_master --port=8700 --enable_http_metadata_server=true "
+    "--http_metadata_server_port=8701 --eviction_high_watermark_ratio=0.9 "
+    "--default_kv_lease_ttl=10000 --rpc_thread_num=16 --enable_metric_reporting=true "
+    "--metrics_port=8702"
+).split()
 # An alias of srtslurm.yaml that is the release itself.
 _RELEASE = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)")
 _PRODUCTS = ("dynamo", "lmcache", "sglang", "vllm")
@@ -88,9 +96,12 @@ def _read(launch: LaunchText) -> Reading:
                 (),
                 Origin(launch.path, node.line),
                 ContainerSettings(
-                    engine="docker",
+                    # Enroot's containers have the host's network, /dev and /dev/shm, and no filter
+                    # of system calls that matters here (enroot conf/mounts/10-system.fstab).
+                    engine="pyxis",
                     image=image,
                     network="host",
+                    ipc="host",
                     mounts=tuple(_mounts(job)),
                     releases=_releases(job, engine, image),
                 ),
@@ -111,6 +122,15 @@ def _read(launch: LaunchText) -> Reading:
                 copies = len(range(number, workers, beside))
                 commands.append(one._replace(words=started, copies=copies))
             before = beside if kind == "prefill" else before
+        store = backend.at("mooncake_kv_store")
+        first = next((one for one in commands if one.place and one.place.name[0] == called), None)
+        if first is not None and first.container is not None and store.value is not None:
+            origin = Origin(launch.path, store.line)
+            more = [Word(one.text or "", origin) for one in store.at("master_extra_args").items]
+            starts = (*(Word(word, origin) for word in _MASTER), *more)
+            own_image = store.at("container").text or image
+            apart = first.container._replace(image=own_image, releases=_releases(job, "", image))
+            commands.append(Command(starts, variables, (), origin, apart, place=first.place))
     return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
 
 

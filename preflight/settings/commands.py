@@ -36,6 +36,7 @@ CONTAINERS = ("docker", "podman", "kubernetes")
 # Where a description has a container's variables, and how.
 _VARIABLE_OF = {
     "compose": ("the service's environment", "{}: {}"),
+    "pyxis": ("the job's environment", "{}: {}"),
     "kubernetes": ("the container's env", "- {{name: {}, value: {}}}"),
 }
 _SEARCH_PATHS = ("LD_LIBRARY_PATH", "PATH", "PYTHONPATH")

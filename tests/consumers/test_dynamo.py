@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from checks.base.units import GIB
 from preflight.processes.services import ports
+from tests.paths import ROOT
 from tests.processes.test_unread import sized
 
 SERVER = (
@@ -62,6 +66,39 @@ def test_the_words_that_dynamo_hands_on(tmp_path: Path, words: str, handed: str)
         for one in (process.server, alone.server)
     ]
     assert values[0] == values[1]
+
+
+# Where .ci/run puts the wheel.
+DYNAMO = ROOT / ".cache/dynamo"
+# Each of its flags that takes words, and those that take none, in front of one of SGLang's.
+FLAGS = (
+    "--namespace n;--endpoint dyn://a.b.c;--discovery-backend etcd;--request-plane nats;"
+    "--event-plane zmq;--dyn-tool-call-parser hermes;--dyn-reasoning-parser qwen3;"
+    "--custom-jinja-template t;--output-modalities text image;--use-sglang-tokenizer;"
+    "--enable-multimodal;--embedding-worker;--no-enable-rl"
+).split(";")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not DYNAMO.is_dir(), reason="no ai-dynamo in .cache/dynamo, where .ci/run puts it"
+)
+def test_dynamos_own_parser_hands_on_the_same_words(tmp_path: Path) -> None:
+    """ai-dynamo 1.6.1's argument groups, with a stand-in for its compiled runtime."""
+    given = [words.split() for words, _ in HANDED_ON]
+    given += [[*flag.split(), "--tp", "4", "--page-size=64"] for flag in FLAGS]
+    told = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("dynamo_parser.py"))],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(DYNAMO), "PATH": "/usr/bin:/bin"},
+    )
+    left = json.loads(told.stdout)
+    assert [" ".join(words) for words in left[: len(HANDED_ON)]] == [said for _, said in HANDED_ON]
+    for words, theirs in zip(given, left, strict=True):
+        test_the_words_that_dynamo_hands_on(tmp_path, " ".join(words), " ".join(theirs))
 
 
 def test_a_configuration_file_behind_an_equals_sign_reaches_nobody(tmp_path: Path) -> None:

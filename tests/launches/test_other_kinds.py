@@ -237,8 +237,9 @@ backend:
   vllm_config:
     aggregated: {tensor-parallel-size: 16}
 """
-    (command,) = read(tmp_path, text, "job.yaml").commands
+    command, master = read(tmp_path, text, "job.yaml").commands
     assert [word.text for word in command.words[-2:]] == ["--nnodes", "2"]
+    assert (master.words[0].text, master.place) == ("mooncake_master", command.place)
     path = command.environment["MOONCAKE_CONFIG_PATH"].text
     assert json.loads(command.files[path].text) == {
         "global_segment_size": "200GB",
@@ -284,10 +285,18 @@ backend:
   mooncake_kv_store:
     env: {MOONCAKE_PROTOCOL: rdma, MOONCAKE_MASTER: mine}
     standalone_store: {placements: {prefill: {}}}
+    container: nvcr.io/x/mooncake:1
+    master_extra_args: [--eviction_ratio=0.1]
   sglang_config: {prefill: {tp_size: 4, page-size: null, cuda-graph-bs: [1, 2]}}
 """
     reading = read(tmp_path, text, "job.yaml")
-    (command,) = reading.commands
+    command, master = reading.commands
+    # srtctl/cli/do_sweep.py, _build_mooncake_master_command
+    started = [word.text for word in master.words]
+    assert started[:2] == ["mooncake_master", "--port=8700"]
+    assert started[-2:] == ["--metrics_port=8702", "--eviction_ratio=0.1"]
+    assert master.container is not None
+    assert (master.container.image, master.container.engine) == ("nvcr.io/x/mooncake:1", "pyxis")
     assert [word.text for word in command.words[3:]] == [
         *"--port 6100 --disaggregation-bootstrap-port 7200".split(),
         *"--model-path Qwen/Qwen3-8B --tp-size 4 --cuda-graph-bs 1 2".split(),

@@ -129,7 +129,8 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "e-srtslurm-agg-gb300-tp2-c24-mtp-hicache-jid2530012.yaml": (
         [(S, 1, {"tp_size": 2, "hicache_ratio": 0.9, "page_size": 64})], False),
     "e-srtslurm-vllm-mooncake.yaml": (
-        [("vllm", 1, {"tensor_parallel_size": "8", "pipeline_parallel_size": "2"})], False),
+        [(M, 1, {"metadata port": 8701}),
+         ("vllm", 1, {"tensor_parallel_size": "8", "pipeline_parallel_size": "2"})], False),
 }  # fmt: skip
 
 
