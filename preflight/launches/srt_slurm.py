@@ -129,8 +129,8 @@ def _read(launch: LaunchText) -> Reading:
             more = [Word(one.text or "", origin) for one in store.at("master_extra_args").items]
             starts = (*(Word(word, origin) for word in _MASTER), *more)
             own_image = store.at("container").text or image
-            apart = first.container._replace(image=own_image, releases=_releases(job, "", image))
-            commands.append(Command(starts, variables, (), origin, apart, place=first.place))
+            around = first.container._replace(image=own_image, releases=_releases(job, "", image))
+            commands.append(Command(starts, variables, (), origin, around, place=first.place))
     return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
 
 
