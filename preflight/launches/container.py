@@ -108,9 +108,6 @@ class ContainerSettings(NamedTuple):
     engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``: whose
     defaults hold. ulimits: by name (``memlock`` is in bytes). devices: paths of the host.
     resources: what a Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit
-    engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``: whose
-    defaults hold. ulimits: by name (``memlock`` is in bytes). devices: paths of the host.
-    resources: what a Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit
     per page size, written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they
     contradict each other, which Docker refuses. releases: of products, where the launch itself
     tells what is in its image.

@@ -112,6 +112,7 @@ def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, i
     assert " ".join(map(str, after)) == told.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
