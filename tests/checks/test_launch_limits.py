@@ -140,7 +140,9 @@ def test_bash_is_the_judge_of_what_a_refused_ulimit_leads_to(text: str) -> None:
         ["bash", "-c", f"{start}echo $(ulimit -Sn)"], capture_output=True, text=True, check=False
     )
     (command,) = read_script(f"{start}prog a", "run.sh", {}).commands[-1:]
-    after = held("nofile", Limit(2000, 4000), rank(limits=command.limits), limits(), system())
+    after = start_limit(
+        "nofile", Limit(2000, 4000), rank(limits=command.limits), limits(), system()
+    )
     assert isinstance(after.limit, Limit)
     ends = after.refused is not None and after.refused.must
     said = [line for line in told.stdout.split() if line != "no"]
