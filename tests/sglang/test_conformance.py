@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from random import Random, SystemRandom
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from preflight.sglang.admission_gate import FreeMemory, gate
 from preflight.sglang.host_pool_records import HostPool, HostPools
 from preflight.sglang.host_pools import host_pools
 from tests.sglang.cases import CASES, VERSIONS, Case
-from tests.sglang.rerun import RECORDED, run_all
+from tests.sglang.rerun import RECORDED, run, run_all
 
 PAIRS = [(version, case) for version in VERSIONS for case in CASES if case.runs_on(version)]
 
@@ -89,3 +90,36 @@ def test_asked_release(version: str) -> None:
     for case in CASES:
         if case.id in results:
             assert_predicted(version, case, results[case.id])
+
+
+def drawn(random: Random, case: Case, number: int) -> Case:
+    """A case of the same kind with other numbers."""
+    found = case._replace(
+        id=f"{number}: {case.id}",
+        page_tokens=random.choice((1, 16, 32, 64, 128)),
+        device_tokens=random.choice((1024, 2048, 4992, 16384)),
+    )
+    if not (case.shared_index or case.packed_drafts):
+        found = found._replace(layers=random.randint(1, 60))
+    if case.head_dim:
+        width = random.choice((64, 80, 128, 192))
+        other = width if case.v_head_dim == case.head_dim else case.v_head_dim
+        heads = random.choice((1, 2, 4, 8))
+        found = found._replace(kv_heads=heads, head_dim=width, v_head_dim=other)
+    if case.size_gb:
+        return found._replace(size_gb=random.randint(1, 40))
+    return found._replace(ratio=random.choice((1.1, 1.5, 2.0, 3.3)))
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.11", "0.5.16", "0.5.20", "0.5.23"])
+def test_random_geometries(version: str) -> None:
+    """Eighty others each time, on the real classes of each release; PREFLIGHT_SEED repeats them."""
+    seed = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
+    print(f"PREFLIGHT_SEED={seed}")
+    random = Random(seed)
+    known = [case for case in CASES if case.runs_on(version)]
+    cases = [drawn(random, random.choice(known), number) for number in range(80)]
+    real = run(version, [case.as_json() for case in cases])
+    for case in cases:
+        assert_predicted(version, case, real[case.id])
