@@ -72,7 +72,8 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
     alike: dict[tuple[object, ...], list[Understood]] = {}
     for process in processes:
         if process.program != "other":
-            alike.setdefault((process.kind, process.origin), []).append(process)
+            shown = (_shown(process.settings[n]) for n in _TELLING if n in process.settings)
+            alike.setdefault((process.kind, process.origin, *shown), []).append(process)
     for members in alike.values():
         first = members[0]
         known = [member.number for member in members if isinstance(member.number, int)]
@@ -88,9 +89,9 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
             yield from _all(first, width, verbosity > 1)
     if others:
         names = dict.fromkeys(os.path.basename(process.words[0]) for process in others)
-        shown = ", ".join([*names][:8]) + (" ..." if len(names) > 8 else "")
+        first_names = ", ".join([*names][:8]) + (" ..." if len(names) > 8 else "")
         number = f"{len(others)} other command{'s' if len(others) > 1 else ''}"
-        yield from wrapped("  " + clean(f"{number}: {shown}"), width)
+        yield from wrapped("  " + clean(f"{number}: {first_names}"), width)
 
 
 def _told(members: Sequence[Understood]) -> Iterator[str]:

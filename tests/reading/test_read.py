@@ -145,3 +145,12 @@ def test_a_variable_that_nothing_sets_is_named_with_what_follows_from_it(
     assert found["exit_code"] == 3
     assert [each["what"] for each in found["unread"]] == ["M", "T"]
     assert "model-path, port follows from it" in found["unread"][0]["why"]
+
+
+def test_what_one_line_starts_with_other_settings_has_lines_of_its_own(
+    read: Callable[..., Any],
+) -> None:
+    text = "for n in 1 1 2; do mooncake_client --global_segment_size=${n}GB --protocol=tcp & done\n"
+    _, out = read(text)
+    assert out.count("2 x mooncake_client") == 1
+    assert "segment_bytes 2147483648" in out
