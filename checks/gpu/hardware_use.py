@@ -158,7 +158,7 @@ def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknow
         return ""
     physical = physical_gpus(gpus)
     named = f"GPU {entry}"
-    if physical and not isinstance(physical, Unknown):
+    if not isinstance(physical, Unknown) and physical:
         found = _named_gpu(entry, physical, gpus)
         return named if isinstance(found, Unknown) else found or ""
     return named

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.needs import ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.gpu.hardware_use import taken_gpu
 from preflight.cli.main import run
+from tests.checks.launches import facts_of
 
 SGLANG = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --mem-fraction-static"
 COMPOSE = """
@@ -229,3 +233,12 @@ def test_names_without_quotes_of_their_own_are_a_count_too(tmp_path: Path) -> No
     """Docker reads a row of CSV: device=2, and 3 of them; the daemon refuses both together."""
     ((status, _, _),) = given(tmp_path, RUN % ("--gpus device=2,3", 1), "launch.misread")
     assert status == "fail"
+
+
+def test_where_the_hosts_gpus_are_not_recorded_one_is_named_by_its_index(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    gpus = facts_of(tmp_path, "gpus").gpus
+    seen = gpus._replace(
+        visible_devices=None, accelerators=Unknown("not recorded"), nvml=Unknown("none")
+    )
+    assert taken_gpu(seen, ProcessNeeds("rank", "sglang", {}), 1) == "GPU 1"
