@@ -105,14 +105,29 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
 
 @or_unknown
 def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
-    """The PCI addresses of those that the process's container is given, in CUDA's order."""
+    """The PCI addresses of those that the process's container or job is given, in CUDA's order."""
     physical = known(physical_gpus(gpus))
-    asked = process.container.gpus if process.container is not None else None
-    given = known(asked)
+    given = known(asked_gpus(process))
     if given is None or not given.names:
         return physical[: given.number] if given is not None else physical
     found = [known(_named_gpu(name, physical, gpus)) for name in given.names]
     return tuple(address for address in physical if address in found)
+
+
+def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
+    """What its container or its job of Slurm is given; None where the launch does not say."""
+    if process.container is not None:
+        return process.container.gpus
+    number = process.environment.get("SLURM_GPUS_ON_NODE", "")
+    if not number.isdecimal() or len(number) > 4:
+        return None
+    entries = process.environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if any(
+        not entry.strip().isdecimal() or int(entry) >= int(number)
+        for entry in filter(None, entries)
+    ):
+        return Unknown("CUDA_VISIBLE_DEVICES goes beyond the GPUs of the job, which Slurm may hide")
+    return GivenGpus(int(number))
 
 
 def _numbered(entry: str, places: tuple[str, ...]) -> str | None:

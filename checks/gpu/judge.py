@@ -24,6 +24,7 @@ from checks.base.units import GIB, Quantity, format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import (
+    asked_gpus,
     given_gpus,
     gpu_processes,
     physical_gpus,
@@ -91,16 +92,17 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
         if any(process.program == "vllm" for process in needs.processes):
             return [skip("which GPUs vLLM takes, and how much of each, is not judged")]
         return [passed("launch", "uses no GPU")]
-    groups: dict[tuple[str | None, tuple[str, GivenGpus | Unknown] | None], list[ProcessNeeds]] = {}
+    groups: dict[tuple[str | None, tuple[str, GivenGpus | None] | None], list[ProcessNeeds]] = {}
     for process in processes:
         setting, container = passed("launch").known(visible_setting(gpus, process)), None
-        if process.container is not None and process.container.gpus is not None:
-            container = process.container.origin, process.container.gpus
+        if (asked := asked_gpus(process)) is not None:
+            place = "" if process.container is None else process.container.origin
+            container = place, asked if isinstance(asked, GivenGpus) else None
         groups.setdefault((setting, container), []).append(process)
     found = []
     for (setting, container), group in groups.items():
         one = _count_of(group, setting, gpus)
-        if container is not None and len(groups) > 1:
+        if container is not None and container[0] and len(groups) > 1:
             where = f" of {one.subject}" if setting is not None else ""
             one = one._replace(subject=f"container at {container[0]}{where}")
         found.append(one)
@@ -182,6 +184,7 @@ def _refuses(one: ProcessNeeds, other: ProcessNeeds) -> bool:
 GIVE_MORE = {
     "compose": "count or device_ids under deploy.resources.reservations.devices",
     "kubernetes": "nvidia.com/gpu under its resources.limits",
+    "": "--gpus-per-node, or --gres=gpu:N, of sbatch or srun",
 }
 DOCKER_GPUS = "--gpus all, or names: --gpus '\"device=0,1\"'"
 
@@ -195,17 +198,20 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
         formula=f"highest GPU index {highest} + 1, of {len(processes)} ranks",
     )
     container = processes[0].container
-    if container is not None and isinstance(container.gpus, GivenGpus):
-        given = len(container.gpus.names) or container.gpus.number
+    asked = asked_gpus(processes[0])
+    if isinstance(asked, GivenGpus):
+        given = len(asked.names) or asked.number
         if given is not None and given <= highest:
-            where = GIVE_MORE.get(container.runtime, DOCKER_GPUS)
+            where = GIVE_MORE.get(processes[0].runtime, DOCKER_GPUS)
+            whose = "its job of Slurm" if container is None else "its container"
+            place = "" if container is None else f" at {container.origin}"
             return finding._replace(
                 have=Quantity(f"{given or 'none'} given", given, "GPUs")
             ).failed(
-                f"its container is given {given}, whatever the host has: ranks without a GPU end "
+                f"{whose} is given {given}, whatever the host has: ranks without a GPU end "
                 "with CUDA error: invalid device ordinal",
-                f"give it {highest + 1} at {container.origin}: {where}",
-                evidence=(Evidence("GPUs of the container", str(given)),),
+                f"give it {highest + 1}{place}: {where}",
+                evidence=(Evidence(f"GPUs of {whose.removeprefix('its ')}", str(given)),),
             )
     visible, here = visible_gpus(gpus, processes[0]), given_gpus(gpus, processes[0])
     if isinstance(visible, Unknown):

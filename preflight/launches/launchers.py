@@ -190,6 +190,41 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 5 else 0
 
 
+def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
+    """Return the GPUs on each host that sbatch or srun is told of; None where nothing tells.
+
+    beside: tasks of a host that have them together. Source: srun(1), gres ``gpu:TYPE:NUMBER``.
+    """
+    found: list[int] = []
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        value = value if equals else "".join(words[index + 1 : index + 2])
+        if word.startswith("-G") and len(word) > 2:
+            name, value = "-G", word[2:]
+        each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
+        if name in ("-G", "--gpus") and nodes in (None, 1):
+            each = 1
+        if name == "--gres":
+            gpus = [one for one in value.split(",") if re.fullmatch(r"(gres[:/])?gpu(:.*)?", one)]
+            each, value = (1, gpus[0]) if gpus else (1 if value == "none" else None, "0")
+        last = value.partition("(")[0].rpartition(":")[2]
+        if each is not None and (last.isdecimal() or name == "--gres"):
+            found.append(each * (_whole(last) if last.isdecimal() else 1))
+    return min(found, default=None)
+
+
+def step_gpus(words: Sequence[Word], environment: Mapping[str, Word]) -> dict[str, Word]:
+    """Return the variable that tells how many GPUs a task of ``srun`` sees, where that is said."""
+    texts = [word.text for word in words]
+    each = environment.get("SLURM_GPUS_PER_TASK")
+    if each is not None and not any(text.startswith(("--gpus", "--gres", "-G")) for text in texts):
+        return {"SLURM_GPUS_ON_NODE": each}
+    number = _slurm_gpus(texts, _option(texts, "-N", "--nodes"))
+    if number is None:
+        return {}
+    return {"SLURM_GPUS_ON_NODE": words[0]._replace(text=str(number), unresolved=())}
+
+
 def slurm_variables(text: str, options: Sequence[str] = ()) -> dict[str, str]:
     """Return what the ``#SBATCH`` lines of a job make sbatch set for it.
 
@@ -210,6 +245,8 @@ def slurm_variables(text: str, options: Sequence[str] = ()) -> dict[str, str]:
         "SLURM_JOB_NUM_NODES": nodes,
         "SLURM_NTASKS": number,
         "SLURM_NTASKS_PER_NODE": each,
+        "SLURM_GPUS_PER_TASK": _option(words, "--gpus-per-task"),
+        "SLURM_GPUS_ON_NODE": _slurm_gpus(words, nodes, each or (number or 1) // (nodes or 1) or 1),
     }
     return {name: str(value) for name, value in found.items() if value}
 

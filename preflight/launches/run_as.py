@@ -99,6 +99,42 @@ def _named(changer: _Changer, words: Sequence[Word]) -> Word | None:
     return None
 
 
+def kept_by_login(words: Sequence[Word]) -> tuple[str, ...] | None:
+    """Return the variables that a login shell of su, runuser or sudo keeps; None for no such shell.
+
+    Seen of util-linux 2.38 and sudo 1.9: all others are gone, -p or not; so with setpriv
+    --reset-env. A lone ``-`` counts where no other word stands before it.
+    """
+    texts = [word.text for word in words]
+    name = texts[0].rpartition("/")[2]
+    changer = _CHANGERS.get(name)
+    if name == "setpriv" and "--reset-env" in texts:
+        return ()
+    if changer is None or not changer.login:
+        return None
+    keeps = ("--preserve-env",) if name == "sudo" else ("-w", "--whitelist-environment")
+    login, kept, at, named = False, list[str](), 1, False
+    while at < len(texts):
+        option, equals, given = texts[at].partition("=")
+        behind = "".join(texts[at + 1 : at + 2])
+        letters = option[1:] if option[:1] == "-" and option[1:2] != "-" else ""
+        takes = next((n for n, c in enumerate(letters) if c in changer.short), len(letters))
+        if option in keeps and (equals or name != "sudo"):
+            kept += (given if equals else behind).split(",")
+            at += not equals
+        elif letters:
+            login = login or any("-" + one in changer.login for one in letters[:takes])
+            at += takes == len(letters) - 1
+        elif option.startswith("--"):
+            login = login or option in changer.login
+            at += not equals and option in (*changer.options, "--shell", "--command", "--group")
+        else:
+            login = login or (option == "-" and "-" in changer.login and not named)
+            named = True
+        at += 1
+    return tuple(kept) if login else None
+
+
 def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
     """Yield the limits of the session that sudo, su or runuser opens for ``run_as``."""
     changer = _CHANGERS.get(words[0].text.rpartition("/")[2])

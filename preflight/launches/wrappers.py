@@ -9,8 +9,8 @@ from typing import NamedTuple
 from checks.base.needs import RunAs, SetLimit
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import ENGINES, container_run, run_position
-from preflight.launches.launchers import LAUNCHERS, is_launcher, launched, starts_anew
-from preflight.launches.run_as import changed_user, login_limits, unit_user
+from preflight.launches.launchers import LAUNCHERS, is_launcher, launched, starts_anew, step_gpus
+from preflight.launches.run_as import changed_user, kept_by_login, login_limits, unit_user
 from preflight.launches.set_limits import properties, property_notes, wrapper_limits
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 from preflight.launches.variables import Layers
@@ -140,6 +140,12 @@ def strip_wrappers(
             changes = {**changes, **dict(found.settings)}
             notes += [found.note] if found.note else []
             own = words[first : found.start]
+            if name == "srun":
+                changes |= step_gpus(own, Layers(environment, changes, clear))
+            kept = kept_by_login(words[first:] if found.script else own)
+            if kept is not None:
+                held = Layers(environment, changes, clear)
+                clear, changes = True, {each: held[each] for each in kept if each in held}
             if name == "systemd-run":
                 notes += property_notes(own)
             limits += (one._replace(setter=run_as) for one in wrapper_limits(own))
@@ -163,6 +169,10 @@ def strip_wrappers(
             clear, changes = _env_options(words, first, start, clear, changes)
         start = min(start + wrapper.positional, len(words))
         begin = start
+        kept = kept_by_login(words[first:start])
+        if kept is not None:
+            held = Layers(environment, changes, clear)
+            clear, changes = True, {each: held[each] for each in kept if each in held}
         while start < len(words) and ASSIGNMENT.match(words[start].text):
             variable, _, value = words[start].text.partition("=")
             changes[variable] = words[start]._replace(text=value)
@@ -170,7 +180,7 @@ def strip_wrappers(
         if start > begin and not wrapper.assignments:
             notes.append(_misplaced(name, words[begin]))
         if name == "sudo" and not _keeps(words[first:begin]) and _matters(environment):
-            notes.append(_sudo(words[first]))
+            notes.append(_sudo(words[first], kept is not None))
         wrappers.append(tuple(word.text for word in words[first:start]))
         run_as, opened = _user_behind(run_as, words[first:start], ())
         limits += () if inside else opened
@@ -267,10 +277,11 @@ def _matters(environment: Mapping[str, Word]) -> bool:
     return any(name in environment for name in _SETTINGS)
 
 
-def _sudo(word: Word) -> SourceNote:
+def _sudo(word: Word, login: bool) -> SourceNote:
+    read = "dropped, as sudo -i does: write" if login else "kept: write sudo -E, or"
     text = (
         "sudo drops most of the caller's variables where its policy does not keep them; they are "
-        "read here as kept: write sudo -E, or sudo NAME=value"
+        f"read here as {read} sudo NAME=value"
     )
     return SourceNote("sudo-environment", text, word.origin)
 

@@ -52,8 +52,12 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
             return GivenGpus(int(count)) if count.isdecimal() else Unknown(f"{name}: {count}")
     if settings.gpus is not None or variable is None:
         return settings.gpus
-    if variable.unresolved or variable.text in ("", "void", "none"):
-        return None
+    if variable.unresolved:
+        return Unknown(f"NVIDIA_VISIBLE_DEVICES is {variable.text}")
+    if variable.text in ("", "void", "none"):
+        # Without the variable an image names its own; devices of a privileged one need none.
+        hidden = variable.text and not settings.privileged and not settings.devices
+        return GivenGpus(0) if hidden and settings.engine != "kubernetes" else None
     return named_gpus(variable.text.split(","))
 
 

@@ -468,6 +468,39 @@ ONE = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 "
 
 
 @pytest.mark.parametrize(
+    ("job", "status"),
+    [
+        ("#SBATCH --gres=gpu:1\nsrun PROGRAM", "fail"),
+        ("#SBATCH --gres=gpu:h100:2\nsrun PROGRAM", "pass"),
+        ("#SBATCH --gres=shm:8,gpu:a100:1(S:0)\nPROGRAM", "fail"),
+        ("#SBATCH --gpus-per-node=1\nPROGRAM", "fail"),
+        ("#SBATCH --gpus-per-node=h100:2\nPROGRAM", "pass"),
+        ("#SBATCH -N 1 -G 1\nPROGRAM", "fail"),
+        ("#SBATCH -N1 --ntasks-per-node=2 --gpus-per-task=1\nPROGRAM", "pass"),
+        ("#SBATCH --gpus-per-task=1\nsrun PROGRAM", "fail"),
+        ("#SBATCH --gpus-per-node=8\nsrun -n1 --gpus-per-task=1 PROGRAM", "fail"),
+        ("#SBATCH --gpus-per-node=8\nsrun --gres=none PROGRAM", "fail"),
+        ("srun --gpus-per-task=1 --ntasks=1 PROGRAM", "fail"),
+        ("srun -N1 -G2 PROGRAM", "pass"),
+        ("#SBATCH --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=0,1\nsrun PROGRAM", "pass"),
+        ("#SBATCH --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=6,7\nsrun PROGRAM", "unknown"),
+        # A container that the runtime is told to give none.
+        ("docker run -e NVIDIA_VISIBLE_DEVICES=none image PROGRAM", "fail"),
+        ("docker run --privileged -e NVIDIA_VISIBLE_DEVICES=none image PROGRAM", "pass"),
+        ("docker run -e NVIDIA_VISIBLE_DEVICES=$MINE image PROGRAM", "unknown"),
+    ],
+)
+def test_the_gpus_that_slurm_or_a_container_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], job: str, status: str
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/bash\n" + job.replace("PROGRAM", ONE) + "\n")
+    run(["check", "--json", "--only", "gpu.count", "--root", "demo:h800", str(script)])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert {finding["status"] for finding in found} == {status}
+
+
+@pytest.mark.parametrize(
     ("lines", "warned"),
     [
         ((f"{ONE} --port 1 &", f"{ONE} --port 2 &", "wait"), 2),

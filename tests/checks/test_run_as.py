@@ -468,3 +468,28 @@ def test_plan_sets_what_check_fails(tmp_path: Path) -> None:
     header, *lines = shown[1].splitlines()
     assert header.endswith("/etc/systemd/system/store.service.d/90-mooncake.conf")
     assert lines == ["[Service]", "LimitMEMLOCK=infinity"]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "kept"),
+    [
+        ("su - -c", ""),
+        ("su -l root -c", ""),
+        ("su -lc", ""),
+        ("su -p - root -c", ""),
+        ("su -w MC_X - root -c", "MC_X"),
+        ("su root -c", "MC_X MC_Y"),
+        ("runuser -l root -c", ""),
+        ("runuser -u root", "MC_X MC_Y"),
+        ("sudo -i", ""),
+        ("sudo --login -u root", ""),
+        ("sudo --preserve-env=MC_X -i", "MC_X"),
+        ("sudo -E", "MC_X MC_Y"),
+        ("setpriv --reset-env", ""),
+    ],
+)
+def test_a_login_shell_drops_the_variables(wrapper: str, kept: str) -> None:
+    """As the real programs do: seen of util-linux 2.38.1 and sudo 1.9.13 as root."""
+    program = "'mooncake_client a'" if wrapper.endswith("c") else "mooncake_client a"
+    (command,) = commands(f"export MC_X=1 MC_Y=2\n{wrapper} {program}")
+    assert [name for name in ("MC_X", "MC_Y") if name in command.environment] == kept.split()
