@@ -233,7 +233,7 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
     if local > TIB:
         return f"local_buffer_size is {local} bytes, more than 1 TiB: setup returns -600"
     if protocol not in PROTOCOLS:
-        return f"protocol {protocol!r} is none that Mooncake has: setup fails"
+        return f"protocol {protocol!r} is not one that Mooncake has: setup fails"
     return ""
 
 

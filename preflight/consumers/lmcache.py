@@ -274,7 +274,7 @@ def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
     for key in ("global_segment_size", "local_buffer_size"):
         size = byte_size(setup[key])
         if size is None:
-            return f"{key} {setup[key]!r} is no size to Mooncake: setup returns -600", None
+            return f"{key} {setup[key]!r} is not a size to Mooncake: setup returns -600", None
         sizes[key] = size
     segment, local = sizes["global_segment_size"], sizes["local_buffer_size"]
     protocol = setup["protocol"]

@@ -194,7 +194,7 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
         size = attempt(lambda text=text: float(str(text)))  # type: ignore[misc]
         sizes[tier] = 0.0 if isinstance(size, str) or not 0 <= size < 1e9 else size
         if isinstance(size, str) and isinstance(text, str) and text:
-            found.misread.append(f"{name}={text}: no number to KVBM, which takes 0")
+            found.misread.append(f"{name}={text}: not a number to KVBM, which takes 0")
     if not found.uncounted and not any(sizes.values()):
         found.refused.append(_KVBM_NOTHING)
         return found.consumer()
@@ -236,7 +236,7 @@ def read_trtllm(
         value = config.get(key, 1 if word is None else word_value(word))
         read = attempt(lambda value=value: human_readable_int(str(value)))  # type: ignore[misc]
         known = isinstance(read, int) and read > 0
-        lost = value if isinstance(value, Unknown) else Unknown(f"{key} {value!r} is no number")
+        lost = value if isinstance(value, Unknown) else Unknown(f"{key} {value!r} is not a number")
         sizes[key] = read if known else lost
     tp, pp = sizes.values()
     workers: Any = tp if isinstance(tp, Unknown) else pp

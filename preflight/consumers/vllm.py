@@ -285,7 +285,7 @@ class _Connectors(ConsumerParts):
     def _store(self, extra: dict[str, Any], role: str) -> None:
         # Device memory alone: what of it there is, only a start tells.
         if role != "kv_consumer" or extra.get("enable_lookup", True) or self._puts(extra, role):
-            self.registers = "the KV cache on the GPU, whose size only a start tells"
+            self.registers = "the KV cache on the GPU, whose size is known only once it runs"
         path = self.environment.get(STORE_PATH)
         store, tenant = self._store_config()
         names = ("cache_prefix", "store_tp_size", "enable_store_tp_lcm")
@@ -338,7 +338,7 @@ class _Connectors(ConsumerParts):
         return found._replace(refused=()), str(config["tenant_id"])
 
     def _transfer(self, extra: dict[str, Any], role: str) -> None:
-        self.registers = "the KV cache on the GPU, whose size only a start tells"
+        self.registers = "the KV cache on the GPU, whose size is known only once it runs"
         if extra.get("mooncake_protocol", "rdma") == "rdma":
             devices = extra.get("device_name", "")
             self.transfer = SettingValue(devices, "device_name in --kv-transfer-config")
@@ -390,7 +390,7 @@ class _Connectors(ConsumerParts):
     def _ascend(self, extra: dict[str, Any], _role: str) -> None:
         from preflight.consumers.others import read_ascend_store
 
-        self.registers = "the KV cache on the NPU, whose size only a start tells"
+        self.registers = "the KV cache on the NPU, whose size is known only once it runs"
         self.add(read_ascend_store(extra, self.environment, self.read_file))
 
     def _kvbm(self, _extra: dict[str, Any], _role: str) -> None:
@@ -404,7 +404,7 @@ class _Connectors(ConsumerParts):
             self.ignored.append(
                 f"DYN_KVBM_CPU_CACHE_GB is {format_bytes(host)}, less than the KV cache on the GPU "
                 f"({workers} x {format_bytes(each)} of --kv-cache-memory-bytes): KVBM writes "
-                "through, and the host holds nothing that the GPU has not"
+                "through, and the host holds nothing that the GPU does not hold"
             )
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:

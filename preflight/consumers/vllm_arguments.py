@@ -69,7 +69,7 @@ class VllmArguments(NamedTuple):
             try:
                 value = human_readable_int(value)
             except ValueError:
-                return Unknown(f"--{name} {value!r} is no number")
+                return Unknown(f"--{name} {value!r} is not a number")
             return value if value > 0 else Unknown(f"--{name} {value} is less than 1")
         return value if isinstance(value, int | Unknown) else default
 
@@ -99,9 +99,9 @@ def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
     try:
         config = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        return Unknown(f"{file.text} is no YAML: {str(error).splitlines()[0]}")
+        return Unknown(f"{file.text} is not YAML: {str(error).splitlines()[0]}")
     if not isinstance(config, dict):
-        return Unknown(f"{file.text} is no mapping")
+        return Unknown(f"{file.text} is not a mapping")
     texts: list[str] = []
     for key, value in config.items():
         if isinstance(value, bool):

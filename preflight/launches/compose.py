@@ -266,8 +266,9 @@ class _ServiceReader:
         for match in _OPERATOR.finditer(text):
             if match.group(1):
                 said = (
-                    f"{called} is run by no shell: {brief(text[match.start() :])!r} is left out, "
-                    "and by docker-compose v1 handed to the program; write bash -c '…' around it"
+                    f"{called} is not run by a shell: {brief(text[match.start() :])!r} is "
+                    "left out here, and docker-compose v1 gives it to the program; "
+                    "write bash -c '…' around it"
                 )
                 self.notes.append(SourceNote("no-shell", said, whole.origin))
                 text = text[: match.start()]

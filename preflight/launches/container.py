@@ -190,7 +190,7 @@ def docker_size(text: str | None, what: str) -> Size:
         return None
     match = _DOCKER_SIZE.fullmatch(text)
     if match is None:
-        return Unknown(f"{what} is {text!r}, which is no size to Docker: write it as 32g")
+        return Unknown(f"{what} is {text!r}, which Docker does not read as a size: write it as 32g")
     whole, fraction, unit = (group or "" for group in match.groups())
     power = "kmgtp".find(unit.lower()) + 1 if unit else 0
     return (int(whole + fraction) << 10 * power) // int("1" + "0" * len(fraction))
@@ -202,7 +202,7 @@ def limits(name: str, soft: str, hard: str) -> Limits:
     def limit(text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
             return int(text)
-        return Unknown(f"ulimit {name} is {text!r}, which is no number: write -1 for no limit")
+        return Unknown(f"ulimit {name} is {text!r}, which is not a number: write -1 for no limit")
 
     return limit(soft), limit(hard or soft)
 
@@ -224,7 +224,7 @@ def refusals(settings: ContainerSettings) -> Iterator[str]:
     for name, (soft, hard) in settings.ulimits.items():
         values += [soft, hard]
         if name not in _ULIMITS and "$" not in name:
-            yield f"ulimit {name} is none that a container has: {', '.join(_ULIMITS)}"
+            yield f"ulimit {name} is not one that a container takes: {', '.join(_ULIMITS)}"
         if isinstance(soft, Unknown) or isinstance(hard, Unknown) or hard == -1:
             continue
         if soft == -1 or soft > hard:

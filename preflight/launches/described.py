@@ -95,7 +95,7 @@ def described(
             lies += [each for each in COMPOSE_OVERRIDES if beside(each) is not None][:1]
         named = [words[0]._replace(text=each, unresolved=()) for each in lies]
     if not named:
-        said = f"{' '.join([name, *texts])[:80]}: the file that it starts from does not lie here"
+        said = f"{' '.join([name, *texts])[:80]}: the file that it reads is not here"
         return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
     if starter is _COMPOSE:  # each is laid over those in front of it
         first, *others = named

@@ -207,7 +207,7 @@ def _collection(begun: Any, children: list[Node], name: str, last_wins: bool) ->
         if key.text == "<<":
             sources += value.items or [value]
         elif key.value is not None and not isinstance(key.value, str):
-            raise SourceError(f"{name}:{line} has a key that is no text: write keys as words")
+            raise SourceError(f"{name}:{line} has a key that is not text: write keys as words")
         elif (text := key.text or "") in fields and not last_wins:
             raise KeyTwiceError(f"{name}:{key.line} has the key {brief(text)!r} twice: keep one")
         else:

@@ -93,7 +93,9 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
             note = SourceNote(identifier, said, Origin(name, item.line))
             readings.append(Reading((), (note,)))
     if apart > 1:
-        said = f"{apart} pods are read as if one of each ran on the same host: give those that do"
+        said = (
+            f"{apart} pods are read as if one of each ran on the same host: give only those that do"
+        )
         readings.append(Reading((), (SourceNote("pods-together", said, Origin(name)),)))
     return joined(readings)
 
@@ -162,7 +164,8 @@ def _containers(pod: Node) -> Iterator[Node]:
 def _finished(pod: Node, name: str) -> Iterator[SourceNote]:
     for container in pod.at("initContainers").items:
         if container.at("restartPolicy").text != "Always":
-            said = f"init container {container.at('name').text or ''} is over by then: not read"
+            named = container.at("name").text or ""
+            said = f"init container {named} ends before the others start: not read"
             yield SourceNote("init-container", said, Origin(name, container.line))
 
 
@@ -246,7 +249,7 @@ class _Container:
             address = item.at("hostIP").text or ""
             if text is not None and text != "0":
                 port = int(text) if text.isdecimal() and len(text) < 7 else None
-                number = Unknown(f"hostPort {text!r} is no number") if port is None else port
+                number = Unknown(f"hostPort {text!r} is not a number") if port is None else port
                 held = "" if address in ("0.0.0.0", "::") else address
                 owner = f"container {self.place.container} of {pod} ({origin})"
                 yield Published(number, held, owner, origin, pod)
@@ -398,7 +401,7 @@ def _size(node: Node, what: str) -> Size:
     if node.text is None:
         return None
     size = quantity(node.text)
-    return Unknown(f"{what} is {node.text!r}, which is no quantity") if size is None else size
+    return Unknown(f"{what} is {node.text!r}, which is not a quantity") if size is None else size
 
 
 def quantity(text: str) -> int | None:

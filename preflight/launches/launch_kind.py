@@ -69,7 +69,7 @@ class LaunchText:
                 if _TEMPLATE.search(self.text) is None:
                     raise
                 raise SourceError(
-                    f"{self.path} is a template that nobody has filled in: give what helm template "
+                    f"{self.path} is a template that is not filled in: give what helm template "
                     "CHART prints"
                 ) from None
         return None

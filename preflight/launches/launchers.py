@@ -282,14 +282,14 @@ def _note(word: Word, name: str) -> SourceNote | None:
     if name in _TOLD:
         said = (
             f"{name} stands in front: read as if it started one process here, in this environment; "
-            f"not seen is {_TOLD[name]}"
+            f"not known here: {_TOLD[name]}"
         )
         return SourceNote("launcher", said, word.origin)
     if name in _ELSEWHERE or name in _EXEC_ENGINES:
         where = _ELSEWHERE.get(name, "the environment of the container")
         said = (
-            f"{name} stands in front: {where} is not seen here, and none is assumed; put the "
-            "settings that count in front of the program, as env NAME=value program"
+            f"{name} stands in front: {where} is not known here, and none is assumed; put the "
+            "settings that matter in front of the program, as env NAME=value program"
         )
         return SourceNote("launcher", said, word.origin)
     said = f"{brief(word.text)} stands in front: it is not read, nor what it sets for the program"

@@ -65,7 +65,7 @@ class _Follower:
             inner = doubts
             if isinstance(statement, ast.If | ast.While):
                 text = ast.unparse(statement.test)[:80]
-                said = f"nothing here decides {text}: read as if it held"
+                said = f"nothing here decides {text}: read as if it were true"
                 inner = (*doubts, SourceNote("condition", said, self.at(statement)))
             for field, value in ast.iter_fields(statement):
                 for each in value if isinstance(value, list) else [value]:

@@ -71,7 +71,7 @@ def changed_user(words: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
 def _user(word: Word) -> str | Unknown:
     if word.unresolved:
         names = ", ".join(word.unresolved)
-        return Unknown(f"user {word.text} ({word.origin}) follows from {names}")
+        return Unknown(f"user {word.text} ({word.origin}) depends on {names}")
     return word.text.removeprefix("#").partition(":")[0]
 
 

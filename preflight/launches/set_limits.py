@@ -104,7 +104,7 @@ def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
             return None
         match = re.fullmatch(r"(\d{1,18})([KMGTPE]?)B?", text, re.ASCII)
         if match is None or word.unresolved:
-            return Unknown(f"{name} {brief(value)} ({word.origin}) is no limit that is known")
+            return Unknown(f"{name} {brief(value)} ({word.origin}) is not a limit that is known")
         return int(match.group(1)) * _SUFFIX.get(match.group(2), 1)
 
     first = bound(soft)

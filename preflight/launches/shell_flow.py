@@ -582,7 +582,7 @@ class ShellFlow(ABC):
         if not known:
             shown = " ".join(written(t.word.pieces) for t in tokens if t.word is not None)
             said = (
-                f"{block.kind} {brief(shown)}: how often it goes round is not known; read once, "
+                f"{block.kind} {brief(shown)}: how many times it runs is not known; read once, "
                 f"with {name} unknown"
             )
             note = SourceNote("loop-not-counted", said, origin)
@@ -614,7 +614,7 @@ class ShellFlow(ABC):
                 break
             known = self.shell.number(step or "0", origin, assigns=True) is not None
         if not known:
-            said = f"for (({brief(formula)})): how often it goes round is not known; read once"
+            said = f"for (({brief(formula)})): how many times it runs is not known; read once"
             for name in _NAMES.findall(first):
                 self.shell.assign(name, Word(f"${name}", origin, (name,)))
             note = SourceNote("loop-not-counted", said, origin)
@@ -644,11 +644,13 @@ class ShellFlow(ABC):
             and ((held := self.shell.variables.get(piece.name)) is None or held.unresolved)
         ]
         why = (
-            f"{', '.join(dict.fromkeys(names))} is not set" if names else "it is known at run time"
+            f"{', '.join(dict.fromkeys(names))} is not set"
+            if names
+            else "it is known only when the script runs"
         )
         if ran and not names:
             why = "that program is not run here"
-        said = f"nothing decides {brief(shown)}: {why}; read as if it held"
+        said = f"nothing decides {brief(shown)}: {why}; read as if it were true"
         note = SourceNote("condition", said, origin)
         self.notes.append(note)
         return note

@@ -191,8 +191,8 @@ class _Tokenizer(WordScanner):
     def placeholder(self, match: re.Match[str]) -> Piece:
         """Take ``<model_path>`` of a guide for what its reader is to fill in."""
         text = (
-            f"{match.group()} stands for something to fill in: bash would read such a file; "
-            "taken as not set"
+            f"{match.group()} is a placeholder: bash would take it for a file to read; "
+            "it is taken as not set"
         )
         self.note("placeholder", text, self.line)
         return Piece("unknown", match.group(), True, match.group())

@@ -162,7 +162,7 @@ def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
             return read_file(name)
         if word.unresolved:
             names = ", ".join(word.unresolved)
-            return Unknown(f"{name}, which the launch writes ({word.origin}), follows from {names}")
+            return Unknown(f"{name}, which the launch writes ({word.origin}), depends on {names}")
         return word.text
 
     return read if written else read_file

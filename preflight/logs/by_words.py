@@ -229,7 +229,7 @@ def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> 
         if named:
             unnamed = count - MOST_WHOLE - len(named)
             more = f" and {unnamed} more" if unnamed else ""
-            parts.append(_filled(f"Like it too: {', '.join(named)}{more}.", width))
+            parts.append(_filled(f"Also similar: {', '.join(named)}{more}.", width))
     if found.ids:
         column = max(len(id_) for id_, _ in found.ids) + 4
         rows = [_filled(f"  {id_:<{column - 2}}{asks}", width, column) for id_, asks in found.ids]

@@ -59,7 +59,7 @@ def host_path(command: Command, path: str) -> str | Unknown:
         return _mounted(settings, path)
     if place_of(command) == ():
         return path
-    return Unknown(f"{path} lies where {command.origin} runs, which is not looked into")
+    return Unknown(f"{path} lies where {command.origin} runs, whose files are not read here")
 
 
 def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
@@ -69,10 +69,12 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
         if path == mount.target or path.startswith(mount.target.rstrip("/") + "/")
     ]
     if not around:
-        return Unknown(f"{path} lies in the container's image, which is not looked into")
+        return Unknown(f"{path} lies in the container's image, whose files are not read here")
     mount = max(around, key=lambda one: len(one.target))
     if mount.kind != "bind" or not mount.source.startswith("/"):
-        return Unknown(f"{path} lies in a volume of the container, whose place is not known")
+        return Unknown(
+            f"{path} lies in a volume of the container, and where that is on the host is not known"
+        )
     rest = path[len(mount.target.rstrip("/")) :]
     return (mount.source.rstrip("/") + rest) or "/"
 

@@ -63,9 +63,9 @@ class TakenGroup(NamedTuple):
             turns = "servers on one port, one after another or on as many hosts"
             count, on = f"starts {len(self.groups)} {turns}", ""
         return (
-            f"this launch {count}, and is held here against {on}"
-            f"{self.group.what} (group {self.group.name}): {self.why}; --host-group takes "
-            f"{', '.join(others[:MOST_NAMED])}{more}"
+            f"this launch {count}; only {on}"
+            f"{self.group.what} (group {self.group.name}) is checked here: {self.why}; "
+            f"--host-group takes {', '.join(others[:MOST_NAMED])}{more}"
         )
 
 
@@ -198,7 +198,7 @@ def take_group(
             if asked in (group.name, group.what, group.address):
                 return TakenGroup(group, "--host-group says so", groups)
         names = ", ".join(f"{one.name} ({one.what})" for one in groups) or "this launch has none"
-        raise UsageError(f"--host-group {asked!r} is no group of the launch: {names}")
+        raise UsageError(f"--host-group {asked!r} is not a group of the launch: {names}")
     if not groups:
         return None
     own = _own_names(root)

@@ -169,7 +169,9 @@ def _resolvable(
         if not network or isinstance(host, Unknown) or _is_address(host):
             yield service
         elif host.partition(".")[0] not in names:
-            why = f"{host} is looked up in a network of its own ({network}), not here"
+            why = (
+                f"{host} is a name of the container network {network}, so it is not looked up here"
+            )
             yield service._replace(host=Unknown(why))
 
 

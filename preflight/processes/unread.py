@@ -85,7 +85,7 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
         for word in process.arguments if process.store is not None else ():
             flag = word.text.partition("=")[0].lstrip("-")
             if word.unresolved and flag in ("device_names", "global_segment_size"):
-                why = f"nothing here says what it is: {flag} follows from it"
+                why = f"nothing here says what it is, and it decides {flag}"
                 yield NotRead(word.unresolved[0], why, word.origin)
 
 
@@ -133,11 +133,11 @@ def unknown_program(command: Command) -> str:
         named = [script.rpartition("/")[2]] if "-c" not in texts[:2] else []
     for one in named:
         if _PRODUCT.fullmatch(one) and not _HOLDS_NOTHING.search(" ".join([one, *texts[:1]])):
-            return "this program is not known here, nor what it takes"
+            return "this program is not known here, and so neither is the memory that it takes"
     serves = [a for a, b in pairwise(texts) if b == "serve"]
     started = next((text for text in texts if _SERVER.fullmatch(text)), "")
     if not name.startswith("python") and (started or {"vllm", "sglang"} & set(serves)):
-        return f"no reader here knows what {brief(name)} does with the server behind it"
+        return f"it is not known here what {brief(name)} does with the server that it starts"
     return ""
 
 

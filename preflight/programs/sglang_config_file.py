@@ -91,7 +91,7 @@ def _as_words(
 ) -> Iterator[str]:
     for key, value in entries.items():
         if not isinstance(key, str):
-            raise RefusedError(f"AttributeError: {key!r} in the config file is no name")
+            raise RefusedError(f"AttributeError: {key!r} in the config file is not a name")
         name = key.replace("-", "_")
         if name in refused:
             raise RefusedError(f"ValueError: Unsupported config option '{name}'")

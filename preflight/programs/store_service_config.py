@@ -300,8 +300,8 @@ def _setup_refuses(values: Mapping[str, Any]) -> list[str]:
         refused.append(f"local_buffer_size is {buffer} bytes, more than 1.00 TiB: {_SETUP}")
     protocol = values["protocol"]
     if isinstance(protocol, str) and protocol not in PROTOCOLS:
-        refused.append(f"protocol {protocol!r} is none that Mooncake has: {_AGAIN}")
+        refused.append(f"protocol {protocol!r} is not one that Mooncake has: {_AGAIN}")
     port, serves = values["client_http_port"], values["enable_client_http_server"] is True
     if serves and isinstance(port, int) and not 0 < port < 65536:
-        refused.append(f"client_http_port {port} is no port: {_SETUP}")
+        refused.append(f"client_http_port {port} is not a port: {_SETUP}")
     return refused

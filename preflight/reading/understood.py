@@ -123,7 +123,7 @@ def _not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             before = word.text if word.text.startswith("-") else ""
     for name, (flags, origin) in found.items():
         shown = ", ".join([*dict.fromkeys(flags)][:6])
-        yield NotRead(name, f"nothing here says what it is: {shown} follows from it", origin)
+        yield NotRead(name, f"nothing here says what it is, and it decides {shown}", origin)
 
 
 def _notes(reading: Reading) -> tuple[SourceNote, ...]:

@@ -59,7 +59,7 @@ def store_reset_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             if on and any(one.family == "vLLM MooncakeStoreConnector" for one in clients):
                 others = ", ".join(each.name for each in those if each is not process)
                 yield Seen(
-                    f"{process.name} can empty the store of {master}, which {others} has too"
+                    f"{process.name} can empty the store of {master}, which {others} uses too"
                 )
 
 

@@ -69,7 +69,7 @@ def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
     for key, where in process.store.unknown_keys if process.store else ():
         near = spelling.nearest(key, KEYS)
         yield Seen(
-            f"{key!r}{where} is no setting of the store service"
+            f"{key!r}{where} is not a setting of the store service"
             f"{f': did you mean {near}?' if near else ''}"
         )
 
@@ -174,7 +174,7 @@ def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         mounted = round_up(size, page) if page and size else size
         if page is not None and mounted and mounted % SLAB_BYTES:
             text = f"a client mounts {mounted} bytes ({format_bytes(mounted)})"
-            yield Seen(f"{process.kind.value}: {text}, no multiple of {SLAB_BYTES}", origin)
+            yield Seen(f"{process.kind.value}: {text}, not a multiple of {SLAB_BYTES}", origin)
 
 
 @RULES.launch("segment-base-unaligned")

@@ -102,7 +102,9 @@ def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Seen
     spelling = Spelling()
     for key in store.unknown_keys:
         near = spelling.nearest(key, KEYS)
-        yield Seen(f"{key!r} is no setting of the store{f': did you mean {near}?' if near else ''}")
+        yield Seen(
+            f"{key!r} is not a setting of the store{f': did you mean {near}?' if near else ''}"
+        )
 
 
 @RULES.store("environment-value-defaulted")

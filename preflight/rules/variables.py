@@ -155,8 +155,8 @@ def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 told.add(tuple(ends))
                 least, most = ports.default
                 yield Seen(
-                    f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]} is no range that "
-                    f"Mooncake takes: {least} to {most} is used",
+                    f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]} is not a range "
+                    f"that Mooncake takes: {least} to {most} is used",
                     word.origin,
                 )
 

@@ -197,7 +197,7 @@ def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
     """
     geometry = known(pools.geometry)
     if pools.dcp > 1:
-        why = "decode context parallelism with a pool that follows the GPU's"
+        why = "decode context parallelism with a pool that is sized by the GPU's"
         raise UnknownFactError(Unknown(why))
     stages = [_mirrored(pools, geometry, row, tokens) for row in stage_rows(pools)]
     if pools.draft is not None:

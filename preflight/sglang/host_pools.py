@@ -58,7 +58,7 @@ def host_pools(request: PoolRequest) -> HostPools | HostBytes:
         shared = request.release.stages_share_tokens
         tokens = min(counts) if shared else counts[request.stage]
     elif request.ratio is None or request.device_tokens is None:
-        _stop("the pool follows --hicache-ratio and the device's tokens, not known here")
+        _stop("the pool's size depends on --hicache-ratio and the GPU's tokens, not known here")
     else:
         tokens = int(request.device_tokens * request.ratio)
     return _single(request, row, tokens)
@@ -228,12 +228,12 @@ def _hybrid_pools(request: PoolRequest, row: RowBytes) -> HostPools | HostBytes:
             return _shared_bounds(request, row)
         return _shared_exactly(request, row, request.device_tokens, sliding_tokens)
     if layers.linear:
-        _stop("the linear states follow the device's request slots, not known here")
+        _stop("the linear states depend on the GPU's request slots, which are not known here")
     if request.size_gb > 0:
         asked = request.size_gb * 1e9
         full, sliding = int(asked // row.sized), int(asked // row.sliding)
     elif request.ratio is None or request.device_tokens is None or sliding_tokens is None:
-        _stop("the pools follow --hicache-ratio and the device's tokens, not known here")
+        _stop("the pools' sizes depend on --hicache-ratio and the GPU's tokens, not known here")
     else:
         full = int(request.device_tokens * request.ratio)
         sliding = int(sliding_tokens * request.ratio)
@@ -268,7 +268,10 @@ def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
     asked = request.size_gb * GIGABYTE
     page = request.physical_page_tokens
     extra = page * (row.sized + row.sliding)
-    reason = f"--hicache-size {request.size_gb} is split by the device pools' bytes, not known here"
+    reason = (
+        f"--hicache-size {request.size_gb} is split by the bytes of the GPU's pools, "
+        "which are not known here"
+    )
     if not row.layers.linear:
         return HostBytes(asked, asked + extra, reason)
     if isinstance(row.linear, Unknown):

@@ -293,7 +293,7 @@ def layer_kinds(
     table = _architectures()
     for architecture in architectures:
         if architecture.startswith(table.other_pools):
-            raise ConfigError(f"{architecture}: its pools follow rules of their own")
+            raise ConfigError(f"{architecture}: its pools have rules of their own")
     count = positive(text, "num_hidden_layers", MOST_LAYERS)
     for key in table.other_hybrids:
         if text.get(key) not in (None, False):

@@ -31,7 +31,7 @@ class GpuKind(Enum):
 
 
 _NO_GPU = Unknown(
-    "sparse attention's rows follow the GPU: give --kv-cache-dtype, and with fp8 "
+    "the size of sparse attention's rows depends on the GPU: give --kv-cache-dtype, and with fp8 "
     "--dsa-prefill-backend and --dsa-decode-backend"
 )
 

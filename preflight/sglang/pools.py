@@ -197,7 +197,9 @@ def _sized(sized: SizedServer) -> ServerMemory:
     if request.size_gb > 0:
         return _bounds(sized, request, f"--hicache-size {request.size_gb}")
     if request.dcp > 1:
-        return _unsized(Unknown("decode context parallelism with a pool that follows the GPU's"))
+        return _unsized(
+            Unknown("decode context parallelism with a pool that is sized by the GPU's")
+        )
     if request.ratio is not None:
         return _by_ratio(sized, request, tokens)
     if sized.release.auto_size and sized.purpose is not Purpose.OFFLOAD:

@@ -246,7 +246,7 @@ def _gpu_registered(process: LaunchProcess) -> int | Unknown:
         return 0
     if server.value("disaggregation_transfer_backend") != "mooncake":
         return 0
-    return Unknown("the KV cache on the GPU, whose size only a start tells")
+    return Unknown("the KV cache on the GPU, whose size is known only once it runs")
 
 
 class Need(NamedTuple):

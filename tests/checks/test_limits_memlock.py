@@ -264,7 +264,7 @@ def test_named_nics_alone_count() -> None:
 
 
 def test_an_unknown_size_never_passes_a_finite_limit() -> None:
-    """Prefill and decode register GPU memory whose size only a start tells."""
+    """Prefill and decode register GPU memory whose size is known only once it runs."""
     gpu = Unknown("the KV cache on the GPU")
     process = rank(gpu_registered_bytes=gpu)
     assert one("memlock.limit", launch(process), limits(ROOM)).status is Status.UNKNOWN

@@ -185,7 +185,7 @@ def test_what_kvbm_refuses_and_takes_for_something_else() -> None:
     assert "At least one cache tier" in kvbm().refused[0]
     lost = kvbm(DYN_KVBM_CPU_CACHE_GB="20GB")
     assert lost.refused
-    assert lost.misread == ("DYN_KVBM_CPU_CACHE_GB=20GB: no number to KVBM, which takes 0",)
+    assert lost.misread == ("DYN_KVBM_CPU_CACHE_GB=20GB: not a number to KVBM, which takes 0",)
     small = kvbm(DYN_KVBM_CPU_CACHE_GB="20", DYN_KVBM_DISK_CACHE_GB="8")
     assert "is less than DYN_KVBM_CPU_CACHE_GB" in small.ignored[0]
     blocks = kvbm(DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS="1000")

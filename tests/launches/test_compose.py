@@ -168,7 +168,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
         ("[a]: 1\nx: {[b]: c}", "c.yaml"),
         ("x" * (2**20 + 1), "1 MiB"),
         ("a: &a [*a]", "YAML|nothing defines"),
-        ("!!python/object/apply:os.system [id]: 1", "no text"),
+        ("!!python/object/apply:os.system [id]: 1", "not text"),
     ],
 )
 def test_texts_that_are_refused(text: str, says: str) -> None:

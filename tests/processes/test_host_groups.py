@@ -140,12 +140,12 @@ def test_a_host_is_held_against_its_own_group_and_says_why(tmp_path: Path) -> No
     assert (taken.group.what, taken.why) == ("host h2", "h2 is this host's")
     other = take_group(processes, None, host(tmp_path / "b", "z"))
     assert other is not None
-    assert "held here against what runs on host h1 (group 1): nothing says" in other.text
+    assert "only what runs on host h1 (group 1) is checked here: nothing says" in other.text
     assert "--host-group takes 2 (host h2)" in other.text
     asked = take_group(processes, "2", host(tmp_path / "c"))
     assert asked is not None
     assert asked.group.what == "host h2"
-    with pytest.raises(UsageError, match=r"'5' is no group of the launch: 1 \(host h1\), 2"):
+    with pytest.raises(UsageError, match=r"'5' is not a group of the launch: 1 \(host h1\), 2"):
         take_group(processes, "5", host(tmp_path / "d"))
     guide = understand(read_text(GUIDE, "l.sh", {}).commands, lambda path: Unknown(path))
     mine = take_group(guide, None, host(tmp_path / "e", address="10.0.0.1"))

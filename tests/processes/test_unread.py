@@ -160,7 +160,7 @@ def test_what_a_written_file_holds_is_unknown_where_a_variable_decides(tmp_path:
     script = "echo \"{'a': $NOBODY}\" > a.yaml\nmooncake_master --config_path a.yaml\n"
     found = sized(tmp_path, script)
     assert found.status == "unknown"
-    assert "follows from NOBODY" in found.reason
+    assert "depends on NOBODY" in found.reason
     edited = sized(tmp_path, "echo a: 1 > a.yaml\nsed -i s/1/2/ a.yaml\nmooncake_master "
                    "--config_path a.yaml\n")  # fmt: skip
     assert "what sed writes" in edited.reason

@@ -98,7 +98,7 @@ def test_what_is_not_read_is_named_and_the_exit_code_says_so(read: Callable[...,
     ]
     client = found["processes"][1]
     assert (client["count"], client["program"]) == (None, "mooncake_client")
-    assert "how often it goes round is not known" in client["count_why"]
+    assert "how many times it runs is not known" in client["count_why"]
     engine = found["processes"][2]
     assert engine["settings"]["tensor_parallel_size"]["value"] == "8"
     assert engine["settings"]["model"]["value"] == "Qwen/Qwen3-8B"
@@ -144,7 +144,7 @@ def test_a_variable_that_nothing_sets_is_named_with_what_follows_from_it(
     found = answer(read(text, "--json"))
     assert found["exit_code"] == 3
     assert [each["what"] for each in found["unread"]] == ["M", "T"]
-    assert "model-path, port follows from it" in found["unread"][0]["why"]
+    assert "it decides model-path, port" in found["unread"][0]["why"]
 
 
 def test_what_one_line_starts_with_other_settings_has_lines_of_its_own(

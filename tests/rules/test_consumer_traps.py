@@ -168,7 +168,7 @@ TRAPS = (
         "no local buffer", "local_buffer_size", 0, "local_buffer_size must be > 0", right=1 << 30
     ),
     of_file(
-        "a protocol that is none", "protocol", "rmda", "is none that Mooncake has", right="rdma"
+        "a protocol that is none", "protocol", "rmda", "is not one that Mooncake has", right="rdma"
     ),
     of_file(
         "no metadata server",

@@ -21,7 +21,7 @@ EXAMPLES = [
     Example(
         SIZE,
         (CACHELIB, "mooncake_client --global_segment_size=100MB"),
-        "mooncake_client: a client mounts 104857600 bytes (100.00 MiB), no multiple of 16777216",
+        "mooncake_client: a client mounts 104857600 bytes (100.00 MiB), not a multiple of 16777216",
         (CACHELIB, "mooncake_client --global_segment_size=112MB"),
     ),
     Example(

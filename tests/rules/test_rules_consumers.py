@@ -99,7 +99,7 @@ EXAMPLES = (
     Example(
         "store-reset-shared",
         ((STORE, {**FILE, "VLLM_SERVER_DEV_MODE": "1"}), (SERVICE, FILE)),
-        "can empty the store of 10.0.0.1:50051, which Mooncake store service (launch.sh:2) has too",
+        "empty the store of 10.0.0.1:50051, which Mooncake store service (launch.sh:2) uses too",
         ((STORE, {**FILE, "VLLM_SERVER_DEV_MODE": "1"}),),
         {"mc.json": service()},
     ),
@@ -122,7 +122,7 @@ FILES = (
     ({"global_segment_size": 0}, "consumer-refused", "embedded mode requires global_segment_size"),
     ({"local_buffer_size": 0}, "consumer-refused", "local_buffer_size must be > 0"),
     ({"metadata_server": ""}, "consumer-refused", "Initialize MooncakeDistributedStore failed."),
-    ({"protocol": "rmda"}, "consumer-refused", "protocol 'rmda' is none that Mooncake has"),
+    ({"protocol": "rmda"}, "consumer-refused", "protocol 'rmda' is not one that Mooncake has"),
     ({"local_hostname": "a"}, "consumer-ignored", "MooncakeStoreConnector has no such key"),
 )
 

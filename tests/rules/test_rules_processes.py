@@ -65,7 +65,7 @@ EXAMPLES = [
     Example(
         "store-service-refused",
         ((f"{SERVICE} -Dprotocol=RDMA", MASTER),),
-        "protocol 'RDMA' is none that Mooncake has: setup fails",
+        "protocol 'RDMA' is not one that Mooncake has: setup fails",
         ((SERVICE, {**MASTER, "MOONCAKE_PROTOCOL": "RDMA"}),),
     ),
     Example(
@@ -84,7 +84,7 @@ EXAMPLES = [
     Example(
         "store-service-refused",
         (f"{SERVICE} --config=a.json",),
-        "client_http_port 99999 is no port",
+        "client_http_port 99999 is not a port",
         (f"{SERVICE} --config=b.json",),
         {
             "a.json": service(enable_client_http_server=True, client_http_port=99999),
@@ -106,13 +106,13 @@ EXAMPLES = [
     Example(
         "service-key-unknown",
         ((f"{SERVICE} -Dglobal_segment_sise=4gb", MASTER),),
-        "'global_segment_sise' (-D) is no setting of the store service: did you mean global_segmen",
+        "'global_segment_sise' (-D) is not a setting of the store service: did you mean global_seg",
         ((f"{SERVICE} -Dglobal_segment_size=4gb", MASTER),),
     ),
     Example(
         "service-key-unknown",
         (f"{SERVICE} --config=a.json",),
-        "'master_server_addr' is no setting of the store service: did you mean master_server",
+        "'master_server_addr' is not a setting of the store service: did you mean master_server",
         (f"{SERVICE} --config=b.json",),
         {"a.json": service(master_server_addr="m:1"), "b.json": service(tenant_id="t")},
     ),

@@ -101,7 +101,7 @@ EXAMPLES = [
     Example(
         "store-key-unknown",
         (extra('{"global_segment_sise": "8gb", ' + ADDRESS + "}"),),
-        "'global_segment_sise' is no setting of the store: did you mean global_segment_size?",
+        "'global_segment_sise' is not a setting of the store: did you mean global_segment_size?",
         (extra('{"prefetch_threshold": 64, ' + ADDRESS + "}"),),
     ),
     Example(

@@ -132,14 +132,14 @@ EXAMPLES = [
     Example(
         "port-range-reset",
         (env(MC_MIN_RPC_PORT="40000", MC_MAX_RPC_PORT="41000"),),
-        "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT: 40000 to 41000 is no range that Mooncake takes: "
+        "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT: 40000 to 41000 is not a range that Mooncake takes: "
         "15000 to 17000 is used",
         (env(MC_MIN_RPC_PORT="61000", MC_MAX_RPC_PORT="65535"),),
     ),
     Example(
         "port-range-reset",
         (env(MC_STORE_CLIENT_MIN_PORT="20000"),),
-        "20000 to 14300 is no range that Mooncake takes: 12300 to 14300 is used",
+        "20000 to 14300 is not a range that Mooncake takes: 12300 to 14300 is used",
         (env(MC_STORE_CLIENT_MIN_PORT="20000", MC_STORE_CLIENT_MAX_PORT="$MAX"),),
     ),
     Example(

@@ -245,7 +245,7 @@ def test_without_geometry() -> None:
     [
         ({"layout": "page_unified"}, "not one of layer_first"),
         ({"ratio": None, "size_gb": 0}, "--hicache-ratio"),
-        ({"ratio": 2.0, "size_gb": 0}, "device's tokens"),
+        ({"ratio": 2.0, "size_gb": 0}, "GPU's tokens"),
         ({"pp": 40, "size_gb": 30}, "pipeline stages"),
         ({"dcp": 2, "size_gb": 30}, "latent attention alone"),
         ({"packed_drafts": 1, "release": sglang_release("0.5.17"), "size_gb": 1}, "does not pack"),

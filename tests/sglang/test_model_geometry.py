@@ -237,7 +237,7 @@ def test_no_json_makes_it_raise(base: dict[str, Any], change: dict[str, Any]) ->
 def test_every_well_known_model_has_a_geometry(name: str) -> None:
     known = well_known_model(name)
     if isinstance(known, Unknown):  # what SGLang keeps of it is not computed here, and said so
-        assert known.reason.endswith("its pools follow rules of their own")
+        assert known.reason.endswith("its pools have rules of their own")
     else:
         assert known.source
 
