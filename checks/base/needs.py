@@ -189,7 +189,8 @@ class ProcessNeeds(NamedTuple):
     launch has ended all that ran before it. gpu_share: what it takes of its GPUs,
     None where that is not known. limits: what the launch itself sets, upon those that its container
     or its host gives it. run_as: who runs it, in its container where it has one. named_nodes: to
-    which a wrapper or its container binds it. gate_bytes: of MemAvailable, what its program itself
+    which a wrapper or its container binds it. looked_up: devices that its program looks up as
+    it starts, and ends where one is missing. gate_bytes: of MemAvailable, what its program itself
     asks for before it starts, for all its processes here.
     """
 
@@ -220,6 +221,7 @@ class ProcessNeeds(NamedTuple):
     turn: int = 0
     gpu_share: GpuShare | None = None
     gate_bytes: int = 0
+    looked_up: RdmaUse | None = None
 
     @property
     def runtime(self) -> str:

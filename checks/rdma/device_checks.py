@@ -10,8 +10,19 @@ from collections.abc import Iterable
 
 from checks.base.check import CheckSet, any_launch
 from checks.base.device_nodes import RDMA_DEVICES
-from checks.base.finding import Evidence, Finding, Kind, Setting, or_unjudged, passed, skip, unknown
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.finding import (
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    or_unjudged,
+    passed,
+    skip,
+    unknown,
+)
+from checks.base.fold import fold_names
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown, known
 from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
 from checks.rdma.per_device import NO_RDMA, rdma_launch, used_nics
@@ -22,7 +33,46 @@ CHECKS = CheckSet()
 
 @CHECKS.check("rdma.device-missing", rdma_launch)
 def device_missing(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
-    return [_judge_names(rdma, use) for use in uses(rdma, needs)]
+    others: dict[RdmaUse, list[ProcessNeeds]] = {}
+    for process in needs.processes:
+        own = process.looked_up
+        if own is not None and own.devices and not _looks_up_all(process):
+            others.setdefault(own, []).append(process)
+    return [
+        *(_judge_names(rdma, use) for use in uses(rdma, needs)),
+        *(_judge_looked_up(rdma, use, those) for use, those in others.items()),
+    ]
+
+
+LOOKED_UP = (
+    "no such device here; SGLang looks its own engine's devices up as it starts, and ends: "
+    "ValueError: Invalid IB devices specified"
+)
+
+
+def _looks_up_all(process: ProcessNeeds) -> bool:
+    """Tell whether SGLang itself looks up the very devices that are judged by name."""
+    own, used = process.looked_up, process.rdma
+    return own is not None and used is not None and own.devices == used.devices
+
+
+@or_unjudged
+def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, those: list[ProcessNeeds]) -> Finding:
+    """Judge devices of SGLang's own engine beside a store with others."""
+    known(rdma.nics)
+    there = [nic.name for nic in rdma.present]
+    who = fold_names([process.name for process in those])
+    named = passed(who).known(use.devices)
+    have = ", ".join(there) or "no RDMA device"
+    finding = passed(who, have, ", ".join(named), use.origin)
+    gone = ", ".join(name for name in named if name not in there)
+    advice = f"name devices of this host in {use.origin}: {', '.join(there)}"
+    return _ends(finding, gone, advice) if gone else finding
+
+
+def _ends(finding: Finding, gone: str, advice: str, settings: tuple[Setting, ...] = ()) -> Finding:
+    ending = Consequence.WILL_NOT_START
+    return finding.failed(f"{gone}: {LOOKED_UP}", advice, settings, consequence=ending)
 
 
 @or_unjudged
@@ -54,6 +104,8 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     if not good:
         advice = "make the devices visible here (host's driver, container's /dev/infiniband)"
     settings = _names_setting(process, devices, left or good)
+    if _looks_up_all(process):
+        return _ends(finding, gone, advice, settings)
     if left:
         text = f"{gone}: no such device here, so it runs on {', '.join(left)} alone"
         return finding.warned(text, advice, settings)

@@ -146,6 +146,9 @@ class SglangRelease(NamedTuple):
     registers_halves: bool = False
     # Each rank's SSD offload has a folder of its own, which SGLang makes.
     rank_offload_folders: bool = False
+    # It looks up the devices of prefill and decode under /sys/class/infiniband when it reads its
+    # arguments, and ends where one is missing (server_args.py _validate_ib_devices).
+    looks_up_devices: bool = False
     # It pins host pools with cudaHostRegister itself, looks at what that returns, and calls it once
     # for each chunk of a pool (not of layer_first ones).
     pins_itself: bool = False
@@ -181,7 +184,12 @@ _CHANGES = (
     ),
     _change("0.5.7", absent=_OFFLOAD | _TENANT, backend_allocates=True),
     _change("0.5.8", stage_in_keys=True),
-    _change("0.5.9", indexer=Indexer.INSIDE_PER_LAYER, typed=_PREFETCH | _PREFIX),
+    _change(
+        "0.5.9",
+        indexer=Indexer.INSIDE_PER_LAYER,
+        looks_up_devices=True,
+        typed=_PREFETCH | _PREFIX,
+    ),
     _change(
         "0.5.10",
         indexer=Indexer.INSIDE,

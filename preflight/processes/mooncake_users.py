@@ -131,12 +131,12 @@ def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
 def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     store = server.store
     if store is None or store.error:
-        return _engine_devices(server, rank)
+        return engine_devices(server, rank)
     protocol = store.value("protocol")
     if isinstance(protocol, Unknown):
         return RdmaUse(protocol, store.settings["protocol"].origin)
     if protocol != "rdma":
-        return _engine_devices(server, rank)
+        return engine_devices(server, rank)
     setting = store.settings["device_name"]
     value = setting.value
     if isinstance(value, str) and value.strip().startswith("{"):
@@ -144,8 +144,10 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     return RdmaUse(_names(value), setting.origin, setting.written_as)
 
 
-def _engine_devices(server: SglangServer, rank: int) -> RdmaUse | None:
+def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
     """Prefill and decode servers move KV through a transfer engine, store or not."""
+    if server is None:
+        return None
     if server.mode not in ("prefill", "decode"):
         return None
     if server.value("disaggregation_transfer_backend") != "mooncake":

@@ -25,7 +25,7 @@ from preflight.mooncake.allocations import (
 )
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages, spot_of
 from preflight.processes.container_limits import container_limits, set_limits
-from preflight.processes.mooncake_users import store_devices
+from preflight.processes.mooncake_users import engine_devices, store_devices
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.services import all_ports, services
 from preflight.processes.storage import LIMIT, offload_of, storage
@@ -77,7 +77,8 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
             continue
         mine = replays.get(process.number, [])
         unplaced = None if shown is None else shown.inputs.nic_nodes_unknown
-        made = _members(process, mine, source.memory.get(process.number))
+        looks_up = source.sglang.looks_up_devices
+        made = _members(process, mine, source.memory.get(process.number), looks_up)
         for one in made:
             # Where nobody knows on which nodes its NICs sit.
             lost = unplaced if one.rdma is not None else None
@@ -117,9 +118,15 @@ def _hosts(processes: Sequence[LaunchProcess]) -> int:
 
 
 def _members(
-    process: LaunchProcess, replays: list[ProcessReplay], memory: ServerMemory | None
+    process: LaunchProcess,
+    replays: list[ProcessReplay],
+    memory: ServerMemory | None,
+    looks_up: bool,
 ) -> Iterator[ProcessNeeds]:
-    """Yield one record for each process; ``memory``: the host pools of a rank of a server."""
+    """Yield one record for each process.
+
+    memory: the host pools of a rank of a server. looks_up: this SGLang looks up its devices.
+    """
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     base = ProcessNeeds(
@@ -161,6 +168,7 @@ def _members(
             gpu=_gpu(process, rank),
             gpu_share=_gpu_share(process, rank),
             rdma=store_devices(process, rank),
+            looked_up=engine_devices(process.server, rank) if looks_up else None,
             gpu_registered_bytes=_gpu_registered(process),
             segment_nodes=_segment_nodes(replay),
             shm_bytes=_shm(process, rank, environment)

@@ -12,7 +12,7 @@ import pytest
 from checks.base.archive import archive_bytes
 from checks.base.check import CheckSet
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import LaunchNeeds, RdmaUse
 from checks.base.recording import RecordingRoot
 from checks.base.root import Root
 from checks.capture.anonymise import anonymise
@@ -69,6 +69,12 @@ def statuses(
 
 def asking(environment: Mapping[str, str] | None = None, *devices: str, **more: Any) -> LaunchNeeds:
     return launch(process(*devices, environment=environment, **more))
+
+
+def looking_up(devices: str, own: str) -> LaunchNeeds:
+    """Return a launch of these devices in which the program looks its own up as it starts."""
+    member = process(*devices.split(","))
+    return launch(member._replace(looked_up=RdmaUse(tuple(own.split(",")), "--own")))
 
 
 @pytest.mark.slow
@@ -446,3 +452,22 @@ def test_a_capture_says_what_the_host_said(tmp_path: Path) -> None:
 
     assert {FAIL, WARN, PASS, SKIP} >= {status for _, _, status in verdicts(here)} > {WARN, PASS}
     assert verdicts(elsewhere) == verdicts(here)
+
+
+@pytest.mark.parametrize(
+    ("devices", "own", "expected"),
+    [
+        ("rxe0", "rxe0", [PASS]),
+        ("rxe0", "rxe1", [PASS, PASS]),
+        ("rxe0", "mlx5_0", [PASS, FAIL]),
+        ("rxe0,mlx5_0", "rxe0,mlx5_0", [FAIL]),
+        ("rxe0,mlx5_0", "rxe0", [WARN, PASS]),
+    ],
+)
+def test_devices_that_sglang_itself_looks_up(
+    tmp_path: Path, devices: str, own: str, expected: list[Status]
+) -> None:
+    """Its own engine may have others than its store, and ends where one of them is missing."""
+    host = FakeHost((RXE0, RXE1))
+    seen = found("rdma.device-missing", host, tmp_path, looking_up(devices, own))
+    assert [one.status for one in seen] == expected
