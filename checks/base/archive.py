@@ -24,7 +24,7 @@ XZ_MEMORY_BYTES = 80 * 2**20  # xz -9 needs 65 MiB
 
 
 class ArchiveError(Exception):
-    """A file that is no archive, or no whole one: the message is a sentence for the user."""
+    """A file that is no complete archive; the message is a sentence for the user."""
 
 
 class Archive(NamedTuple):
@@ -233,7 +233,7 @@ def archive_bytes(files: Mapping[str, bytes]) -> bytes:
 
 
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that is either there whole or not at all. Raises OSError.
+    """Write a file completely, or not at all. Raises OSError.
 
     mode: of a file that was not there; one that was keeps its own, and its owner where that may be.
     A pipe or a device (``/dev/stdout``, ``/dev/null``) is written to and never replaced; a link
@@ -275,7 +275,7 @@ def _as_before(path: str, handle: int, mode: int) -> None:
 
 
 def is_stream(path: str) -> bool:
-    """True for what is there and no regular file, and for the names of a process's own streams."""
+    """Tell whether a path exists and is not a regular file, or names a stream of this process."""
     if os.path.dirname(path) in ("/dev", "/dev/fd", "/proc/self/fd"):
         return True
     try:

@@ -58,7 +58,7 @@ def read_memberships(root: Root) -> str | Unknown:
 
 
 def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount | Unknown | None:
-    """The same of what ``read_memberships`` gave."""
+    """Return the controller's mount for the text of /proc/self/cgroup; None where it has none."""
     paths = paths_of(memberships, controller)
     if "cgroup" in paths:  # one version at a time has a controller
         paths.pop("cgroup2", None)

@@ -26,7 +26,7 @@ class Status(Enum):
 
 
 class Consequence(Enum):
-    """What comes of it when nobody mends it."""
+    """What happens when nobody fixes it."""
 
     WILL_NOT_START = "will not start"
     DIES_LATER = "dies later"
@@ -90,7 +90,7 @@ class Setting(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name with whose it is: ``memlock of docker.service``."""
+        """Return the setting's name with its owner: ``memlock of docker.service``."""
         return f"{self.name} of {self.unit}" if self.unit else self.name
 
 
@@ -182,7 +182,7 @@ class Finding(NamedTuple):
         return self._replace(status=status, text=text, **more)
 
     def known(self, fact: T | Unknown, why: str = "") -> T:
-        """Return the fact; raise what stands for this subject where it could not be read.
+        """Return the fact; raise UnjudgedError where it could not be read.
 
         why: in front of the reason.
         """

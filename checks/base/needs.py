@@ -13,7 +13,7 @@ from checks.base.unknown import Unknown
 
 
 class RdmaUse(NamedTuple):
-    """How a process comes to its NICs.
+    """How a process chooses its NICs.
 
     devices: named ones, each as Mooncake will look it up; () for its own discovery.
     origin: where the names were written (flag, variable, file:line). written_as: the flag or the
@@ -131,7 +131,7 @@ class GivenGpus(NamedTuple):
 
 
 class ContainerLimits(NamedTuple):
-    """What the launch's own container settings would hand to the process; None where unsaid."""
+    """The limits that the launch's container settings give a process; None where not set."""
 
     origin: str
     runtime: str  # docker, compose, kubernetes, pyxis (Slurm's)

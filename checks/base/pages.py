@@ -21,7 +21,7 @@ class Spot(NamedTuple):
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Those that alone give the pages, () where any does."""
+        """Return the nodes that have to give the pages, () where any node may."""
         return self.among if self.node is None else (self.node,)
 
     @property

@@ -48,7 +48,7 @@ class Root:
 
     @property
     def live(self) -> bool:
-        """Whether this is the machine that the program runs on."""
+        """Tell whether this is the machine that the program runs on."""
         return not self._prefix
 
     def locate(self, name: str) -> str:
@@ -76,7 +76,7 @@ class Root:
 
     @or_unknown
     def count(self, name: str) -> int | Unknown:
-        """The same of what is counted: a negative number is none."""
+        """Return the same for a count: a negative number is Unknown."""
         content = known(self.text(name))
         number = kernel_count(content)
         return not_a_number(name, content) if number is None else number
@@ -179,12 +179,12 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
 
 
 def not_a_number(name: str, content: str) -> Unknown:
-    """Why the content of ``name`` counts nothing."""
+    """Return why the content of ``name`` is not a number."""
     return Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
 
 
 def unreadable(name: str, error: Exception) -> Unknown:
-    """Why ``name`` gave nothing."""
+    """Return why ``name`` could not be read."""
     absent = isinstance(error, FileNotFoundError | NotADirectoryError)
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Unknown(f"{name}: {reason}", absent)

@@ -97,5 +97,5 @@ def must_be_read(topic: object) -> None:
 
 
 def unread(topic: object) -> Unknown | None:
-    """Return why a topic was not read, None where it was."""
+    """Return why a topic was not read, None where it was read."""
     return topic.__dict__["why"] if isinstance(topic, UnreadTopic) else None

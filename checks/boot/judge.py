@@ -48,7 +48,7 @@ def next_kernel(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
 
 @CHECKS.check("boot.modules")
 def next_modules(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Each module that is loaded now, and that a launch lives by."""
+    """Judge each module that is loaded now and that a launch needs."""
     coming = _coming(boot, system)
     if isinstance(coming, str):
         yield skip(coming, "modules")
@@ -112,7 +112,7 @@ def next_command_line(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]
 
 @CHECKS.check("boot.upgrades")
 def upgrades(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Whether the host changes its kernel and driver by itself."""
+    """Judge whether the host upgrades its kernel and driver by itself."""
     if system.container.inside:
         yield skip(_IN_CONTAINER, "unattended upgrades")
         return

@@ -22,7 +22,7 @@ def nics_of(
 
 
 def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Those of all processes of the launch, each once; Unknown only where none is known."""
+    """Return the NICs of the launch's processes, each once; Unknown only where none is known."""
     names: dict[str, None] = {}
     missing: Unknown | None = None
     for process in needs.rdma_processes:

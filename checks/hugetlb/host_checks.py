@@ -107,7 +107,7 @@ _BASE_PAGE_BYTES = 4 * KIB
 
 @CHECKS.check(RESERVATION, wanted_pages)
 def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Each pool or node that must grow."""
+    """Judge each pool, or node of one, that must grow."""
     short = reserve_targets(hugetlb.hugetlb, wanted.everything)
     if not short:
         yield skip("no page is missing")
@@ -173,7 +173,7 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
 
 @CHECKS.check("hugetlb.after-reboot", wanted_pages)
 def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Each page size."""
+    """Judge each page size."""
     default = hugetlb.hugetlb.default_page_size_bytes
     contained = unread(system) is None and system.container.inside
     targets = all_targets(hugetlb.hugetlb, wanted.everything)

@@ -138,14 +138,14 @@ def _barred(facts: HugetlbFacts, pool: Pool | Unknown, spot: Spot) -> Iterable[E
 
 @CHECKS.check("hugetlb.shortage", wanted_pages)
 def shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Each page size, over all nodes."""
+    """Judge each page size, over all nodes."""
     for spot in wanted.spots(bound=False):
         yield _judge_spot(spot, hugetlb, wanted)
 
 
 @CHECKS.check("hugetlb.node-shortage", wanted_pages)
 def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Each node that pages are bound to, and several that they are bound to together."""
+    """Judge each node, or set of nodes, that pages are bound to."""
     spots = wanted.spots(bound=True)
     for spot in spots:
         yield _judge_spot(spot, hugetlb, wanted)
@@ -155,7 +155,7 @@ def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 @CHECKS.check("hugetlb.page-size", wanted_pages)
 def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Each page size of the launch."""
+    """Judge each page size of the launch."""
     host = hugetlb.hugetlb
     for size in sorted({spot.page_size_bytes for spot in wanted.everything}):
         name = format_page_size(size)

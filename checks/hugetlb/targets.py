@@ -23,7 +23,7 @@ class Target(NamedTuple):
 
     @property
     def own_pages(self) -> int:
-        """Those that the launch takes."""
+        """Return the pages that the launch takes."""
         return self.pages - self.held_pages
 
 

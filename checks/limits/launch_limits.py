@@ -44,7 +44,7 @@ def start_limit(
     limits: LimitFacts,
     system: SystemFacts,
 ) -> StartLimit:
-    """Return what ``limit``, which its host or container gives a process, is when it runs."""
+    """Return the limit that a process runs with; ``limit``: of its host or container."""
     found, refused = StartLimit(limit), False
     elsewhere = process.container is not None and not system.container.inside
     for one in process.limits:

@@ -115,7 +115,7 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
 def next_memlock(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
-    """What runs now, held against what its files give it after the next boot."""
+    """Compare what runs now with what its files give it after the next boot."""
     if system.container.inside:
         yield skip("a container does not show what its host boots: ask there")
         return

@@ -43,7 +43,7 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
 
 @CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """All processes together."""
+    """Judge all processes together."""
     found = passed("regular memory")
     read = memory.value("MemAvailable")
     need_bytes, available = found.known(regular_bytes(needs)), found.known(read)

@@ -120,7 +120,7 @@ def _shm(
 
 @CHECKS.check("memory.max-map-count")
 def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
-    """The host's limit."""
+    """Judge the host's limit."""
     count = memory.max_map_count
     need = counted(USUAL_MAP_COUNT, "mappings")
     if isinstance(count, Unknown):
@@ -139,7 +139,7 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
 
 @CHECKS.check("memory.overcommit", any_launch)
 def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Finding]:
-    """The host's policy."""
+    """Judge the host's policy."""
     found = passed("overcommit")
     policy = found.known(memory.overcommit)
     have = f"vm.overcommit_memory={policy}"

@@ -67,7 +67,7 @@ class NumaFacts(NamedTuple):
     zone_reclaim_mode: int | Unknown
 
     def node(self, number: int) -> NumaNode | None:
-        """The node of that number, None where the host has none."""
+        """Return the node of that number, None where the host has none."""
         return next((node for node in self.nodes if node.node == number), None)
 
 

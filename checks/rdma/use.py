@@ -39,7 +39,7 @@ class Lost(NamedTuple):
 
 
 class Transport(Enum):
-    """What a process ends up with."""
+    """The transport that a process uses in the end."""
 
     RDMA = "RDMA"
     TCP = "TCP, without a message"

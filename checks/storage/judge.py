@@ -36,7 +36,7 @@ def _offloads(needs: LaunchNeeds | None) -> list[Storage]:
 
 @CHECKS.check("storage.offload-path", _offloads)
 def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
-    """Each folder."""
+    """Judge each folder."""
     for item in items:
         if isinstance(item.path, Unknown):
             yield unknown(Subject(item.owner, "process"), item.path)
@@ -94,7 +94,7 @@ def _usable(item: Storage, path: str, found: Folder, evidence: tuple[Evidence, .
 
 @CHECKS.check("storage.offload-space", _offloads)
 def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
-    """Each folder, with all its users."""
+    """Judge each folder, with all its users."""
     for item in items:
         path = item.path
         if isinstance(path, Unknown):
@@ -130,7 +130,7 @@ def _space(item: Storage, path: str, found: Folder) -> Finding:
 
 @CHECKS.check("storage.files", the_launch)
 def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
-    """Each absolute path; a model's name on a hub is none."""
+    """Judge each absolute path; a model's name on a hub is not one."""
     items = [item for item in needs.storage if item.kind != "offload"]
     looked = [i for i in items if isinstance(i.path, Unknown) or i.path.startswith("/")]
     if not looked:

@@ -137,7 +137,7 @@ def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -
 
 
 def caption(rounds: Sequence[Round]) -> str:
-    """What a line shows."""
+    """Return the caption of a line: what it shows."""
     how = "where clients take turns at random" if any(r.likely for r in rounds) else "at least"
     return f"Reuse that is left, by round, with all tiers up to each, {how}"
 

@@ -20,7 +20,7 @@ _MOST_DEVICE_TOKENS = 1 << 40
 
 
 def gpu_tier(deployment: Deployment) -> Tier:
-    """L1."""
+    """Return the server's L1 tier."""
     request = deployment.request
     tokens = request if isinstance(request, Unknown) else ratio_tokens(deployment.given, request)
     if isinstance(request, Unknown) or isinstance(tokens, Unknown):
@@ -38,7 +38,7 @@ def gpu_tier(deployment: Deployment) -> Tier:
 
 
 def host_tier(deployment: Deployment) -> Tier | None:
-    """L2; None where the server has none."""
+    """Return the server's L2 tier; None where it has none."""
     if not deployment.server.hicache:
         return None
     own, memory = _l2_tokens(deployment), deployment.memory

@@ -63,7 +63,7 @@ def pool_tier(
     pool: tuple[Segments, ...] | Unknown,
     eviction: Eviction | Unknown,
 ) -> Tier | None:
-    """L3; None for a server without a store."""
+    """Return the server's L3 tier; None without a store."""
     if deployment.server.store is None:
         return None
     found = _full_pool(objects, pool, eviction)

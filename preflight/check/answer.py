@@ -232,7 +232,7 @@ class Selection(NamedTuple):
     over: tuple[Waiver, ...] = ()
 
     def takes(self, check: str) -> bool:
-        """Whether the check is to be made."""
+        """Tell whether the check is to be made."""
         return (not self.only or _matches(check, self.only)) and not _matches(check, self.skip)
 
 

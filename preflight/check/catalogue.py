@@ -103,7 +103,7 @@ def worst_status(page: Page) -> Status:
 
 
 def consequence_text(page: Page) -> str:
-    """What comes of what it finds; "" where it never finds anything, and only does not know."""
+    """Return what follows when the check fails; "" for a check that can only pass or be unknown."""
     if worst_status(page) is Status.UNKNOWN:
         return ""
     return ", or ".join(one.value for one in (page.consequence, *page.or_else))
@@ -148,7 +148,7 @@ def advisory_page(one: Advisory) -> PageText:
 
 
 def as_text(page: PageText, width: int) -> str:
-    """For a terminal."""
+    """Return the page as text for a terminal."""
     paragraphs = [text for text in page.why.split("\n\n") if text.strip()]
     outcomes = [
         line

@@ -63,7 +63,7 @@ class Report(NamedTuple):
         return EXIT_CODES[self.verdict]
 
     def of(self, *statuses: Status) -> tuple[Row, ...]:
-        """Rows that count, of these statuses."""
+        """Return the rows with one of these statuses, without waived ones."""
         return tuple(
             row for row in self.rows if row.ignored is None and row.finding.status in statuses
         )

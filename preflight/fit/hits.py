@@ -43,7 +43,7 @@ class Tried(NamedTuple):
 
     @property
     def least(self) -> float:
-        """Of all servers together."""
+        """Return the lower bound of the hit rate, averaged over the servers."""
         return sum(least for least, _ in self.rates) / len(self.rates)
 
 

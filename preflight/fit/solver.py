@@ -107,7 +107,7 @@ class Solver:
         return found
 
     def whole(self, values: SizeValues) -> Judgement:
-        """Judge by every check."""
+        """Judge by every check, not by the gates alone."""
         return judged_values(self._state, self._host, values)
 
     def peek(self, values: SizeValues) -> Sizing | None:
@@ -390,7 +390,7 @@ class _Search:
         return make(self.solver.grown(make, low, most))
 
     def bounds(self, values: SizeValues) -> Iterable[Bound]:
-        """Yield what one step more of each size meets."""
+        """Yield what stops one more step of each size."""
         if self._goal is not Goal.POOL and values.l2_bytes is not None:
             yield self._bound("l2", values, values.l2_bytes + GIGABYTE)
         if self._goal is not Goal.L2 and values.segment_bytes is not None:

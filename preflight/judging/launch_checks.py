@@ -75,7 +75,7 @@ _ASSUMPTIONS = (
 
 
 def launch_findings(sizing: LaunchSizing) -> list[Finding]:
-    """All findings that need no reading of the host beyond what the sizing did."""
+    """Return the findings about the launch itself, which read nothing more of the host."""
     return [
         *_sizes(sizing),
         *_not_read(sizing),

@@ -41,7 +41,7 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
 
 
 def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield why no size of the launch is the one that was meant."""
+    """Yield why the launch's sizes may not be the ones that its author meant."""
     for found in findings:
         if found.check in REFUSED and found.status is Status.FAIL:
             yield f"correct the launch first: {found.subject}: {found.text}"

@@ -65,7 +65,7 @@ class Published(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What its launch calls it."""
+        """Return what the launch calls the container."""
         return "hostPort" if self.pod else "published port"
 
 

@@ -70,7 +70,7 @@ def described(
     beside: Beside,
     given: Word | None = None,
 ) -> Reading | None:
-    """Return what the files behind a command's words start; None for a command that starts none.
+    """Return what the files that a command names start; None for a command that starts nothing.
 
     given: what the command reads from standard input, where that is known.
     """

@@ -53,7 +53,7 @@ class Node(NamedTuple):
         return "number" if _NUMBER.fullmatch(self.text) else None
 
     def at(self, *names: str) -> Node:
-        """Return the value behind some keys, one within the other.
+        """Return the value at a path of keys.
 
         An empty one where there is none.
         """

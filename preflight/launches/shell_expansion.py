@@ -132,7 +132,7 @@ class Shell:
             self.change("limit", one.name, now, ())
 
     def change(self, kind: str, name: str, value: object, doubts: tuple[SourceNote, ...]) -> None:
-        """Take a change of a branch that nothing decides: its words carry why."""
+        """Keep a change of a branch that may not run; its words carry the reason."""
         self._changes.append((kind, name, self.current(kind, name)))
         if kind == "variable":
             state: State | None = value  # type: ignore[assignment]
@@ -228,7 +228,7 @@ class Shell:
 
 
 def doubted(word: Word, doubts: tuple[SourceNote, ...]) -> Word:
-    """Return a word that follows from conditions, too, that nothing decides."""
+    """Return the word, marked as dependent on the conditions that are not known."""
     return word._replace(doubts=_few((*word.doubts, *doubts))) if doubts else word
 
 

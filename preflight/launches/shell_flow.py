@@ -237,7 +237,7 @@ class ShellFlow(ABC):
         )
 
     def guarded(self, steps: Steps) -> Steps:
-        """Run what a variable that nothing sets leads to, unless that ends the script."""
+        """Run the branch that an unset variable leads to, unless that branch ends the script."""
         mark = self.shell.mark()
         ended = yield steps
         if self.stop in ("exit", "return"):
@@ -247,7 +247,7 @@ class ShellFlow(ABC):
         return ended
 
     def maybe(self, note: SourceNote, steps: Steps) -> Steps:
-        """Run what nothing decides about: what it changes is doubted."""
+        """Run a branch that may not run in the shell, and mark what it changes as doubted."""
         outcome = yield from self.branch(note, steps)
         self.merge([outcome, {}], note)
         return OPEN

@@ -713,13 +713,13 @@ class _Script(ShellFlow):
 
     @property
     def doubted(self) -> bool:
-        """Tell whether something that nothing decides was passed."""
+        """Tell whether a condition that is not known was passed on the way here."""
         return any(note.id in ("condition", "loop-not-counted") for note in self.notes)
 
     def say(
         self, words: Sequence[Word], body: Piece | None, writes: Sequence[str], origin: Origin
     ) -> None:
-        """Take what a command writes to standard output."""
+        """Keep what a command writes to standard output."""
         program = words[0].text if words else ""
         if self.said is None or not words or writes:
             return

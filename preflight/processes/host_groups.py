@@ -188,7 +188,7 @@ def _alternatives(
 def take_group(
     processes: Sequence[LaunchProcess], asked: str | None, root: Root
 ) -> TakenGroup | None:
-    """Return the group that the host below ``root`` is; None where the launch is for one host.
+    """Return the group of processes that run on the host at ``root``; None for a one-host launch.
 
     Raises UsageError for a name that no group has.
     """

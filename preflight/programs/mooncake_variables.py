@@ -63,7 +63,7 @@ class Number(NamedTuple):
 
     @property
     def range(self) -> str:
-        """What it takes, in words."""
+        """Return in words which numbers Mooncake takes."""
         if self.values:
             return " or ".join(str(value) for value in self.values)
         if self.nonzero:
@@ -342,7 +342,7 @@ def read_number(reader: Reader, text: str) -> NumberRead:
 
 
 def becomes(row: Number, value: int) -> str:
-    """Return what holds in place of a number that ``row`` does not take, in words."""
+    """Return in words the value that Mooncake uses in place of a number that it does not take."""
     if row.negative_wraps and value < 0:
         return f"read as {value + 2**64}"
     return row.refused or row.beyond or f"{row.default} is used"

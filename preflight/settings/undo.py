@@ -222,7 +222,7 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
 
 
 def put_back(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
-    """One entry. Raises OSError."""
+    """Put one entry's old state back. Raises OSError."""
     if entry.kind == "value":
         return _value(entry, root, writer, boot)
     return _link(entry, writer) if entry.kind == "link" else _file(entry, writer)

@@ -27,7 +27,7 @@ class Writer:
             os.close(handle)
 
     def file(self, path: str, content: str, mode: int = 0o644, folder_mode: int = 0o755) -> None:
-        """A file that is there whole or as it was, whatever happens in between."""
+        """Write a file completely, or leave it as it was."""
         place = self.locate(path)
         folder = os.path.dirname(place)
         os.makedirs(folder, folder_mode, exist_ok=True)

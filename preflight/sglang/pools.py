@@ -60,7 +60,7 @@ class ServerMemory(NamedTuple):
     most_by_stage: tuple[tuple[int, ...], ...] = ()
 
     def of_stage(self, stage: int, most: bool) -> tuple[int, ...]:
-        """Return the allocations of a rank of that pipeline stage, at one of the two bounds."""
+        """Return the allocations of a rank of one pipeline stage, at the lower or upper bound."""
         stages = self.most_by_stage if most else self.least_by_stage
         if stages:
             return stages[stage]

@@ -84,7 +84,7 @@ class Sizing(NamedTuple):
 
     @property
     def starts_by_luck(self) -> bool:
-        """It fails in some order of its ranks, and not in the one that is replayed."""
+        """Tell whether it fails in some order of its ranks, though not in the replayed one."""
         taken = self.taken
         return (
             self.status == "fails"

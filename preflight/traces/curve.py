@@ -46,7 +46,7 @@ class Curve(NamedTuple):
     error: float = 0.0
 
     def rate(self, blocks: float) -> float:
-        """The part of all accesses that a cache of so many blocks answers."""
+        """Return the hit rate, 0 to 1, of a cache of so many blocks."""
         if not self.accesses:
             return 0.0
         at = bisect_right(self.sizes, blocks)
@@ -57,11 +57,11 @@ class Curve(NamedTuple):
 
     @property
     def ceiling(self) -> float:
-        """What a cache without an end answers."""
+        """Return the hit rate of a cache without a size limit."""
         return self.hits[-1] / self.accesses if self.accesses else 0.0
 
     def size_for(self, rate: float) -> int | None:
-        """The least cache that answers so much, in blocks; None above the ceiling."""
+        """Return the smallest cache with that hit rate, in blocks; None above the ceiling."""
         if rate > self.ceiling:
             return None
         wanted = min(rate * self.accesses, self.hits[-1])  # a rate is rounded

@@ -69,7 +69,7 @@ class StoreRules(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """How requests come to caches side by side.
+    """How requests are routed to caches side by side.
 
     how: one of ROUTINGS. cache_threshold: with less of a prompt than that routed to one before, the
     one that got the least does (sglang_router's --cache-threshold).

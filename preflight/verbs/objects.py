@@ -48,7 +48,7 @@ class PortFacts(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """What a queue pair has to know of the other one, and of its own port.
+    """What a queue pair needs to connect: the other one's address, and its own port.
 
     gid: 16 bytes of the other side. psn: of its first packet. mtu_code: enum ibv_mtu of the path.
     """

@@ -99,7 +99,7 @@ class Fleet(NamedTuple):
         return EXIT_CODES[self.verdict]
 
     def of(self, *statuses: str) -> list[str]:
-        """Nodes with one of these statuses."""
+        """Return the nodes with one of these statuses."""
         return [node.name for node in self.nodes if node.status in statuses]
 
     @property

@@ -33,7 +33,7 @@ def write_html(path: str, fleet: Fleet) -> None:
 
 
 def fleet_page(fleet: Fleet) -> str:
-    """The whole document."""
+    """Return the whole HTML document."""
     verdict = verdict_text(fleet)
     lists: Rows = [  # node sets to paste into a scheduler's command line
         (name, str(len(nodes)), fold(nodes) or "none")

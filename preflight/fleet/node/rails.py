@@ -41,7 +41,7 @@ def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown
 
 
 def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
-    """What is behind its interface, where it speaks from an address of that."""
+    """Return the rail with its interface's routes, where its GID is an address of it."""
     if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not rail.netdev:
         return rail
     if rail.link_layer != "Ethernet":

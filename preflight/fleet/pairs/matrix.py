@@ -38,7 +38,7 @@ class Matrix(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The worst; nothing tried is nothing known."""
+        """Return the worst status; unknown where nothing was tried."""
         return worst({one.status for one in self.outcomes})
 
     @property

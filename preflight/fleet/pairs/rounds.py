@@ -246,7 +246,7 @@ def round_count(nodes: int) -> int:
 
 
 def default_rounds(nodes: int) -> int:
-    """All of them, up to 32 nodes; else the first 31."""
+    """Return the number of rounds to run: all of them for up to 32 nodes, else the first 31."""
     whole = round_count(nodes)
     return whole if nodes <= MOST_NODES_WHOLE else min(whole, LARGEST_DEFAULT_ROUNDS)
 

@@ -218,7 +218,7 @@ def try_port(address: str, port: int, deadline: float, what: str = "") -> TriedP
 
 @contextlib.contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """What is done within takes no longer: the process ends, even where it hangs in a call."""
+    """End the process when what runs within takes longer, even where it hangs in a call."""
     import faulthandler
 
     with open(os.devnull, "w", encoding="ascii") as nowhere:

@@ -82,7 +82,7 @@ class KindPair(NamedTuple):
 
     @property
     def pairs(self) -> list[LanePair]:
-        """Every lane of one with every lane of the other."""
+        """Return every lane of one kind with every lane of the other."""
         return [
             self.pair(at, to)
             for at in range(len(self.one.lanes))
@@ -191,7 +191,7 @@ def meetings(found: Sequence[NodeKind]) -> list[KindPair]:
 
 
 def way(one: Lane, other: Lane) -> Way:
-    """Symmetric, but for the words of the reason."""
+    """Return the way between two lanes; the order of the two changes only the reason's words."""
     if one.link_layer != other.link_layer:
         return Way(Reach.NONE, f"{one.link_layer} on one side, {other.link_layer} on the other")
     if isinstance(one.network, Unknown):

@@ -87,7 +87,7 @@ class NodeState(NamedTuple):
 
     @property
     def busy(self) -> bool:
-        """Other jobs run there."""
+        """Tell whether other jobs run on the node."""
         return self.base in ("allocated", "mixed", "planned")
 
     @property
