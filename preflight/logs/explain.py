@@ -121,7 +121,7 @@ def explanation_text(
     if each.decided:
         rows.append((decided_by, _sentence(each.decided)))
     elif each.apart:
-        rows.append(("How to tell", _sentence(each.apart)))
+        rows.append(("Tell apart", _sentence(each.apart)))
     if len(each.names) > 1:
         more = " and others" if len(each.names) == MOST_NAMES else ""
         rows.append(("For", f"{', '.join(each.names)}{more}"))
