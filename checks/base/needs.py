@@ -191,7 +191,7 @@ class ProcessNeeds(NamedTuple):
     or its host gives it. run_as: who runs it, in its container where it has one. named_nodes: to
     which a wrapper or its container binds it. looked_up: devices that its program looks up as
     it starts, and ends where one is missing. gate_bytes: of MemAvailable, what its program itself
-    asks for before it starts, for all its processes here.
+    asks for before it starts, for all its processes here. limit_bytes: of a memory limit, the same.
     """
 
     name: str
@@ -222,6 +222,7 @@ class ProcessNeeds(NamedTuple):
     gpu_share: GpuShare | None = None
     gate_bytes: int = 0
     looked_up: RdmaUse | None = None
+    limit_bytes: int = 0
 
     @property
     def runtime(self) -> str:

@@ -38,6 +38,19 @@ class FreeMemory(NamedTuple):
     headroom_bytes: int | Unknown | None = None
 
 
+def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
+    """Return what a process reads inside a container that the launch limits to so many bytes.
+
+    Anything but a number limits nothing. Nothing else is taken as used in it.
+    """
+    if not isinstance(limit_bytes, int):
+        return memory
+    left = memory.headroom_bytes
+    return memory._replace(
+        headroom_bytes=min(left, limit_bytes) if isinstance(left, int) else limit_bytes
+    )
+
+
 class GateAnswer(NamedTuple):
     """One pool of one rank. ``free_bytes``: what the gate compares it with.
 
@@ -72,6 +85,21 @@ def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
         free = min(free, memory.headroom_bytes)
     free -= RESERVE_BYTES
     return free // ranks if release.ranks_share_memory else free
+
+
+def asked_bytes(
+    pools: Sequence[HostPool], ranks: int, release: SglangRelease
+) -> tuple[int, str] | None:
+    """Return the free memory for which the gate admits each pool, and how that comes about.
+
+    None where no pool is checked. free // shares >= largest: free >= largest * shares.
+    """
+    requested = [pool.requested_bytes for pool in pools if pool.requested_bytes is not None]
+    if not requested:
+        return None
+    shares, largest = ranks if release.ranks_share_memory else 1, max(requested)
+    formula = f"{largest} bytes x {shares} + 10 GiB" if shares > 1 else f"{largest} bytes + 10 GiB"
+    return largest * shares + RESERVE_BYTES, formula
 
 
 def auto_budget_bytes(
@@ -188,19 +216,10 @@ def feasible_hugepages(
     size from MemAvailable. least_pages: what the whole host needs of them. The cgroup's headroom
     does not change with the pool, for reserved pages are not charged to a memory cgroup.
     """
-    requested = [
-        pool.requested_bytes
-        for pools in ranks_pools
-        for pool in pools
-        if pool.requested_bytes is not None
-    ]
-    if not requested:
+    asked = asked_bytes([pool for pools in ranks_pools for pool in pools], ranks, release)
+    if asked is None:
         return FeasiblePages(page_size_bytes, least_pages, None, "no pool is checked at start")
-    shares = ranks if release.ranks_share_memory else 1
-    # free // shares >= largest is the same as free >= largest * shares.
-    largest = max(requested)
-    needed = largest * shares + RESERVE_BYTES
-    formula = f"{largest} bytes x {shares} + 10 GiB" if shares > 1 else f"{largest} bytes + 10 GiB"
+    needed, formula = asked
     headroom = memory.headroom_bytes
     most = current_pages + (memory.available_bytes - needed) // page_size_bytes
     asks = f"SGLang asks for {format_bytes(needed)} of available memory ({formula})"

@@ -21,7 +21,7 @@ from preflight.rules.launch_rules import findings
 from preflight.rules.memory import with_refusals
 from preflight.rules.programs import refused_by_release
 from preflight.rules.rules import RuleFinding, Severity, Versions
-from preflight.sglang.admission_gate import FreeMemory
+from preflight.sglang.admission_gate import FreeMemory, within
 from preflight.sglang.launch import configured_segment
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import ModelGeometry
@@ -50,7 +50,7 @@ class LaunchInputs(NamedTuple):
     """A source's processes, what the rules find, and its launch at both bounds of L2.
 
     memory: the host pools of a rank, and geometry: the model, by the number of its process. free:
-    of the host's memory, as SGLang would read it.
+    what SGLang would read, by the number of its process: the host's, or its container's limit.
     Where a number cannot be known the bounds are Unknown, with the variable's name.
     """
 
@@ -60,7 +60,7 @@ class LaunchInputs(NamedTuple):
     most: SizingInputs | Unknown
     memory: Mapping[int, ServerMemory]
     sglang: SglangRelease
-    free: FreeMemory | Unknown
+    free: Mapping[int, FreeMemory | Unknown]
     geometry: Mapping[int, ModelGeometry | Unknown]
 
 
@@ -81,9 +81,15 @@ def gather_launch(
     )
     nics, models = ClientNics(root, options.nic_nodes), Models(root, options.model_config)
     host = SizedHost(options, root, mooncake, sglang, nics, models)
-    free = host_memory(options, root)
+    on_host = host_memory(options, root)
     servers = {process.number: process.server for process in processes if process.server}
-    hardware = {number: hardware_of(one, host, free) for number, one in servers.items()}
+    free = {
+        number: on_host
+        if isinstance(on_host, Unknown) or one.command.container is None
+        else within(on_host, one.command.container.memory_bytes)
+        for number, one in servers.items()
+    }
+    hardware = {number: hardware_of(one, host, free[number]) for number, one in servers.items()}
     geometry = {number: one.geometry for number, one in hardware.items()} | {
         process.number: models.target(process.consumer.model).geometry
         for process in processes

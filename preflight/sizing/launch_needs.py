@@ -29,9 +29,11 @@ from preflight.processes.mooncake_users import engine_devices, store_devices
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.services import all_ports, services
 from preflight.processes.storage import LIMIT, offload_of, storage
+from preflight.sglang.admission_gate import asked_bytes
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
 from preflight.sglang.model import well_known_model
 from preflight.sglang.pools import ServerMemory
+from preflight.sizing.launch_inputs import LaunchInputs
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.process_shares import named_nodes
 from preflight.sizing.sizing import Sizing
@@ -79,7 +81,9 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         unplaced = None if shown is None else shown.inputs.nic_nodes_unknown
         looks_up = source.sglang.looks_up_devices
         made = _members(process, mine, source.memory.get(process.number), looks_up)
+        limit_bytes = _limit_bytes(process, source)
         for one in made:
+            one = one._replace(limit_bytes=limit_bytes)
             # Where nobody knows on which nodes its NICs sit.
             lost = unplaced if one.rdma is not None else None
             members.append(one if lost is None else one._replace(segment_nodes=lost))
@@ -100,6 +104,18 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         str(versions["sglang_version"].value) if "sglang_version" in versions else "",
         None if shown is None else shown.inputs.nic_nodes,
     )
+
+
+def _limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
+    """Return the headroom of a memory cgroup for which SGLang's own check admits the pools."""
+    memory, server = source.memory.get(process.number), process.server
+    ranks = None if server is None else server_ranks(server)
+    if memory is None or ranks is None or isinstance(ranks, Unknown):
+        return 0
+    if memory.budget_bytes is not None or not source.sglang.cgroup_headroom:
+        return 0
+    asked = asked_bytes(memory.pools, ranks.sharing, source.sglang)
+    return 0 if asked is None else asked[0]
 
 
 def source_name(sizing: LaunchSizing) -> str:

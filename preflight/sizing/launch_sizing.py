@@ -187,7 +187,7 @@ def admit(
     if not memory.pools:
         why = Unknown(memory.why) if memory.missing is None else memory.missing
         raise UnknownFactError(why.of("the size of each pool is not known: "))
-    host = known(inputs.free)
+    host = known(inputs.free[number])
     if memory.budget_bytes is not None:
         # Sized to fit a budget, and booked against it: no rank reads the memory anew.
         booked = gate_booked(memory.pools, memory.budget_bytes, release)

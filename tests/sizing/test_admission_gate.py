@@ -18,6 +18,7 @@ from preflight.sglang.admission_gate import (
     free_bytes,
     gate,
     ranks_per_host,
+    within,
 )
 from preflight.sglang.host_pool_records import HostPool, PoolKind
 
@@ -197,3 +198,9 @@ def test_the_interval_is_just_what_the_gate_admits(
     assert not admitted(max(found.most, -1) + 1)
     if not found.empty:
         assert admitted(found.most)
+
+
+def test_a_limit_of_the_launch_is_headroom() -> None:
+    assert within(FreeMemory(100 * GIB), 64 * GIB).headroom_bytes == 64 * GIB
+    assert within(FreeMemory(100 * GIB, 20 * GIB), 64 * GIB).headroom_bytes == 20 * GIB
+    assert within(FreeMemory(100 * GIB), None).headroom_bytes is None
