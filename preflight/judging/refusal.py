@@ -6,10 +6,10 @@ of memory for pages that it cannot find.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from checks.base.finding import Finding, Status
+from checks.base.finding import Finding, Kind, Setting, Status
 from checks.hugetlb.refusal import ASK_FIT, RESERVATION, grows_pool
 
 # Where one of these is unknown, no page is taken.
@@ -17,6 +17,8 @@ _DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
 # Rules of launches whose sizes are not those that were meant, but a default's (often all memory),
 # or that have none: the server ends before.
 REFUSED = ("arguments-refused", "values-refused", "host-pools-refused")
+# No page mends it: the server ends at start, and more huge pages leave its own check even less.
+_GATE = "sglang.admission-gate"
 
 
 class PoolRefusal(NamedTuple):
@@ -35,6 +37,10 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
             impossible.append(
                 f"{found.subject}: have {found.have}, need {found.need}: {found.text}"
             )
+        elif found.check == _GATE and found.status is Status.FAIL:
+            impossible.append(
+                _correct(found, f"{found.check}: have {found.have}, need {found.need}")
+            )
         elif found.check in _DECISIVE and found.status is Status.UNKNOWN:
             undecided.append(f"{found.check}, {found.subject}: {found.text or 'not known'}")
     return PoolRefusal(tuple(dict.fromkeys(impossible)), tuple(dict.fromkeys(undecided)))
@@ -44,7 +50,11 @@ def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:
     """Yield why the launch's sizes may not be the ones that its author meant."""
     for found in findings:
         if found.check in REFUSED and found.status is Status.FAIL:
-            yield f"correct the launch first: {found.subject}: {found.text}"
+            yield _correct(found, found.text)
+
+
+def _correct(found: Finding, why: str) -> str:
+    return f"correct the launch first: {found.subject}: {why}"
 
 
 def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:
@@ -55,11 +65,20 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
     found = list(findings)
     refusal = refusal_of((*found, *beside))
     reasons = (*refusal.impossible, *refusal.undecided)
-    return [_explained(finding, reasons[0]) for finding in found] if reasons else found
+    if reasons:
+        advice = f"cannot be reserved now ({reasons[0]}); {ASK_FIT}"
+        found = [_explained(finding, grows_pool, advice) for finding in found]
+    for short in found:
+        if short.check == "memory.host" and short.status is Status.FAIL:
+            advice = f"correct memory.host first: have {short.have}, need {short.need}"
+            return [_explained(finding, _grows_shm, advice) for finding in found]
+    return found
 
 
-def _explained(finding: Finding, reason: str) -> Finding:
-    kept = tuple(setting for setting in finding.settings if not grows_pool(setting))
-    if len(kept) == len(finding.settings):
-        return finding
-    return finding._replace(settings=kept, advice=f"cannot be reserved now ({reason}); {ASK_FIT}")
+def _grows_shm(setting: Setting) -> bool:
+    return setting.kind is Kind.SHM_SIZE
+
+
+def _explained(finding: Finding, refused: Callable[[Setting], bool], advice: str) -> Finding:
+    kept = tuple(setting for setting in finding.settings if not refused(setting))
+    return finding if kept == finding.settings else finding._replace(settings=kept, advice=advice)

@@ -246,22 +246,18 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
     # What a rank's interpreter, torch, NCCL and the loading of weights take is not known before a
     # start: what SGLang itself keeps clear for the system, per rank, is the allowance.
     now = container.memory_bytes if container is not None else None
-    asked = max((process.limit_bytes for process in needs.processes), default=0)
-    least = max(known, asked)
+    gate_bytes = max((process.limit_bytes for process in needs.processes), default=0)
+    least = max(known, gate_bytes)
     wanted = max(round_up(least + max(1, ranks) * RESERVE_BYTES, GIB), now or 0)
     what = f"{format_bytes(known)} that the launch maps on regular pages"
-    if asked > known:
-        what = f"{format_bytes(asked)} that SGLang's own check wants free, whatever backs the pools"
+    if gate_bytes > known:
+        wants = "that SGLang's own check wants free, whatever backs the pools"
+        what = f"{format_bytes(gate_bytes)} {wants}"
     text = (
         f"{what}, and "
         f"an allowance of {format_bytes(RESERVE_BYTES)} for each of {max(1, ranks)} processes"
     )
     reason = Reason("memory.cgroup", text)
-    if asked > known:
-        text = f"{format_bytes(asked)} that SGLang's own check wants free, on huge pages too, and "
-        text += (
-            f"an allowance of {format_bytes(RESERVE_BYTES)} for each of {max(1, ranks)} processes"
-        )
     short = now is not None and now < least
     yield Wish(Setting(Kind.MEMORY, "memory", str(wanted), str(now or "")), short, reason)
 

@@ -210,3 +210,16 @@ def test_apply_shows_what_it_would_do_here_and_does_nothing(
     out, err = capsys.readouterr()
     assert "nothing was changed" in out + err or "nothing to change" in out
     assert [file.read_text() for file in files if file.exists()] == before
+
+
+def test_no_page_is_taken_for_a_pool_that_sglang_itself_refuses(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "run.sh"
+    words = SCRIPT.format(segment="1gb").replace("Qwen3-8B", "Qwen3-32B --tp 8 --page-size 64")
+    place.write_text(words.replace("--hicache-size 1 ", "--hicache-size 240 "))
+    assert run("plan", "--root", "demo:h800", "--format", "sysctl", str(place)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "correct the launch first: " in err
+    assert "sglang.admission-gate" in err
