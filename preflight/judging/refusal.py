@@ -38,9 +38,7 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
                 f"{found.subject}: have {found.have}, need {found.need}: {found.text}"
             )
         elif found.check == _GATE and found.status is Status.FAIL:
-            impossible.append(
-                _correct(found, f"{found.check}: have {found.have}, need {found.need}")
-            )
+            impossible.append(_correct(found, f"{found.check}: need {found.need}"))
         elif found.check in _DECISIVE and found.status is Status.UNKNOWN:
             undecided.append(f"{found.check}, {found.subject}: {found.text or 'not known'}")
     return PoolRefusal(tuple(dict.fromkeys(impossible)), tuple(dict.fromkeys(undecided)))
