@@ -545,7 +545,7 @@ FAULTS = (
     ),
     Fault(
         "a master's address without its port",
-        {"service.reachable": "fail"},
+        {"service.reachable": "fail", "master-without-port": "fail"},
         launch="service",
         before="export MASTER=127.0.0.1",
         in_the_shell="unset MASTER",
