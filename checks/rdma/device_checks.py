@@ -36,7 +36,7 @@ def device_missing(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     others: dict[RdmaUse, list[ProcessNeeds]] = {}
     for process in needs.processes:
         own = process.looked_up
-        if own is not None and own.devices and not _looks_up_all(process):
+        if own is not None and own.devices != () and not _looks_up_all(process):
             others.setdefault(own, []).append(process)
     return [
         *(_judge_names(rdma, use) for use in uses(rdma, needs)),

@@ -15,6 +15,7 @@ from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds, RdmaUse
 from checks.base.recording import RecordingRoot
 from checks.base.root import Root
+from checks.base.unknown import Unknown
 from checks.capture.anonymise import anonymise
 from checks.capture.capture import capture_files, open_root
 from checks.rdma import capacity_checks, device_checks, fork, gid_checks, reach_checks
@@ -471,3 +472,17 @@ def test_devices_that_sglang_itself_looks_up(
     host = FakeHost((RXE0, RXE1))
     seen = found("rdma.device-missing", host, tmp_path, looking_up(devices, own))
     assert [one.status for one in seen] == expected
+
+
+@pytest.mark.parametrize("store", [("rxe0",), Unknown("$NICS")])
+def test_devices_of_which_nobody_knows_the_names(
+    tmp_path: Path, store: tuple[str, ...] | Unknown
+) -> None:
+    """A variable that nobody sets, or a map in a file, is neither a list nor none."""
+    member = process("rxe0")._replace(
+        rdma=RdmaUse(store, "--device"), looked_up=RdmaUse(Unknown("$NICS"), "--own")
+    )
+    seen = found("rdma.device-missing", FakeHost((RXE0,)), tmp_path, launch(member))
+    assert seen[-1].status is UNKNOWN
+    assert "$NICS" in seen[-1].text
+    assert not any("defect" in one.text for one in seen)
