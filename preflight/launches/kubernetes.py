@@ -7,6 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
+from checks.base.units import MIB
 from checks.base.unknown import Unknown
 from preflight.launches.container import (
     ContainerSettings,
@@ -42,7 +43,13 @@ _STARTS_NOTHING = re.compile(
 )
 # More than any manifest has; one whose roles share a template can ask for any number.
 _MOST_CONTAINERS = 10_000
-_QUANTITY = re.compile(r"(\d{1,20})(?:\.(\d{1,20}))?(m|[kKMGTPE]i?|[eE]\d{1,2})?", re.ASCII)
+_QUANTITY = re.compile(
+    r"\+?(?=\.?\d)(\d{0,20})(?:\.(\d{0,20}))?([num]|k|[MGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?",
+    re.ASCII,
+)
+# In a quantity that a template, a shell or a reader of the guide fills in.
+_FILLED_IN = re.compile(r"[$<{]")
+_SMALL = {"n": 9, "u": 6, "m": 3}  # powers of ten
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
@@ -80,7 +87,8 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 place = Place("pod", (f"{kind}/{called}", *pod.role), own)
                 files = _mounted_files(pod.spec, container, maps, secrets, name)
                 readings.append(_Container(container, place, name, pod, held, files).reading())
-            readings.append(Reading((), tuple(_finished(pod.spec, name))))
+            notes = (*_refused(pod.spec, name, kind), *_finished(pod.spec, name))
+            readings.append(Reading((), notes))
         for said in not_read(item):
             note = SourceNote("resource-not-read", said, Origin(name, item.line))
             readings.append(Reading((), (note,)))
@@ -374,6 +382,64 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
     )
 
 
+def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:
+    """Say of each container what the API server refuses of its resources.
+
+    Source: k8s.io/kubernetes ``pkg/apis/core/validation`` ``validateResourceRequirements``.
+    """
+    for container in (*pod.at("initContainers").items, *pod.at("containers").items):
+        limits, requests = (container.at("resources", key).fields for key in ("limits", "requests"))
+        found = [
+            (why, node.line)
+            for key, node in (*limits.items(), *requests.items())
+            if (why := _misspelt(key, node.text))
+        ]
+        found += [
+            (why, node.line)
+            for key, node in requests.items()
+            if (why := _unlike(key, node.text, limits.get(key, Node(None))))
+        ]
+        asked = {**requests, **limits}
+        pages = [node.line for key, node in asked.items() if key.startswith("hugepages-")]
+        if pages and "cpu" not in asked and "memory" not in asked:
+            alone = ", unless a LimitRange of its namespace does" if kind == "Pod" else ""
+            why = f"it has hugepages and neither cpu nor memory: write memory under limits{alone}"
+            found.append((why, pages[0]))
+        if found:
+            said = "; ".join(dict.fromkeys(why for why, _ in found))
+            said = f"Kubernetes refuses container {container.at('name').text or ''}: {said}"
+            yield SourceNote("container-refused", said, Origin(name, found[0][1]))
+
+
+def _misspelt(key: str, text: str | None) -> str | None:
+    """Return why Kubernetes takes no such quantity; None for one that a template fills in."""
+    if text is None or _FILLED_IN.search(text):
+        return None
+    size = quantity(text)
+    if size is None:
+        return f"{key} is {brief(text)}, which is not a quantity: write a size as 64Gi"
+    page = key.removeprefix("hugepages-")
+    if page == key:
+        return None
+    page_bytes = quantity(page)
+    if not page_bytes:
+        return f"{key} names no size of a page: write hugepages-2Mi"
+    right = f"{-(-size // page_bytes) * page_bytes // MIB}Mi"
+    return f"{key} is {text}, no multiple of {page}: write {right}" if size % page_bytes else None
+
+
+def _unlike(key: str, text: str | None, limit: Node) -> str | None:
+    """Return why Kubernetes takes no such request: devices and pages are given as a whole."""
+    exact = key.startswith("hugepages-") or ("/" in key and "kubernetes.io/" not in key)
+    asked, most = (quantity(text or ""), quantity(limit.text or ""))
+    if limit.value is None:
+        return f"{key} has a request and no limit: write it under limits" if exact else None
+    if asked is None or most is None or not (asked > most or (exact and asked < most)):
+        return None
+    how = "the same under both" if exact else "no more than the limit"
+    return f"{key} is {text} under requests and {limit.text} under limits: write {how}"
+
+
 def _mount(mount: Node, volume: Node) -> Mount:
     """A mount of one of the pod's volumes; a medium of Memory is a tmpfs, HugePages a hugetlbfs."""
     target = mount.at("mountPath").text or ""
@@ -413,10 +479,11 @@ def quantity(text: str) -> int | None:
     number, divisor = int(whole + (fraction or "")), 10 ** len(fraction or "")
     if not suffix:
         scale = 1
-    elif suffix == "m":
-        scale, divisor = 1, divisor * 1000
-    elif suffix[0] in "eE" and suffix[1:].isdigit():
-        scale = 10 ** int(suffix[1:])
+    elif suffix in _SMALL:
+        scale, divisor = 1, divisor * 10 ** _SMALL[suffix]
+    elif suffix[0] in "eE" and suffix[1:]:
+        power = int(suffix[1:])
+        scale, divisor = 10 ** max(power, 0), divisor * 10 ** max(-power, 0)
     else:
         scale = (1024 if suffix.endswith("i") else 1000) ** _POWERS[suffix[0]]
     return int(-(-number * scale // divisor))

@@ -38,7 +38,7 @@ spec:
         - {name: HOST, value: "http://$(IP):1"}
       envFrom: [{configMapRef: {name: m}}]
       resources:
-        requests: {hugepages-2Mi: 1Gi}
+        requests: {hugepages-2Mi: 64Gi}
         limits: {hugepages-2Mi: 64Gi, memory: 128Gi, nvidia.com/gpu: 8, rdma/hca: 1}
       securityContext: {privileged: true, capabilities: {add: [IPC_LOCK]}}
       volumeMounts:
@@ -144,6 +144,47 @@ def test_a_quantity_that_cannot_be_read_is_unknown() -> None:
     assert command.container.hugepages_bytes == {"1Gi": 2 * 2**30}
 
 
+@pytest.mark.parametrize(
+    ("resources", "why"),
+    [
+        ("limits: {cpu: 1, hugepages-2Mi: 320G}", "is 320G, no multiple of 2Mi: write 305176Mi"),
+        ("limits: {cpu: 1, hugepages-1Gi: 1.5Gi}", "is 1.5Gi, no multiple of 1Gi: write 2048Mi"),
+        ("limits: {cpu: 1, hugepages-2MB: 4Mi}", "hugepages-2MB names no size of a page"),
+        ("limits: {memory: 100g}", "memory is 100g, which is not a quantity: write a size as 64Gi"),
+        ("limits: {memory: 4Gi}, requests: {memory: 5Gi}", "write no more than the limit"),
+        ("limits: {memory: 5Gi}, requests: {memory: 4Gi}", None),
+        ("limits: {gpu.x/gpu: 2}, requests: {gpu.x/gpu: 1}", "1 under requests and 2 under limits"),
+        ("requests: {nvidia.com/gpu: 1}", "has a request and no limit: write it under limits"),
+        ("requests: {memory: 1Gi, cpu: 500m}", None),
+        (
+            "limits: {memory: 9Gi, hugepages-2Mi: 2Gi}, requests: {hugepages-2Mi: 1Gi}",
+            "hugepages-2Mi is 1Gi under requests and 2Gi under limits: write the same under both",
+        ),
+        ("limits: {memory: 9Gi, hugepages-2Mi: 2Gi}, requests: {hugepages-2Mi: 2048Mi}", None),
+        ("limits: {hugepages-2Mi: 2Gi}", "write memory under limits"),
+        ("limits: {hugepages-2Mi: 2Gi}, requests: {cpu: 1}", None),
+        ("limits: {memory: $SIZE, cpu: '{{cpu}}', nvidia.com/gpu: <count>}", None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Pod", "StatefulSet", "Deployment", "LeaderWorkerSet"])
+def test_resources_that_the_api_server_refuses(kind: str, resources: str, why: str | None) -> None:
+    pod = f"{{containers: [{{name: c, command: [x], resources: {{{resources}}}}}]}}"
+    spec = {
+        "Pod": pod,
+        "LeaderWorkerSet": f"{{leaderWorkerTemplate: {{workerTemplate: {{spec: {pod}}}}}}}",
+    }.get(kind, f"{{template: {{spec: {pod}}}}}")
+    reading = read_kubernetes(f"kind: {kind}\nmetadata: {{name: p}}\nspec: {spec}", "p.yaml", {})
+    said = [note.text for note in reading.notes if note.id == "container-refused"]
+    assert len(reading.commands) == 1
+    if why is None:
+        assert not said
+        return
+    (text,) = said
+    assert text.startswith("Kubernetes refuses container c: ")
+    assert why in text
+    assert ("LimitRange" in text) == (kind == "Pod" and "neither" in text)
+
+
 def test_leader_and_workers() -> None:
     template = "    leaderTemplate:\n" + indent(POD, 6) + "    workerTemplate:\n" + indent(POD, 6)
     text = (
@@ -181,7 +222,12 @@ def test_several_documents_and_lists() -> None:
         ("100M", 10**8),
         ("0.5", 1),
         ("", None),
+        ("+.5Gi", 1 << 29),
+        ("1e-3", 1),
+        ("2000u", 1),
         ("1g", None),
+        ("64K", None),
+        ("64ki", None),
         ("-1", None),
         ("x", None),
     ],
