@@ -95,7 +95,7 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     groups: dict[tuple[str | None, tuple[str, GivenGpus | None] | None], list[ProcessNeeds]] = {}
     for process in processes:
         setting, container = passed("launch").known(visible_setting(gpus, process)), None
-        if (asked := asked_gpus(process)) is not None:
+        if (asked := asked_gpus(process)) is not None or process.runtime in NOT_GIVEN:
             place = "" if process.container is None else process.container.origin
             container = place, asked if isinstance(asked, GivenGpus) else None
         groups.setdefault((setting, container), []).append(process)
@@ -187,6 +187,16 @@ GIVE_MORE = {
     "": "--gpus-per-node, or --gres=gpu:N, of sbatch or srun",
 }
 DOCKER_GPUS = "--gpus all, or names: --gpus '\"device=0,1\"'"
+_DEFAULT_RUNTIME = "whether nvidia is {}'s default runtime, which gives them, is not known"
+# Containers that have no GPU of their own where the launch gives them none.
+NOT_GIVEN = {
+    "docker": f"no --gpus: {_DEFAULT_RUNTIME.format('Docker')}",
+    "podman": "no --device nvidia.com/gpu=...: whether a hook of Podman gives them is not known",
+    "nerdctl": "no --gpus: whether anything else gives them is not known",
+    "compose": f"no gpus, and no reservation: {_DEFAULT_RUNTIME.format('Docker')}",
+    "kubernetes": "no nvidia.com/gpu: whether another resource, a claim or the node's default "
+    "runtime gives them is not known",
+}
 
 
 def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
@@ -220,6 +230,10 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     found = len(visible)
     finding = finding._replace(have=Quantity(f"{found or 'none'} visible", found, "GPUs"))
     if found > highest:
+        if container is not None and asked is None and container.runtime in NOT_GIVEN:
+            where = GIVE_MORE.get(container.runtime, DOCKER_GPUS)
+            why = f"the container at {container.origin} is given {NOT_GIVEN[container.runtime]}"
+            return finding._replace(have="").unknown(Unknown(why, advice=f"give it GPUs: {where}"))
         return finding._replace(status=Status.PASS)
     finding = finding.failed(
         "ranks without a GPU end with CUDA error: invalid device ordinal"

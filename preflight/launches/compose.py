@@ -10,6 +10,7 @@ from typing import NamedTuple
 from checks.base.needs import GivenGpus
 from checks.base.unknown import Unknown
 from preflight.launches.container import (
+    CDI_GPU,
     ContainerSettings,
     Limits,
     Mount,
@@ -383,7 +384,8 @@ class _ServiceReader:
                 if named:
                     return named_gpus(named)
                 return gpu_request(self.word(item.at("count")).text or "all")
-        return None
+        named = [text for text in self.devices() if text.startswith(CDI_GPU)]
+        return named_gpus(named) if named else None
 
     def settings(self) -> ContainerSettings:
         memory = self.one("mem_limit") or self.one("deploy", "resources", "limits", "memory")
@@ -396,6 +398,7 @@ class _ServiceReader:
             ulimits=dict(self.ulimits()),
             devices=tuple(dict.fromkeys(self.devices())),
             gpus=self.gpus(),
+            runtime=self.one("runtime"),
             privileged=(self.one("privileged") or "").lower() in _TRUE,
             cap_add=self.texts("cap_add"),
             cap_drop=self.texts("cap_drop"),

@@ -14,6 +14,9 @@ Size = int | None | Unknown
 # A soft and a hard limit, of which -1 is none.
 Limits = tuple["int | Unknown", "int | Unknown"]
 
+# What names a GPU among the devices of a container (Container Device Interface).
+CDI_GPU = "nvidia.com/gpu="
+
 # What an image starts by itself, its words in front of those of the launch: the ENTRYPOINT of each
 # project's own Dockerfile. An image that is made of another keeps its name: x/vllm-openai:v0.11.0.
 _ENTRYPOINTS = (
@@ -109,8 +112,8 @@ class ContainerSettings(NamedTuple):
     defaults hold. ulimits: by name (``memlock`` is in bytes). devices: paths of the host.
     resources: what a Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit
     per page size, written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they
-    contradict each other, which Docker refuses. releases: of products, where the launch itself
-    tells what is in its image.
+    contradict each other, which Docker refuses. runtime: the OCI runtime that starts it (nvidia).
+    releases: of products, where the launch itself tells what is in its image.
     """
 
     engine: str = ""
@@ -122,6 +125,7 @@ class ContainerSettings(NamedTuple):
     devices: tuple[str, ...] = ()
     resources: Mapping[str, str] = {}
     gpus: GivenGpus | Unknown | None = None
+    runtime: str | None = None
     privileged: bool = False
     cap_add: tuple[str, ...] = ()
     cap_drop: tuple[str, ...] = ()
@@ -264,10 +268,10 @@ def gpu_request(text: str) -> GivenGpus | Unknown:
 
 
 def named_gpus(names: Sequence[str]) -> GivenGpus | Unknown:
-    """Return the GPUs of these names."""
+    """Return the GPUs of these names, or of devices of CDI: ``nvidia.com/gpu=0``."""
     if "$" in "".join(names):
         return Unknown(f"the GPUs {','.join(names)}")
-    return GivenGpus(None, _in_order(names))
+    return GivenGpus(None, _in_order(name.removeprefix(CDI_GPU) for name in names))
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from checks.base.needs import GivenGpus
 from checks.base.unknown import Unknown
 from preflight.launches.container import (
+    CDI_GPU,
     ContainerSettings,
     Published,
     device,
@@ -177,7 +178,6 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
     splits = engine in ("podman", "nerdctl")  # Docker takes one name for each --cap-add
     network = [text for name, text in options if name in ("network", "net")]
     devices = tuple(map(device, many.get("device", ())))
-    cdi = [text.partition("=")[2] for text in devices if text.startswith("nvidia.com/gpu=")]
     return ContainerSettings(
         engine="docker" if engine == "nvidia-docker" else engine,
         image=image,
@@ -186,7 +186,8 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         shm_size_bytes=docker_size(last.get("shm-size"), "--shm-size"),
         ulimits=ulimits(many.get("ulimit", ())),
         devices=tuple(text for text in devices if text.startswith(("/", "$"))),
-        gpus=_gpus(last.get("gpus"), cdi),
+        gpus=_gpus(last.get("gpus"), [text for text in devices if text.startswith(CDI_GPU)]),
+        runtime="nvidia" if engine == "nvidia-docker" else last.get("runtime"),
         privileged=last.get("privileged", "false").lower() in ("true", "1", "t"),
         cap_add=_names(many.get("cap-add", ()), splits),
         cap_drop=_names(many.get("cap-drop", ()), splits),

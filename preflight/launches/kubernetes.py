@@ -367,6 +367,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         network="host" if pod.at("hostNetwork").text == "true" else None,
         shm_size_bytes=shm[-1].size_bytes if shm else None,
         resources={key: node.text for key, node in limits.items() if "/" in key and node.text},
+        runtime=pod.at("runtimeClassName").text,
         privileged=own.at("privileged").text == "true",
         cap_add=tuple(item.text for item in capabilities.at("add").items if item.text),
         cap_drop=tuple(item.text for item in capabilities.at("drop").items if item.text),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from checks.base.needs import UNLIMITED, ContainerLimits, GivenGpus, SetLimit
@@ -13,6 +14,9 @@ from preflight.launches.source import Command, Word
 _PAGE_UNITS = {"Ki": KIB, "Mi": MIB, "Gi": GIB}
 # What device plugins of Kubernetes call whole GPUs.
 _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+# What gives a container a GPU without --gpus: a runtime of OCI, or the device's own node.
+_GPU_RUNTIME = re.compile("nvidia|amd|ascend|habana")
+_GPU_NODE = re.compile(r"/dev/(?:nvidia(\d+)$|nvidia|kfd|dri|davinci|accel|dxg)")
 # A memory volume without a size may take what the container, or else the host, has.
 _NO_LIMIT_BYTES = 1 << 62
 
@@ -50,15 +54,20 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
     for name in _GPU_RESOURCES:
         if count := settings.resources.get(name):
             return GivenGpus(int(count)) if count.isdecimal() else Unknown(f"{name}: {count}")
-    if settings.gpus is not None or variable is None:
+    if settings.gpus is not None:
         return settings.gpus
-    if variable.unresolved:
+    if variable is not None and variable.unresolved:
         return Unknown(f"NVIDIA_VISIBLE_DEVICES is {variable.text}")
-    if variable.text in ("", "void", "none"):
-        # Without the variable an image names its own; devices of a privileged one need none.
-        hidden = variable.text and not settings.privileged and not settings.devices
-        return GivenGpus(0) if hidden and settings.engine != "kubernetes" else None
-    return named_gpus(variable.text.split(","))
+    named = "" if variable is None else variable.text
+    if named not in ("", "void", "none"):
+        return named_gpus(named.split(","))
+    # Without the variable an image names its own; devices of a privileged one need none.
+    if named and not settings.privileged and not settings.devices:
+        return GivenGpus(0) if settings.engine != "kubernetes" else None
+    nodes = [match for text in settings.devices if (match := _GPU_NODE.match(text))]
+    if not nodes and _GPU_RUNTIME.search(settings.runtime or "") is None:
+        return None
+    return GivenGpus(None, tuple(node[1] for node in nodes if node[1]))
 
 
 def set_limits(command: Command) -> tuple[SetLimit, ...]:

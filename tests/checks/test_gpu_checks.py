@@ -486,7 +486,11 @@ ONE = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 "
         ("#SBATCH --gres=gpu:2\nexport CUDA_VISIBLE_DEVICES=6,7\nsrun PROGRAM", "unknown"),
         # A container that the runtime is told to give none.
         ("docker run -e NVIDIA_VISIBLE_DEVICES=none image PROGRAM", "fail"),
-        ("docker run --privileged -e NVIDIA_VISIBLE_DEVICES=none image PROGRAM", "pass"),
+        (
+            "docker run --privileged --runtime nvidia -e NVIDIA_VISIBLE_DEVICES=none image PROGRAM",
+            "pass",
+        ),
+        ("docker run --privileged -e NVIDIA_VISIBLE_DEVICES=none image PROGRAM", "unknown"),
         ("docker run -e NVIDIA_VISIBLE_DEVICES=$MINE image PROGRAM", "unknown"),
     ],
 )

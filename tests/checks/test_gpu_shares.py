@@ -198,6 +198,38 @@ RESERVED = "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], 
         (RUN % ("--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=0,1", 4), "fail", "2 given"),
         (RUN % ("--device nvidia.com/gpu=0 --device nvidia.com/gpu=1", 4), "fail", "2 given"),
         (RUN % ("--device nvidia.com/gpu=all", 4), "pass", "8 visible"),
+        # What gives GPUs without a word of them: only what is certain passes.
+        (RUN % ("", 8), "unknown", ""),
+        (RUN % ("--device /dev/infiniband --privileged", 8), "unknown", ""),
+        (RUN % ("--runtime runc", 9), "fail", "8 visible"),
+        (RUN % ("--runtime=nvidia", 8), "pass", "8 visible"),
+        (RUN.replace("docker", "nvidia-docker") % ("", 8), "pass", "8 visible"),
+        (RUN.replace("docker", "podman") % ("", 8), "unknown", ""),
+        (RUN % ("--device /dev/nvidiactl --device /dev/nvidia0", 1), "pass", "1 visible"),
+        (RUN % ("--device /dev/nvidiactl --device /dev/nvidia0", 2), "fail", "1 given"),
+        (RUN % ("--device /dev/kfd --device /dev/dri", 8), "pass", "8 visible"),
+        (GPU_SERVICE % (4, ""), "unknown", ""),
+        (GPU_SERVICE % (4, "runtime: nvidia"), "pass", "8 visible"),
+        (GPU_SERVICE % (4, "devices: ['nvidia.com/gpu=0']"), "fail", "1 given"),
+        (
+            GPU_SERVICE % (4, RESERVED % "driver: cdi, device_ids: [nvidia.com/gpu=all]"),
+            "pass",
+            "8 visible",
+        ),
+        (GPU_POD.replace("limits", "requests") % (2, 2), "unknown", ""),
+        (
+            GPU_POD.replace("nvidia.com/gpu: %s", "volcano.sh/vgpu-number: %s") % (2, 2),
+            "unknown",
+            "",
+        ),
+        (
+            GPU_POD.replace("spec:\n", "spec:\n  runtimeClassName: nvidia\n").replace(
+                "nvidia.com/gpu: %s", "cpu: %s"
+            )
+            % (2, 2),
+            "pass",
+            "8 visible",
+        ),
         (GPU_POD % (8, 8), "pass", "8 visible"),
         (GPU_POD % (8, 4), "fail", "4 given"),
         (GPU_POD % (1, 0), "fail", "none given"),

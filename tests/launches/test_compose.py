@@ -124,6 +124,7 @@ def test_settings() -> None:
         "memory_bytes": 64 * 2**30,
         "hugepages_bytes": {},
         "user": None,
+        "runtime": None,
         "releases": {},
     }
     assert master.container == ContainerSettings(engine="compose", image="m")

@@ -126,6 +126,7 @@ def test_settings() -> None:
         "memory_bytes": 64 * 2**30,
         "hugepages_bytes": {},
         "user": "0",
+        "runtime": None,
         "releases": {},
     }
     assert settings.mount_at("/dev/shm/") == Mount("/dev/shm", "tmpfs", size_bytes=2**30)

@@ -111,6 +111,7 @@ def test_a_pod() -> None:
         "memory_bytes": 128 * 2**30,
         "hugepages_bytes": {"2Mi": 64 * 2**30},
         "user": "1000",
+        "runtime": None,
         "releases": {},
     }
     assert master.container is not None
