@@ -131,7 +131,10 @@ class GivenGpus(NamedTuple):
 
 
 class ContainerLimits(NamedTuple):
-    """The limits that the launch's container settings give a process; None where not set."""
+    """The limits that the launch's container settings give a process; None where not set.
+
+    own_users: whether it has a user namespace of its own.
+    """
 
     origin: str
     runtime: str  # docker, compose, kubernetes, pyxis (Slurm's)
@@ -148,6 +151,7 @@ class ContainerLimits(NamedTuple):
     memory_bytes: int | None = None
     hugepages_bytes: Mapping[int, int] = {}  # page size -> limit
     gpus: GivenGpus | Unknown | None = None
+    own_users: bool = False
 
 
 class Started(Protocol):

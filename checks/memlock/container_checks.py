@@ -21,6 +21,7 @@ from checks.memlock.demand import (
     NO_RDMA,
     declares_ipc_lock,
     format_limit,
+    grant,
     registering_or_host,
     soft_text,
 )
@@ -199,6 +200,9 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     if system.container.inside:
         text = "this is a container: its own limit is judged by memlock.limit"
         return skip(text, process.name)
+    granted = grant(system, limits, process)
+    if granted.void is True:
+        return found._replace(have=granted.have, evidence=granted.evidence)
     runtimes = limits.runtimes
     if container.runtime != "kubernetes" and isinstance(runtimes.docker_default, Limit):
         return _of_docker_default(runtimes.docker_default, found, container.runtime)

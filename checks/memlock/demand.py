@@ -302,6 +302,8 @@ def _outside_initial_namespace(
 
     The first is what then becomes of ``Grant.void``: False, or Unknown.
     """
+    if container.own_users:
+        return False, Evidence(container.origin, "a user namespace of its own")
     if inside:
         initial = limits.initial_user_namespace
         if isinstance(initial, Unknown):

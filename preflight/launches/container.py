@@ -113,7 +113,8 @@ class ContainerSettings(NamedTuple):
     resources: what a Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit
     per page size, written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they
     contradict each other, which Docker refuses. runtime: the OCI runtime that starts it (nvidia).
-    releases: of products, where the launch itself tells what is in its image.
+    releases: of products, where the launch itself tells what is in its image. own_users: whether it
+    asks for a user namespace of its own.
     """
 
     engine: str = ""
@@ -137,6 +138,7 @@ class ContainerSettings(NamedTuple):
     hugepages_bytes: Mapping[str, int | Unknown] = {}
     user: str | None = None
     releases: Mapping[str, str] = {}
+    own_users: bool = False
 
     def mount_at(self, path: str) -> Mount | None:
         """Return what is mounted at a path itself; the last one where there are several."""

@@ -380,6 +380,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
             if key.startswith("hugepages-") and (size := _size(node, key)) is not None
         },
         user=own.at("runAsUser").text or shared.at("runAsUser").text,
+        own_users=pod.at("hostUsers").text == "false",
     )
 
 

@@ -46,6 +46,7 @@ def container_limits(command: Command) -> ContainerLimits | None:
         memory_bytes=_known(settings.memory_bytes),
         hugepages_bytes=_hugepages(settings),
         gpus=_gpus(settings, command.environment.get("NVIDIA_VISIBLE_DEVICES")),
+        own_users=settings.own_users,
     )
 
 

@@ -19,6 +19,10 @@ ROOT = {"euid": 0, "effective_capabilities": IPC_LOCK}
 UNLIMITED = Setting(Kind.ULIMIT, "memlock", "unlimited", str(8 * MIB))
 
 
+def pod(**settings: Any) -> ContainerLimits:
+    return docker(runtime="kubernetes", **settings)
+
+
 # -- memlock.user-namespace ------------------------------------------------------------------------
 
 
@@ -111,6 +115,12 @@ def test_a_drop_in_without_a_restart_changes_nothing() -> None:
         (docker(), unit(MIB)._replace(docker_default=Limit(None, None)), Status.PASS),
         (docker(runtime="kubernetes"), unit(8 * MIB), Status.WARN),
         (docker(runtime="kubernetes"), NO_RUNTIMES, Status.UNKNOWN),
+        (pod(user="0", privileged=True), NO_RUNTIMES, Status.PASS),
+        (pod(user="0", capabilities=("IPC_LOCK",)), unit(8 * MIB), Status.PASS),
+        (pod(user="0"), NO_RUNTIMES, Status.UNKNOWN),
+        (pod(user="1000", privileged=True), NO_RUNTIMES, Status.UNKNOWN),
+        (pod(privileged=True), NO_RUNTIMES, Status.UNKNOWN),  # the image's own user
+        (pod(user="0", privileged=True, own_users=True), NO_RUNTIMES, Status.UNKNOWN),
         (None, unit(8 * MIB), Status.SKIP),
     ],
 )
@@ -121,6 +131,12 @@ def test_a_launch_that_relies_on_its_runtime(
     needs = launch(rank(container=container))
     finding = one("memlock.runtime-limit", needs, limits(None, runtimes=runtimes))
     assert finding.status is status, finding
+
+
+def test_a_capability_that_lifts_the_limit_is_said() -> None:
+    needs = launch(rank(container=pod(user="0", capabilities=("IPC_LOCK",))))
+    finding = one("memlock.runtime-limit", needs, limits(None, runtimes=NO_RUNTIMES))
+    assert str(finding.have) == "CAP_IPC_LOCK in effect (IPC_LOCK added, run by root)"
 
 
 def root_row(size: int | None, kind: str = "-") -> Any:

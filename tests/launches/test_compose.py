@@ -126,6 +126,7 @@ def test_settings() -> None:
         "user": None,
         "runtime": None,
         "releases": {},
+        "own_users": False,
     }
     assert master.container == ContainerSettings(engine="compose", image="m")
 

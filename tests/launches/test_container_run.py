@@ -128,6 +128,7 @@ def test_settings() -> None:
         "user": "0",
         "runtime": None,
         "releases": {},
+        "own_users": False,
     }
     assert settings.mount_at("/dev/shm/") == Mount("/dev/shm", "tmpfs", size_bytes=2**30)
     assert settings.mount_at("/dev") is None

@@ -8,6 +8,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.container import Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
 from preflight.launches.source import Origin, Place
+from preflight.processes.container_limits import container_limits
 
 POD = """\
 spec:
@@ -113,6 +114,7 @@ def test_a_pod() -> None:
         "user": "1000",
         "runtime": None,
         "releases": {},
+        "own_users": False,
     }
     assert master.container is not None
     assert master.container.memory_bytes is None
@@ -127,6 +129,15 @@ def test_templates(kind: str) -> None:
     for command in commands:
         assert command.container is not None
         assert (command.container.ipc, command.container.user) == ("host", "1000")
+
+
+@pytest.mark.parametrize(("users", "own"), [("true", False), ("false", True)])
+def test_a_user_namespace_of_its_own(users: str, own: bool) -> None:
+    text = f"kind: Pod\nspec: {{hostUsers: {users}, containers: [{{name: c, command: [x]}}]}}"
+    (command,) = read_kubernetes(text, "p.yaml", {}).commands
+    limits = container_limits(command)
+    assert limits is not None
+    assert limits.own_users is own
 
 
 def test_cron_jobs() -> None:
