@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,13 +38,12 @@ class Staged:
 def rehearse_staged(
     processes: Iterable[Mapping[str, Any]], pools: Iterable[int], nic_nodes: Iterable[int]
 ) -> int:
-    """Print the answer as ``rehearse --json`` does; returns its exit code.
+    """Print the answer as ``rehearse --json-schema v1`` does; returns its exit code.
 
     processes: as ``Staged`` has them. pools: pages of 2 MiB on each node. The rest of the host, and
     the library, are what this process finds.
     """
     from checks.base.root import Root
-    from preflight.base.output import say_json
     from preflight.rehearsal.answer import judge
     from preflight.rehearsal.records import Library, find_library
     from preflight.rehearsal.report import answer_object
@@ -53,7 +53,7 @@ def rehearse_staged(
     assert isinstance(library, Library), library
     plan = staged_plan(processes, pools, nic_nodes, library, Root(), os.environ)
     answer = judge(plan, run(plan, Root(), LIMIT_SECONDS, lambda _: None))
-    say_json(answer_object(answer))
+    print(json.dumps(answer_object(answer)))
     return answer.exit_code
 
 
