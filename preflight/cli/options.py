@@ -204,6 +204,7 @@ class Integer(click.IntRange):
 class Size(AnyParamType):
     """A byte size in the documented grammar; a bare number is refused, with both spellings.
 
+    With ``--rule documented`` it is bytes, as the helper reads it.
     empty: an empty text is no size, as where the option is left out.
     """
 
@@ -220,8 +221,9 @@ class Size(AnyParamType):
             return value
         if self._empty and not value:
             return None
+        helper = ctx is not None and ctx.params.get("rule") == "documented"
         try:
-            size = parse_size(value)
+            size = parse_size(value, bare_bytes=helper)
         except ValueError as error:
             self.fail(_with_sglang_spelling(str(error), value, param), param, ctx)
         if size < self._least_bytes:

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     "--rule",
     type=click.Choice(["exact", "documented"]),
     default="exact",
+    is_eager=True,  # how sizes are read depends on it
     show_default=True,
     help="Whose status and exit code to give; both are shown.",
 )

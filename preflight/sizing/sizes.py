@@ -16,10 +16,11 @@ for _power, _letter in enumerate("kmgt", start=1):
 _SIZE = re.compile(r"(\d+)(?:\.(\d+))?([a-z]*)", re.ASCII)
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, *, bare_bytes: bool = False) -> int:
     """``"64gb"`` as bytes: the grammar of Mooncake's documented helper, units powers of 1024.
 
-    A number without a unit is refused, zero apart: its meaning depends on who reads it.
+    A number without a unit is refused, zero apart: its meaning depends on who reads it. To the
+    helper itself (``bare_bytes``) it is bytes.
     Raises ValueError with a sentence that names the value, the rule and the right spelling.
     """
     compact = text.strip().lower().replace("_", "")
@@ -40,7 +41,9 @@ def parse_size(text: str) -> int:
     if not unit:
         if float(compact) == 0:
             return 0
-        raise ValueError(bare_number(text, compact))
+        if not bare_bytes:
+            raise ValueError(bare_number(text, compact))
+        unit = "b"
     # The helper multiplies floats, which for whole numbers is exact up to 2^53.
     size = (
         int(float(f"{whole}.{fraction}") * _UNITS[unit]) if fraction else int(whole) * _UNITS[unit]

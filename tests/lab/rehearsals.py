@@ -275,4 +275,12 @@ TOUCHED = (
     unsafe("X4 4 GiB, the newest", store(str(4096 * MIB), "0"), pages=2048, pinned_mib=8192,
         release=NEWEST, **SIX),
 )  # fmt: skip
-ALL = RECORDED + BOUND + UNBOUND + MEMLOCK + HEAP + RING + FORKING + TOUCHED
+# A segment for each node, of whole slabs of 16 MiB: 80 MiB is 48 on one node and 32 on the other.
+BOTH_HCA = {"MC_STORE_HCA_AFFINITY": "1", "MC_STORE_HCA_NUMA_SEGMENTS": "1"}
+SLABS = (
+    Rehearsal("W5b a segment for each node", store(local="0", **BOTH_HCA), recorded=(24, 16),
+        release=NEWEST),
+    Rehearsal("W5 one of its variables alone", store(local="0", MC_STORE_HCA_NUMA_SEGMENTS="1"),
+        recorded=(20, 20), release=NEWEST),
+)  # fmt: skip
+ALL = RECORDED + BOUND + UNBOUND + MEMLOCK + HEAP + RING + FORKING + TOUCHED + SLABS

@@ -116,10 +116,13 @@ def test_it_reads_the_size_of_the_pool_whoever_holds_it(others: int, tmp_path: P
         ("--hicache-size 0 --available-hugetlb 4gb", "clean_arena_budget_available"),
         ("--hicache-size 1gb --hugepage-size 512mb", "planning_only"),
         ("--hicache-size 200mb --available-hugetlb=", "clean_arena_budget_available"),
+        ("--hicache-size 209715200", "clean_arena_budget_available"),
+        ("--hicache-size 200mb --available-hugetlb 7", "insufficient_for_baseline"),
     ],
 )
 def test_what_the_helper_answers_is_answered(more: str, status: str, tmp_path: Path) -> None:
-    """And by the exact rule it stays a mistake: 0 is not set, and no 0.3.13 maps 512 MiB."""
+    """And by the exact rule it stays a mistake: 0 is not set, no 0.3.13 maps 512 MiB, and a number
+    without a unit is bytes to the helper alone."""
     Host({2 * MIB: HostPool(total=128)}).write(tmp_path)
     arguments = f"--tp-size 1 --global-segment-size 32mb --root {tmp_path} {more}".split()
     arguments += ["--mooncake-version", "0.3.13.post1", "--protocol", "tcp"]
