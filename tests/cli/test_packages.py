@@ -39,29 +39,29 @@ def public_python() -> str:
     return found
 
 
-def python_of(release: str) -> str:
-    """A Python of that release: the machine's, else one that pyenv keeps."""
+def python_of(release: str, folder: Path) -> str:
+    """A Python of that release that nobody may start: the machine's, or a copy of pyenv's."""
     name = f"python{release}"
-    kept = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = shutil.which(name, path="/usr/local/bin:/usr/bin")
+    kept = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     found = found or next(map(str, sorted(kept.glob(f"{release}.*/bin/{name}"))), None)
     if found is None:
         pytest.skip(f"no Python {release} here")
-    return found
+    if os.geteuid() != 0 or started_by_all(found):
+        return found
+    left_out = shutil.ignore_patterns("test", "__pycache__", "site-packages", "config-*", "share")
+    shutil.copytree(Path(found).parents[1], folder / "python", symlinks=True, ignore=left_out)
+    return str(folder / "python/bin" / name)
 
 
-def as_nobody(
-    folder: Path, *words: str, python: str | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run as a user without a home and without a name, where this user may; else as this one.
-
-    python: what runs it, where that is none of the words.
-    """
+def as_nobody(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run as a user without a home and without a name, where this user may; else as this one."""
     user: dict[str, Any] = {}
-    if os.geteuid() == 0 and (python is None or started_by_all(python)):
+    if os.geteuid() == 0:
         user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-    # Below a device even root makes no folder.
+    # Below a device even root makes no folder. A copied Python names its library where it was made.
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": "/dev/null/home"}
+    environment["LD_LIBRARY_PATH"] = str(folder / "python/lib")
     options = {"cwd": folder, "env": environment, "capture_output": True, "text": True, **user}
     return subprocess.run(words, timeout=300, **options)
 
@@ -134,16 +134,19 @@ def test_the_wheel_runs_readme_s_first_command_offline(
     for part in PARTS:
         copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
         copy(ROOT / part, source / part)
-    wheels, python = open_folder / "wheels", python_of(release)
+    wheels, python = open_folder / "wheels", python_of(release, open_folder)
     subprocess.run([python, "-m", "venv", str(tmp_path / "maker")], check=True)
     words = [str(tmp_path / "maker/bin/pip"), "wheel", "-q", "-w", str(wheels), str(source)]
     made = subprocess.run(words, capture_output=True, text=True, timeout=600)
     if made.returncode:
         pytest.skip(f"pip cannot make wheels here: {made.stderr.strip()[-200:]}")
     os.chmod(wheels, 0o755)
-    nobody = partial(as_nobody, open_folder, python=python)
+    nobody = partial(as_nobody, open_folder)
     said = nobody(python, "-m", "venv", "v")
     assert said.returncode == 0, said.stderr
+    said = nobody("v/bin/python", "-c", "import os, sys; print(*sys.version_info[:2], os.getuid())")
+    user = os.geteuid() or NOBODY
+    assert said.stdout == f"{release.replace('.', ' ')} {user}\n", said.stderr
     pip = ("v/bin/pip", "install", "-q", "--no-cache-dir", "--no-index", "--find-links", "wheels")
     said = nobody(*pip, "mooncake-preflight")
     assert said.returncode == 0, said.stderr
