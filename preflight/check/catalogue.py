@@ -5,7 +5,10 @@ Each has a page, which ``explain`` shows.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
@@ -61,6 +64,23 @@ def catalogue() -> Catalogue:
         tuple(RULES.values()),
         advisories(),
     )
+
+
+_NOTICE = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+@cache
+def notices() -> dict[str, str]:
+    """Return by id what each notice says, of reading a launch and of its sizes: see notices.md."""
+    path = os.path.join(os.path.dirname(__file__), "notices.md")
+    with open(path, encoding="utf-8") as file:
+        rows = _NOTICE.findall(file.read())
+    return {
+        id_: _LINK.sub(r"\1", says).replace("`", "")
+        for ids, says in rows
+        for id_ in re.findall("`([^`]+)`", ids)
+    }
 
 
 MEANS = {
@@ -145,6 +165,11 @@ def advisory_page(one: Advisory) -> PageText:
         ("read or seen in", ", ".join(url for _, url in one.references)),
     ]
     return PageText(one.id, one.summary + ".", one.details, tuple(row for row in rows if row[1]))
+
+
+def notice_page(id_: str) -> PageText:
+    """The page of a notice, which is one sentence."""
+    return PageText(id_, _sentence(notices()[id_]), "", ())
 
 
 def as_text(page: PageText, width: int) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from preflight.check.catalogue import Catalogue
     from preflight.check.report import Report
 
+# The checks that name notices.
+NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
 LIST_SCHEMA = "mooncake-preflight/list/v1"
 
 
@@ -81,9 +83,9 @@ def explain(
 ) -> int:
     """Explain an id, a log, or a line of one.
 
-    An ID gives the page of a check or rule. A FILE, or standard input, is a log: the lines of
-    SGLang, Mooncake and the kernel that are known, the likeliest cause first. Other WORDS are
-    looked for among the known lines, checks and rules: quote a line, or a part of it.
+    An ID gives the page of a check, rule, notice or known line. A FILE, or standard input, is a
+    log: the lines of SGLang, Mooncake and the kernel that are known, the likeliest cause first.
+    Other WORDS are looked for among the known lines, checks and rules: quote a line, or a part.
     With --here, --launch or --root the checks that it names are made too.
     Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure.
     """
@@ -104,22 +106,24 @@ def explain(
         )
     if not what:
         return explain_log_file(log or "-", as_json, color, at)
-    from preflight.check.catalogue import catalogue
+    from preflight.check.catalogue import catalogue, notices
+    from preflight.logs.patterns import read_patterns
 
     every = catalogue()
     if words.upper() in {one.id for one in every.advisories}:
         return explain_page(every, words.upper(), as_json, color, at)
-    if words in every.ids:
+    if words in every.ids or words in notices():
         return explain_page(every, words, as_json, color, at)
     exists = partial(os.path.exists, words)
     if len(what) == 1 and (words == "-" or within(LIMIT_SECONDS, words, exists)):
         return explain_log_file(words, as_json, color, at)
-    if len(words.split()) == 1 and any(mark in words for mark in ".-/"):
+    lines = [one.id for one in read_patterns() if one.cause]
+    if len(words.split()) == 1 and any(mark in words for mark in ".-/") and words not in lines:
         from preflight.base.usage_error import UsageError
         from preflight.check.answer import nearest
 
-        near = nearest(words, every.ids)
-        raise UsageError(f"{words}: no check or rule has this id, and there is no such file{near}")
+        near = nearest(words, (*every.ids, *notices(), *lines))
+        raise UsageError(f"{words}: nothing has this id, and there is no such file{near}")
     return explain_words(every, words, as_json, color, at)
 
 
@@ -225,15 +229,25 @@ def print_index(as_json: bool) -> int:
 
 
 def explain_page(every: Catalogue, id_: str, as_json: bool, color: str, at: Place | None) -> int:
-    """Print the page of a check, a rule or a record that there is."""
+    """Print the page of a check, a rule, a record or a notice that there is."""
     from preflight.advisories.records import advisory
     from preflight.base.output import columns, say
-    from preflight.check.catalogue import advisory_page, as_text, check_page, rule_page
+    from preflight.check.catalogue import (
+        advisory_page,
+        as_text,
+        check_page,
+        notice_page,
+        notices,
+        rule_page,
+    )
     from preflight.logs.explain import SCHEMA
 
     check, record = every.checks.get(id_), advisory(id_)
-    report = checked_at([id_ if record is None else record.check], at)
-    if record is not None:
+    ids = NOTICED_BY if id_ in notices() else [id_ if record is None else record.check]
+    report = checked_at(ids, at)
+    if id_ in notices():
+        page = notice_page(id_)
+    elif record is not None:
         page = advisory_page(record)
     elif check is not None:
         page = check_page(check)

@@ -64,9 +64,11 @@ class About(NamedTuple):
 def about(words: str, asks: Mapping[str, str]) -> About:
     """Return the known lines that ``words`` are or come from, and the ids whose question has them.
 
-    asks: by id of a check or rule, what it asks or finds.
+    words: the id of a line too. asks: by id of a check or rule, what it asks or finds.
     """
     patterns = read_patterns()
+    if any(each.id == words and each.cause for each in patterns):
+        return About(words, _of_example(patterns, words), [])
     lines = read_log([words], alone=True).explanations
     known = {each.pattern for each in lines}
     like = ranked(words, line_texts(patterns))
@@ -77,14 +79,16 @@ def about(words: str, asks: Mapping[str, str]) -> About:
         like = sorted(shares.items(), key=lambda row: -round(row[1], 2))
     for id_, _ in like:
         if id_ not in known:
-            example = next(each.example for each in patterns if each.id == id_)
-            found = read_log([example], alone=True).explanations
-            # The example's own numbers say nothing of this case.
-            lines += [
-                one._replace(sums="", names=(), decided="") for one in found if one.pattern == id_
-            ]
+            lines += _of_example(patterns, id_)
     near = ranked(words, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
     return About(words, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
+
+
+def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
+    """Return a line as its example explains it, whose own numbers say nothing of this case."""
+    example = next(each.example for each in patterns if each.id == id_)
+    found = read_log([example], alone=True).explanations
+    return [one._replace(sums="", names=(), decided="") for one in found if one.pattern == id_]
 
 
 def ranked(

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from checks.base.finding import Consequence, Status
-from preflight.check.catalogue import as_text, catalogue, check_page
+from preflight.check.catalogue import as_text, catalogue, check_page, notices
+from preflight.cli.main import run
+from preflight.logs.patterns import read_patterns
 from tests.paths import ROOT
+
+CALL = re.compile(r"\b(SourceNote|Note|Recommendation|note)\(")
+ID = re.compile(r"-?[a-z]+\d?(?:-[a-z]+)*")
 
 
 def test_the_index_of_the_rules_names_each_page() -> None:
@@ -18,27 +28,49 @@ def test_the_index_of_the_rules_names_each_page() -> None:
     assert sorted(linked) == sorted(pages)
 
 
-def test_every_notice_and_recommendation_is_documented() -> None:
-    text = (ROOT / "docs" / "sizing.md").read_text()
-    used: set[str] = set()
-    for path in (ROOT / "preflight").rglob("*.py"):
-        used |= set(
-            re.findall(r'(?:(?<!Source)Note|Recommendation)\(\s*"([a-z0-9-]+)"', path.read_text())
-        )
-        used |= set(re.findall(r'reading\.note\(\s*"([a-z0-9-]+)"', path.read_text()))
-    assert len(used) > 15
-    assert {id_ for id_ in used if f"`{id_}`" not in text} == set()
+def said_in(module: Path) -> Iterator[str]:
+    """Each id that a module gives a notice; one that has a product in front begins with a dash."""
+    text = module.read_text()
+    if not CALL.search(text):
+        return
+    tree = ast.parse(text)
+    given: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            given.setdefault(node.targets[0].id, []).append(node.value)
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Tuple):
+            given.setdefault(ast.unparse(node.target.elts[0]), []).append(node.iter)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args and CALL.search(f"{ast.unparse(node.func)}("):
+            first = node.args[0]
+            named = given.get(first.id, []) if isinstance(first, ast.Name) else [first]
+            for part in (one for each in named for one in ast.walk(each)):
+                if isinstance(part, ast.Constant) and ID.fullmatch(str(part.value)):
+                    yield str(part.value)
 
 
-def test_every_notice_of_a_reader_is_documented() -> None:
-    text = (ROOT / "docs" / "launch.md").read_text()
-    call = r'(?:SourceNote|\.note|_note)\(\s*"([a-z]+(?:-[a-z]+)+)"'
-    used: set[str] = set()
-    for module in sorted((ROOT / "preflight").rglob("*.py")):
-        if module.parent.name != "sizing":  # those are in docs/sizing.md
-            used |= set(re.findall(call, module.read_text()))
-    assert len(used) > 10
-    assert {id_ for id_ in used if f"`{id_}`" not in text} == set()
+@pytest.mark.slow
+def test_every_id_that_an_output_prints_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command: checks, rules, records, lines of logs, and the notices of the code itself."""
+    every = catalogue()
+    records = [one.id for one in every.advisories]
+    lines = [one.id for one in read_patterns() if one.cause]
+    assert min(map(len, (every.ids, records, lines, notices()))) > 20
+    for id_ in {*every.ids, *records, *lines, *notices()}:
+        assert run(["explain", id_]) == 0, id_
+        out = capsys.readouterr().out
+        # The page of an id, or the one known line that has it.
+        page = f"{id_.removeprefix('advisory.')}\n\n"
+        assert out.lower().startswith(page.lower()) or f": {id_} (" in out.split("\n")[2], out
+
+
+def test_the_notices_that_are_explained_are_those_of_the_code() -> None:
+    said = {id_ for module in sorted((ROOT / "preflight").rglob("*.py")) for id_ in said_in(module)}
+    ends = tuple(id_ for id_ in said if id_[0] == "-")
+    assert len(ends) == 2
+    assert {id_ for id_ in said if id_ not in ends} == {
+        id_ for id_ in notices() if not id_.endswith(ends)
+    }
 
 
 def test_a_page_says_what_comes_of_a_status_that_its_check_gives() -> None:
