@@ -21,10 +21,10 @@ from preflight.programs.mooncake_flags import flags_of, is_on, value_of
 from preflight.programs.sglang_arguments import word_value
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import LayerKind, ModelGeometry
-from preflight.sizing.sizing_inputs import Input, choose_mooncake, choose_sglang
+from preflight.sizing.sizing_inputs import Input
 
 _GFLAGS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
-_RELEASES = {"mooncake": ("Mooncake", choose_mooncake), "sglang": ("SGLang", choose_sglang)}
+_NAMES = {"mooncake": "Mooncake", "sglang": "SGLang"}
 _SGLANG = (Kind.SGLANG, Kind.DYNAMO_SGLANG)
 _VLLM = (Kind.VLLM, Kind.DYNAMO_VLLM)
 
@@ -106,16 +106,12 @@ def _words(subject: AdvisorySubject) -> str:
 
 def release_of(sized: Sized, product: str) -> Input:
     """Return the release that a launch is sized for; it is known where the bytes are not too."""
-    key, options = f"{product}_version", sized.options
-    if (shown := sized.sizing.shown) is not None:
-        return shown.inputs.shown[key]
-    choose = _RELEASES[product][1]
-    return choose(getattr(options, key), options.installed, options.origins.get(key))[1]
+    return sized.sizing.inputs.releases[f"{product}_version"]
 
 
 def _version(subject: AdvisorySubject, product: str) -> str | Unknown:
     """The release that the launch is sized for, where it is no assumption."""
-    found, name = release_of(subject.sized, product), _RELEASES[product][0]
+    found, name = release_of(subject.sized, product), _NAMES[product]
     if found.assumed:
         return Unknown(f"the release of {name} is not known", advice=f"Give --{product}-version.")
     return str(found.value)

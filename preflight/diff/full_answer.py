@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from checks.base.finding import Finding, Status
+from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from checks.capture.secrets import REMOVED, is_secret, public
@@ -213,7 +213,7 @@ def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
     for spot, pages in sorted(shown.verdict.needs.items(), key=str):
         where = "all nodes" if spot.node is None else f"node {spot.node}"
         name = f"{format_page_size(spot.page_size_bytes)} pages needed, {where}"
-        yield AnswerKey(Section.MEMORY, "host", name), str(pages)
+        yield AnswerKey(Section.MEMORY, "host", name), f"{pages} pages"
     for need in sized.needs.processes:
         taken = need.regular_bytes
         text = taken.reason if isinstance(taken, Unknown) else _bytes(taken)
@@ -305,9 +305,12 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
     "kernel": lambda facts: facts.system.kernel_release,
     "NVIDIA driver": lambda facts: known(facts.gpus.kernel_module_version) or "none",
     "rdma-core": lambda facts: str(known(facts.rdma.libraries.version)),
-    "NICs": lambda facts: ", ".join(f"{nic.name} on {nic.node}" for nic in known(facts.rdma.nics)),
+    "NICs": lambda facts: ", ".join(
+        f"{nic.name} on {'no node' if nic.node is None else f'node {nic.node}'}"
+        for nic in known(facts.rdma.nics)
+    ),
     "huge pages": lambda facts: ", ".join(
-        f"{known(pool).total_pages} of {format_page_size(size)}"
+        f"{known(pool).total_pages} pages of {format_page_size(size)}"
         for size, pool in sorted(known(facts.hugetlb.hugetlb.pools).items())
     ),
 }
@@ -328,4 +331,19 @@ def _findings(findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
 def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
     made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
     for one in made.settings:
-        yield AnswerKey(Section.SETTINGS, one.scope.value, one.setting.label), one.wanted or "unset"
+        wanted = _with_unit(one.setting, one.wanted) if one.wanted else "unset"
+        yield AnswerKey(Section.SETTINGS, one.scope.value, one.setting.label), wanted
+
+
+_OF_BYTES = (Kind.SHM_SIZE, Kind.MEMORY, Kind.HUGEPAGES)
+_LIMITS_OF_BYTES = ("memlock", "as", "data", "fsize", "stack")
+
+
+def _with_unit(setting: Setting, wanted: str) -> str:
+    """Return a number of bytes or pages with its unit; other values as they are written."""
+    if not wanted.isdecimal():
+        return wanted
+    if "hugepages" in setting.name.rpartition("/")[2]:
+        return f"{wanted} pages"
+    limit = setting.kind is Kind.ULIMIT and setting.name in _LIMITS_OF_BYTES
+    return _bytes(int(wanted)) if limit or setting.kind in _OF_BYTES else wanted

@@ -153,19 +153,19 @@ def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
 
 def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
     shown = sizing.shown
-    if shown is None:
-        return
-    given = [note for note in shown.inputs.notes if note.id not in _HOST_NOTES]
+    noted = sizing.inputs.release_notes if shown is None else shown.inputs.notes
+    given = [note for note in noted if note.id not in _HOST_NOTES]
     by_check = (
         (MISREAD, [note for note in given if note.id not in _ASSUMPTIONS]),
-        (UNUSED, list(shown.unused)),
+        (UNUSED, [] if shown is None else list(shown.unused)),
         (ASSUMED, [note for note in given if note.id in _ASSUMPTIONS]),
     )
     for check, notes in by_check:
         for note in notes:
             advice = _AS_MEANT if check is MISREAD else ""
             yield Finding(check.id, Status.WARN, note.id, text=note.text, advice=advice)
-        if not notes and not (check is MISREAD and any(_reading(sizing))):
+        whole = shown is not None and not (check is MISREAD and any(_reading(sizing)))
+        if not notes and whole:
             yield Finding(check.id, Status.PASS, "launch", have="nothing found")
 
 

@@ -17,6 +17,7 @@ from preflight.base.usage_error import NoLaunchError
 from preflight.mooncake.placement import ClientNics
 from preflight.processes.processes import Kind, LaunchOptions, LaunchProcess, SglangServer
 from preflight.programs.memory_records import Launch, MappedProcess
+from preflight.programs.store_environment import Note
 from preflight.rules.launch_rules import findings
 from preflight.rules.memory import with_refusals
 from preflight.rules.programs import refused_by_release
@@ -51,6 +52,7 @@ class LaunchInputs(NamedTuple):
 
     memory: the host pools of a rank, and geometry: the model, by the number of its process. free:
     what SGLang would read, by the number of its process: the host's, or its container's limit.
+    releases: mooncake_version and sglang_version, and release_notes what is to say of them.
     Where a number cannot be known the bounds are Unknown, with the variable's name.
     """
 
@@ -62,6 +64,8 @@ class LaunchInputs(NamedTuple):
     sglang: SglangRelease
     free: Mapping[int, FreeMemory | Unknown]
     geometry: Mapping[int, ModelGeometry | Unknown]
+    releases: Mapping[str, Input]
+    release_notes: tuple[Note, ...]
 
 
 def gather_launch(
@@ -83,6 +87,8 @@ def gather_launch(
     host = SizedHost(options, root, mooncake, sglang, nics, models)
     on_host = host_memory(options, root)
     servers = {process.number: process.server for process in processes if process.server}
+    releases = {"mooncake_version": version, "sglang_version": sglang_version}
+    notes = (*notes, *(sglang_notes if servers else ()))
     free = {
         number: on_host
         if isinstance(on_host, Unknown) or one.command.container is None
@@ -109,7 +115,8 @@ def gather_launch(
         share = share_of(process, hardware.get(process.number), host, memory)
         if isinstance(share, Unknown):
             found = with_refusals(found, processes, memory)
-            return LaunchInputs(processes, found, share, share, memory, sglang, free, geometry)
+            every = (processes, found, share, share, memory, sglang, free, geometry)
+            return LaunchInputs(*every, releases, notes)
         shares.append(share)
     found = with_refusals(found, processes, memory)
     if all(process.kind in _APART for process in processes):
@@ -117,12 +124,10 @@ def gather_launch(
         raise NoLaunchError(f"{source} starts no program that is known here: {hint}")
     nodes = nics.first.nodes
     placed_notes = (note for placed in nics.every for note in placed.notes)
-    said = sglang_notes if servers else ()
-    every_note = (*notes, *said, *placed_notes, *(note for share in shares for note in share.notes))
+    every_note = (*notes, *placed_notes, *(note for share in shares for note in share.notes))
     shown = {
         "source": Input(source, "command line"),
-        "mooncake_version": version,
-        "sglang_version": sglang_version,
+        **releases,
         "nic_numa_nodes": Input(nics.first.listed, nics.first.origin),
     }
     shown |= _shown_memory(processes, memory)
@@ -144,7 +149,8 @@ def gather_launch(
 
     least = inputs([share.least for share in shares])
     most = inputs([share.most for share in shares])
-    return LaunchInputs(processes, found, least, most, memory, sglang, free, geometry)
+    sized = (least, most, memory, sglang, free, geometry)
+    return LaunchInputs(processes, found, *sized, releases, notes)
 
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:

@@ -90,7 +90,6 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         own_folders = process.server is not None and source.sglang.rank_offload_folders
         files += storage(process, max(1, len(mine)), own_folders)
     launch = shown.inputs.launch if shown is not None else None
-    versions = {} if shown is None else shown.inputs.shown
     return LaunchNeeds(
         source_name(sizing),
         tuple(members),
@@ -100,8 +99,8 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         tuple(file for file in dict.fromkeys(files) if not _written(file, sizing.reading)),
         _hosts(source.processes),
         launch.default_page_bytes if launch is not None else 0,
-        str(versions["mooncake_version"].value) if "mooncake_version" in versions else "",
-        str(versions["sglang_version"].value) if "sglang_version" in versions else "",
+        str(source.releases["mooncake_version"].value),
+        str(source.releases["sglang_version"].value),
         None if shown is None else shown.inputs.nic_nodes,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -202,6 +203,10 @@ def test_two_launches_and_two_hosts(tmp_path: Path, host: str, capsys: Capture) 
     _, changes = differs(capsys, "--root", host, *known, "--against", new, old)
     names = {row["name"] for row in changes if row["section"] == "flags"}
     assert names == {"--hicache-size"}
+    bare = [row for row in changes if re.fullmatch(r"\d{3,}", row["to"] or "")]
+    assert [row for row in bare if row["section"] in ("memory", "settings", "host")] == []
+    (pages,) = (row for row in changes if row["name"] == "2 MiB pages needed, all nodes")
+    assert pages["to"].endswith(" pages")
     smaller = build_host(tmp_path / "small", replace(gpu_host(), pools={2 << 20: 4096}))
     _, changes = differs(capsys, "--root", host, "--root", str(smaller), *known, old)
     assert {row["section"] for row in changes} <= {

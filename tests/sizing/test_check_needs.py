@@ -45,6 +45,14 @@ def _needs(
     )
 
 
+def test_the_releases_are_known_where_the_bytes_are_not(tmp_path: Path, root: Root) -> None:
+    """software.version-skew has them to compare with what is installed."""
+    text = "python3 -m sglang.launch_server --model-path /none --tp $N --hicache-size 1 "
+    needs = _needs(_script(tmp_path, f"{text}--enable-hierarchical-cache\n"), root)
+    assert isinstance(needs.usages, Unknown)
+    assert (needs.mooncake_version, needs.sglang_version) == ("0.3.13.post1", "0.5.23")
+
+
 def _script(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "launch.sh"
     path.write_text(text)
