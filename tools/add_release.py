@@ -6,10 +6,10 @@
 
 Fetches the wheel, writes the release's flags and its names of variables into preflight/data and the
 build ids of its programs into checks/software, prints what differs from the newest one before it
-(flags, names of variables, definitions that the model follows), and runs the tests that hold the
-model against the real release; those of Mooncake set vm.nr_hugepages, as root. What is printed as
-changed has to be read; a fact that it changes is a row in checks/releases. With that row written,
-the same command runs the tests again.
+(flags, names of variables, definitions that the model follows) and which of the changes that
+upstream had open are in it, and runs the tests that hold the model against the real release; those
+of Mooncake set vm.nr_hugepages, as root. What is printed as changed has to be read; a fact that it
+changes is a row in checks/releases. With that row written, the same command runs the tests again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from checks.releases import mooncake as mooncake_releases  # noqa: E402
 from checks.releases import sglang as sglang_releases  # noqa: E402
+from checks.releases.open_changes import OpenChange, open_changes  # noqa: E402
 
 RELEASES = {"mooncake": mooncake_releases, "sglang": sglang_releases}
 # What the model of SGLang follows, below sglang/srt: what is defined in these files.
@@ -85,6 +86,7 @@ def add_mooncake(release: str) -> None:
         say(f"{program}: flags of {release} beside those of {last}", says)
     say_names(*({*environment.names_of_mooncake(one)} for one in (last, release)))
     say("Build ids of its programs, not known before", write_build_ids.add([release]))
+    say_open_changes("mooncake", mooncake.installed(release))
 
 
 def add_sglang(release: str) -> None:
@@ -100,6 +102,25 @@ def add_sglang(release: str) -> None:
         changes = list(differences(before, after, values=False))
         if changes:
             say(pattern, changes)
+    say_open_changes("sglang", unpacked(release))
+
+
+def say_open_changes(program: str, folder: Path) -> None:
+    """Say of each change that upstream had open whether the wheel in ``folder`` has its mark."""
+    says = (
+        f"{found_in(one, folder):<8} {one.changes} ({', '.join(one.pulls)}): {one.fact}"
+        for one in open_changes(program)
+    )
+    say("What upstream had open, and the field that a release's row will have for it", says)
+
+
+def found_in(change: OpenChange, folder: Path) -> str:
+    """Return "in", "not in", or "read it" of a change that has no mark."""
+    for pattern, text in change.marks:
+        for file in folder.glob(pattern):
+            if file.is_file() and text.lower().encode() in file.read_bytes().lower():
+                return "in"
+    return "not in" if change.marks else "read it"
 
 
 def argument_differences(before: sglang.Rows, after: sglang.Rows) -> Iterable[str]:

@@ -131,8 +131,12 @@ def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) ->
     """Say of what is no known release which one it is taken for, and what rests on that."""
     name = program.lower()
     if newer:
+        from checks.releases.open_changes import open_changes
+
         said = f"{program} {text} is newer than {newest}, the newest that was tested for this"
-        return [Note(f"{name}-newer", f"{said} model: taken as that one; it decides {rests}")]
+        said += f" model: taken as that one; it decides {rests}"
+        maybe = "; ".join(f"{one.changes} ({one.pulls[0]})" for one in open_changes(name))
+        return [Note(f"{name}-newer", f"{said}. It may have what upstream had open: {maybe}")]
     if not is_release(text):
         said = f"{program} {text} is a build of its own, no release: taken as the release of that"
         return [Note(f"{name}-own-build", f"{said} number; it decides {rests}")]

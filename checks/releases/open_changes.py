@@ -1,0 +1,66 @@
+"""What upstream has open that would change an answer: a row each, which no release carries yet.
+
+No answer counts on one. A release that is newer than the tables may have it, and is told so;
+``tools/add_release.py`` looks for each in the new wheel. What a release has carried becomes a fact
+of its row, with the code that reads it, and leaves this table.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class OpenChange(NamedTuple):
+    """One change of ``program``, and where it was read: pull requests, of which one may be merged.
+
+    fact: what a release's row will have for it, a field that there is or one to add. marks: files
+    of the wheel and a text that is in them from then on, whatever its case; () where nobody has
+    said which names it brings. first: the release that carries it, "" while that is not known.
+    """
+
+    program: str
+    changes: str
+    pulls: tuple[str, ...]
+    fact: str
+    marks: tuple[tuple[str, str], ...] = ()
+    first: str = ""
+
+
+_SGLANG, _MOONCAKE = "sgl-project/sglang#{}", "kvcache-ai/Mooncake#{}"
+OPEN_CHANGES = (
+    OpenChange(
+        "mooncake",
+        "MC_STORE_USE_SHM_SEGMENT or MC_FORCE_SHM puts the segment into a file of a hugetlbfs",
+        (_MOONCAKE.format(4217),),
+        "shared_segments",
+        (("mooncake/*", "MC_STORE_USE_SHM_SEGMENT"),),
+    ),
+    OpenChange(
+        "mooncake",
+        "a segment over RDMA is split into one for each NUMA node without being asked",
+        (_MOONCAKE.format(3657),),
+        "numa_segments",
+    ),
+    OpenChange(
+        "sglang",
+        "its check of host memory counts free huge pages for pools that SGLANG_HUGEPAGE_SIZE "
+        "puts on them",
+        tuple(map(_SGLANG.format, (38208, 35048, 39010, 27267))),
+        "gate_counts_hugetlb",
+        tuple(
+            (f"sglang/srt/mem_cache/{file}", "huge")
+            for file in ("host_memory.py", "pool_host/base.py")
+        ),
+    ),
+    OpenChange(
+        "sglang",
+        "L2 from Mooncake is rounded up to whole huge pages, and pinned whole",
+        (_SGLANG.format(32171),),
+        "rounds_pools",
+        (("sglang/srt/mem_cache/**/*.py", "cuda_registration_nbytes"),),
+    ),
+)
+
+
+def open_changes(program: str) -> Iterator[OpenChange]:
+    """Yield what no known release of a program carries."""
+    return (one for one in OPEN_CHANGES if one.program == program and not one.first)
