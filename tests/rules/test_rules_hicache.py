@@ -10,6 +10,7 @@ from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, STORE
 from tests.builders.rule_examples import ADDRESS, GOOD, Example, env, extra, name_of, prove
 
+RADIX = "hicache-with-radix-disabled"
 ENCODER = f"{SERVER} --encoder-only --enable-mm-global-cache"
 
 EXAMPLES = [
@@ -211,3 +212,15 @@ def test_servers_that_never_run_together_share_no_memory(between: str, together:
     found = findings(understand(reading.commands, lambda _: ""))
     said = [one.text for one in found if one.rule.id == "gate-assumes-one-engine"]
     assert said == ([f"2 servers with HiCache run at one time: {together}"] if together else [])
+
+
+def test_the_advice_for_a_decode_server_that_offloads_is_not_what_a_record_warns_of() -> None:
+    """MP-2026-0033: the radix cache and offload of a decode server do not go together."""
+    text = (
+        f"{HICACHE} --disaggregation-mode decode --disaggregation-decode-enable-offload-kvcache "
+        "--hicache-storage-backend mooncake"
+    )
+    found = findings(understand(read_text(text, "run.sh", {}).commands, lambda _: ""))
+    (remedy,) = (one.remedy or one.rule.remedy for one in found if one.rule.id == RADIX)
+    offload = remedy.partition("--disaggregation-decode-enable-offload-kvcache")[2]
+    assert "leave --enable-hierarchical-cache out" in offload
