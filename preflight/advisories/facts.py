@@ -16,17 +16,17 @@ from checks.software.software_checks import OTHER_CONTAINER
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
 from preflight.processes.mooncake_users import offloads, store_clients, store_devices, uses_mooncake
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import flags_of, is_on, value_of
 from preflight.programs.sglang_arguments import word_value
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import LayerKind, ModelGeometry
 from preflight.sizing.sizing_inputs import Input
 
-_GFLAGS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
+_GFLAGS = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "mooncake_client"}
 _NAMES = {"mooncake": "Mooncake", "sglang": "SGLang"}
-_SGLANG = (Kind.SGLANG, Kind.DYNAMO_SGLANG)
-_VLLM = (Kind.VLLM, Kind.DYNAMO_VLLM)
+_SGLANG = (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG)
+_VLLM = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM)
 
 
 class AdvisorySubject(NamedTuple):
@@ -94,7 +94,7 @@ def _uses(subject: AdvisorySubject, product: str) -> bool:
         consumer = process.consumer
         # What is not counted of a vLLM may be LMCache.
         parts = () if consumer is None else (*consumer.parts, *consumer.uncounted)
-        return process.kind is Kind.LMCACHE or (process.kind in _VLLM and bool(parts))
+        return process.kind is ProcessKind.LMCACHE or (process.kind in _VLLM and bool(parts))
     return uses_mooncake(process)
 
 

@@ -36,7 +36,7 @@ from preflight.capacity.store_tiers import (
 from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions, workload_of
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.processes.processes import Kind, LaunchOptions, LaunchProcess
+from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import is_on
 from preflight.sizing.launch_inputs import LaunchInputs, worst
 from preflight.sizing.sizing_inputs import choose_mooncake
@@ -143,7 +143,7 @@ def _store(
     alone = any(
         is_on(process.arguments, "mooncake_master", "offload_on_evict")
         for process in inputs.processes
-        if process.kind is Kind.MASTER
+        if process.kind is ProcessKind.MASTER
     )
     return _StoreSetup(
         segments(inputs, asked.cluster),

@@ -10,9 +10,9 @@ from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.launches.source import Word
 from preflight.processes.processes import (
-    Kind,
     LaunchOptions,
     LaunchProcess,
+    ProcessKind,
     SglangServer,
     with_router,
 )
@@ -98,7 +98,7 @@ def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
     """What the launch's router says; None without one. Raises UsageError."""
     for process in processes:
         words, prefix = process.arguments, ""
-        if process.kind is not Kind.ROUTER:
+        if process.kind is not ProcessKind.ROUTER:
             if process.server is None or not with_router(process.command):
                 continue
             words, prefix = process.command.words, "router_"

@@ -41,7 +41,7 @@ from preflight.capacity.deployment import (
 )
 from preflight.consumers.consumer import Client, Consumer
 from preflight.launches.source import Word
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.storage import offload_of
 from preflight.programs.memory_records import StoreClient
 from preflight.programs.mooncake_flags import value_of
@@ -247,7 +247,7 @@ def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, given: float |
     origin, lease = f"default of Mooncake {mooncake}", release.lease_seconds
     cachelib = False
     for process in processes:
-        if process.kind is not Kind.MASTER:
+        if process.kind is not ProcessKind.MASTER:
             continue
         words = process.arguments
         if (word := value_of(words, _WATERMARK)) is not None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.sglang_arguments import unresolved
 
 # More than any of these is a slip of the pen, and would only be waited for.
@@ -89,7 +89,7 @@ def workload_of(
         found = read_command(wanted.command)
     else:
         for process in processes:
-            if process.kind is Kind.BENCHMARK:
+            if process.kind is ProcessKind.BENCHMARK:
                 found = _of_process(process)
     numbers = wanted._replace(command=None)
     if all(value is None for value in numbers):

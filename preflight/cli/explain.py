@@ -89,7 +89,7 @@ def explain(
     With --here, --launch or --root the checks that it names are made too.
     Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure.
     """
-    place = Place(launch_file, root or "/", timeout_seconds)
+    place = CheckedAt(launch_file, root or "/", timeout_seconds)
     at = place if here or launch_file is not None or root is not None else None
     if index and at is not None:
         raise click.UsageError("--index is of every known line: give no launch and no host with it")
@@ -127,7 +127,7 @@ def explain(
     return explain_words(every, words, as_json, color, at)
 
 
-class Place(NamedTuple):
+class CheckedAt(NamedTuple):
     """Where what is explained is checked: a launch's file or none, and a host."""
 
     launch: str | None
@@ -135,7 +135,7 @@ class Place(NamedTuple):
     timeout_seconds: float
 
 
-def checked_at(ids: Iterable[str], at: Place | None) -> Report | None:
+def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
     """Return what check finds there of ``ids``; None without a place, or where it makes none."""
     from preflight.check.answer import checked
     from preflight.inputs.launch_words import Chosen, LaunchWords
@@ -228,7 +228,9 @@ def print_index(as_json: bool) -> int:
     return 0
 
 
-def explain_page(every: Catalogue, id_: str, as_json: bool, color: str, at: Place | None) -> int:
+def explain_page(
+    every: Catalogue, id_: str, as_json: bool, color: str, at: CheckedAt | None
+) -> int:
     """Print the page of a check, a rule, a record or a notice that there is."""
     from preflight.advisories.records import advisory
     from preflight.base.output import columns, say
@@ -271,7 +273,9 @@ def explain_page(every: Catalogue, id_: str, as_json: bool, color: str, at: Plac
     return 0
 
 
-def explain_words(every: Catalogue, words: str, as_json: bool, color: str, at: Place | None) -> int:
+def explain_words(
+    every: Catalogue, words: str, as_json: bool, color: str, at: CheckedAt | None
+) -> int:
     """Print the known lines, checks and rules that ``words`` are likely about.
 
     Raises UsageError where there is none.
@@ -299,7 +303,7 @@ def explain_words(every: Catalogue, words: str, as_json: bool, color: str, at: P
     return 0
 
 
-def explain_log_file(path: str, as_json: bool, color: str, at: Place | None) -> int:
+def explain_log_file(path: str, as_json: bool, color: str, at: CheckedAt | None) -> int:
     """Print what is known of a log; returns 0, 1 or 2. Raises UsageError where it is not there."""
     from preflight.base.output import columns, painter, say
     from preflight.base.usage_error import UsageError

@@ -54,7 +54,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
 
-class Command(click.Command):
+class RefusingCommand(click.Command):
     """A command that is refused where what it was given cannot be meant (UsageError).
 
     --help shows what is said of a launch, and which checks are made, in sections of their own.
@@ -85,7 +85,7 @@ def command(
     """Declare a command; ``examples`` end its help: lines to copy, which are not wrapped."""
     lines = ("\b", "Examples:", *(f"  {line}" for line in examples))
     epilog = "\n".join(lines) if examples else None
-    return click.command(name, Command, context_settings=CONTEXT, epilog=epilog)
+    return click.command(name, RefusingCommand, context_settings=CONTEXT, epilog=epilog)
 
 
 # Longer than any sentence: click cuts what is longer than its limit.

@@ -149,7 +149,7 @@ class Goal(Enum):
     BALANCED = "balanced"
 
 
-class Bound(NamedTuple):
+class SizeBound(NamedTuple):
     """What stops one size: ``findings`` are those that one step more has, the worst first.
 
     size: ``l2`` or ``segment``. value_bytes: one step more than the answer.
@@ -190,7 +190,7 @@ class FitAnswer(NamedTuple):
     least: Judgement
     blocking: tuple[Finding, ...]
     unknown: tuple[Finding, ...]
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[SizeBound, ...] = ()
     beside: tuple[Finding, ...] = ()
     shares: tuple[NextGib, ...] = ()
     gates: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ from checks.base.units import GIGABYTE, MIB, format_bytes
 from checks.base.unknown import Unknown
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.source import Command, Origin, Reading, Word
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.store_config import Source
 from preflight.programs.store_service_config import service_arguments
 from preflight.sglang.launch import configured_segment
@@ -200,7 +200,7 @@ def _segment_of(process: LaunchProcess) -> int | Unknown | None:
 
 def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> ValuePlace:
     command = process.command
-    if process.kind is Kind.CLIENT:
+    if process.kind is ProcessKind.CLIENT:
         names = ("--global_segment_size", "-global_segment_size", "--global-segment-size")
         found = [_flag(command, index, name, command.words[0].text) for name in names]
         return next((place for place in found if place.written), found[0])
@@ -214,7 +214,7 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
     path = command.environment.get("MOONCAKE_CONFIG_PATH")
     if process.consumer is not None and path is not None:
         return ValuePlace("file", path.text, (index,), -1, "", path.origin)
-    if process.kind is Kind.STORE_SERVICE:
+    if process.kind is ProcessKind.STORE_SERVICE:
         for at, word in enumerate(command.words):
             name, equals, value = word.text.partition("=")
             if equals and name in (f"-D{KEY}", KEY, f"--define={KEY}"):

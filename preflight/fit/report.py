@@ -15,7 +15,7 @@ from checks.capture.secrets import public
 from preflight.base.program_version import program_version
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
-from preflight.fit.judged_values import Bound, FitAnswer, Goal, NextGib, is_not_described
+from preflight.fit.judged_values import FitAnswer, Goal, NextGib, SizeBound, is_not_described
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.judging.refusal import REFUSED
@@ -162,7 +162,7 @@ def _row(
     return [(knob.name, was, f"{knob.spell(value)}{unit}", said)]
 
 
-def _bound(bound: Bound, width: int) -> list[str]:
+def _bound(bound: SizeBound, width: int) -> list[str]:
     size = (
         f"--hicache-size {bound.value_bytes // GIGABYTE}"
         if bound.size == "l2"

@@ -16,12 +16,12 @@ from checks.base.unknown import Unknown
 from checks.memory.facts import MemoryFacts
 from preflight.base.usage_error import UsageError
 from preflight.fit.judged_values import (
-    Bound,
     FitAnswer,
     Goal,
     HostState,
     Judgement,
     LaunchState,
+    SizeBound,
     judged_values,
     sensitive_ids,
     sized_values,
@@ -389,16 +389,16 @@ class _Search:
         low = getattr(values, f"{size}_bytes") // step_bytes
         return make(self.solver.grown(make, low, most))
 
-    def bounds(self, values: SizeValues) -> Iterable[Bound]:
+    def bounds(self, values: SizeValues) -> Iterable[SizeBound]:
         """Yield what stops one more step of each size."""
         if self._goal is not Goal.POOL and values.l2_bytes is not None:
             yield self._bound("l2", values, values.l2_bytes + GIGABYTE)
         if self._goal is not Goal.L2 and values.segment_bytes is not None:
             yield self._bound("segment", values, values.segment_bytes + MIB)
 
-    def _bound(self, size: str, values: SizeValues, value: int) -> Bound:
+    def _bound(self, size: str, values: SizeValues, value: int) -> SizeBound:
         more = values._replace(**{f"{size}_bytes": value})
-        return Bound(size, value, self.solver.stopping(self.solver.best(more)))
+        return SizeBound(size, value, self.solver.stopping(self.solver.best(more)))
 
     def _setting(self, contributed_bytes: int) -> int:
         """What to set so that this host contributes so much: ranks on other hosts have shares."""

@@ -18,7 +18,7 @@ from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, is_secret
 from preflight.consumers.lmcache_settings import lmcache_settings
 from preflight.launches.source import Command, Reading, SourceNote, Word
-from preflight.processes.processes import Kind, classify
+from preflight.processes.processes import ProcessKind, classify
 from preflight.processes.unread import tells_of_server, unknown_program
 from preflight.programs import store_config, store_service_config
 from preflight.programs.mooncake_flags import flag_table
@@ -38,7 +38,7 @@ _OURS = ("MC_", "MOONCAKE_", "SGLANG_")
 # Options of mooncake_store_service, and those words of its configuration that have no other list.
 _SERVICE = ("config", "D", "define", "port", "max_wait_time")
 # Whose flags are not known here one by one: names are kept, and values that can be no secret.
-_OPEN = (Kind.ROUTER, Kind.METADATA, Kind.BENCHMARK)
+_OPEN = (ProcessKind.ROUTER, ProcessKind.METADATA, ProcessKind.BENCHMARK)
 _OPEN_FLAG = re.compile(r"--[a-z][a-z0-9-]{1,40}")
 _NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?|true|false", re.IGNORECASE)
 _OPEN_VALUE = re.compile(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]*:\d{{1,5}}[\w/]*")
@@ -135,7 +135,7 @@ def _note(note: SourceNote, dropped: Sequence[str]) -> SourceNote:
 def _command(command: Command, dropped: list[str]) -> Command | None:
     kind, arguments = classify(command)
     texts = [word.text for word in command.words]
-    if kind is Kind.OTHER:
+    if kind is ProcessKind.OTHER:
         dropped += [*texts, *(word.text for word in command.environment.values())]
         if not unknown_program(command):
             return None
@@ -147,7 +147,7 @@ def _command(command: Command, dropped: list[str]) -> Command | None:
     if not served and command.words[start:] != arguments:  # handed on by a trainer
         start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
     kept = [*_program(command.words[:start])]
-    names_model = served or kind is Kind.TRTLLM
+    names_model = served or kind is ProcessKind.TRTLLM
     positional = names_model and not "".join(texts[start : start + 1]).startswith("-")
     kept += _arguments(command.words[start:], kind, positional)
     dropped += [text for text, one in zip(texts, kept, strict=True) if one.text != text]
@@ -186,7 +186,7 @@ def _program(words: Sequence[Word]) -> Iterator[Word]:
         yield word if last or _INTERPRETER.fullmatch(word.text) else _gone(word)
 
 
-def _arguments(words: Sequence[Word], kind: Kind, positional: bool) -> Iterator[Word]:
+def _arguments(words: Sequence[Word], kind: ProcessKind, positional: bool) -> Iterator[Word]:
     takes = positional  # whether a known flag stands in front
     flag = ""
     for word in words:
@@ -205,7 +205,7 @@ def _arguments(words: Sequence[Word], kind: Kind, positional: bool) -> Iterator[
             yield kept._replace(text=f"{flag}={kept.text}")
 
 
-def _is_known(flag: str, kind: Kind) -> bool:
+def _is_known(flag: str, kind: ProcessKind) -> bool:
     name = _alike(flag).removeprefix("sglang_")
     if kind in _OPEN:
         return _OPEN_FLAG.fullmatch(flag) is not None
@@ -216,7 +216,7 @@ def _is_known(flag: str, kind: Kind) -> bool:
     return len(name) > 1 and any(one.startswith(name) for one in known)
 
 
-def _value(flag: str, word: Word, kind: Kind) -> Word:
+def _value(flag: str, word: Word, kind: ProcessKind) -> Word:
     text = word.text
     if is_secret(flag) and not _NUMBER.fullmatch(text):
         return _gone(word)

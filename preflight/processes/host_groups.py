@@ -18,7 +18,7 @@ from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.launches.container import Published
 from preflight.processes.container_paths import network_of, pod_of
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import ports, split_address
 from preflight.programs.mooncake_flags import value_of
 
@@ -27,8 +27,11 @@ _SSH_VALUES = frozenset("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
 _HOSTED = frozenset(("srun", "mpirun", "mpiexec", "pdsh"))
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
-_ANYWHERE = (Kind.OTHER, Kind.BENCHMARK)  # what says nothing of the host that it is on
-_SERVERS = (Kind.SGLANG, Kind.VLLM)
+_ANYWHERE = (
+    ProcessKind.OTHER,
+    ProcessKind.BENCHMARK,
+)  # what says nothing of the host that it is on
+_SERVERS = (ProcessKind.SGLANG, ProcessKind.VLLM)
 # Groups that a sentence names; read shows all.
 MOST_NAMED = 4
 
@@ -265,9 +268,14 @@ def _bound(process: LaunchProcess) -> str:
         return ""
     server = process.server
     values = [] if server is None else [server.value("host")]
-    if process.kind is Kind.CLIENT and (word := value_of(process.arguments, "host")) is not None:
+    if (
+        process.kind is ProcessKind.CLIENT
+        and (word := value_of(process.arguments, "host")) is not None
+    ):
         values.append(word.text)
-    if process.kind is Kind.STORE_SERVICE or (server is not None and server.store is not None):
+    if process.kind is ProcessKind.STORE_SERVICE or (
+        server is not None and server.store is not None
+    ):
         word = process.command.environment.get("MOONCAKE_LOCAL_HOSTNAME")
         values.append("" if word is None or word.unresolved else word.text)
     return next(

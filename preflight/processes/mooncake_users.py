@@ -15,10 +15,10 @@ from checks.base.needs import RdmaUse
 from checks.base.unknown import Unknown
 from preflight.launches.source import Word
 from preflight.processes.container_paths import place_of
-from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.sglang_arguments import SettingValue
 
-_PROGRAMS = (Kind.STORE_SERVICE, Kind.CLIENT, Kind.MASTER)
+_PROGRAMS = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER)
 
 
 def uses_mooncake(process: LaunchProcess) -> bool:
@@ -123,7 +123,7 @@ def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
     if process.consumer is not None and "store.device_name" in process.consumer.settings:
         return process.consumer.settings["store.device_name"].origin, ""
     named = process.command.environment.get("MOONCAKE_DEVICE")
-    if process.kind is Kind.STORE_SERVICE and named is not None:
+    if process.kind is ProcessKind.STORE_SERVICE and named is not None:
         return f"MOONCAKE_DEVICE at {named.origin}", "MOONCAKE_DEVICE"
     return process.name, ""
 

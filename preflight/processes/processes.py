@@ -32,7 +32,7 @@ from preflight.programs.store_processes import (
 )
 
 
-class Kind(Enum):
+class ProcessKind(Enum):
     SGLANG = "SGLang server"
     STORE_SERVICE = "Mooncake store service"
     CLIENT = "mooncake_client"
@@ -56,52 +56,52 @@ class Kind(Enum):
 _WITH_ROUTER = "sglang_router.launch_server"
 # A module (after -m) or a program's name, and what it is.
 _MODULES = {
-    "sglang.launch_server": Kind.SGLANG,
-    "mooncake.mooncake_store_service": Kind.STORE_SERVICE,
-    "mooncake.mooncake_master": Kind.MASTER,
-    "mooncake.http_metadata_server": Kind.METADATA,
-    "sglang_router.launch_router": Kind.ROUTER,
+    "sglang.launch_server": ProcessKind.SGLANG,
+    "mooncake.mooncake_store_service": ProcessKind.STORE_SERVICE,
+    "mooncake.mooncake_master": ProcessKind.MASTER,
+    "mooncake.http_metadata_server": ProcessKind.METADATA,
+    "sglang_router.launch_router": ProcessKind.ROUTER,
     # What guides used before the router had prefill and decode.
-    "sglang.srt.disaggregation.launch_lb": Kind.ROUTER,
-    "sglang.srt.disaggregation.mini_lb": Kind.ROUTER,
-    _WITH_ROUTER: Kind.SGLANG,
-    "vllm.entrypoints.openai.api_server": Kind.VLLM,
-    "vllm.entrypoints.api_server": Kind.VLLM,
-    "vllm.entrypoints.cli.main": Kind.VLLM,
-    "dynamo.sglang": Kind.DYNAMO_SGLANG,
-    "dynamo.vllm": Kind.DYNAMO_VLLM,
-    "dynamo.trtllm": Kind.ENGINE,
-    "lmcache.server": Kind.LMCACHE,
-    "lmcache.v1.server": Kind.LMCACHE,
-    "lmcache.v1.multiprocess.server": Kind.LMCACHE,
-    "lmcache.v1.multiprocess.http_server": Kind.LMCACHE,
-    "mindie_llm.server": Kind.ENGINE,
-    "atom.entrypoints.openai_server": Kind.ENGINE,
-    "sglang_router": Kind.ROUTER,
-    "tensorrt_llm.commands.serve": Kind.TRTLLM,
+    "sglang.srt.disaggregation.launch_lb": ProcessKind.ROUTER,
+    "sglang.srt.disaggregation.mini_lb": ProcessKind.ROUTER,
+    _WITH_ROUTER: ProcessKind.SGLANG,
+    "vllm.entrypoints.openai.api_server": ProcessKind.VLLM,
+    "vllm.entrypoints.api_server": ProcessKind.VLLM,
+    "vllm.entrypoints.cli.main": ProcessKind.VLLM,
+    "dynamo.sglang": ProcessKind.DYNAMO_SGLANG,
+    "dynamo.vllm": ProcessKind.DYNAMO_VLLM,
+    "dynamo.trtllm": ProcessKind.ENGINE,
+    "lmcache.server": ProcessKind.LMCACHE,
+    "lmcache.v1.server": ProcessKind.LMCACHE,
+    "lmcache.v1.multiprocess.server": ProcessKind.LMCACHE,
+    "lmcache.v1.multiprocess.http_server": ProcessKind.LMCACHE,
+    "mindie_llm.server": ProcessKind.ENGINE,
+    "atom.entrypoints.openai_server": ProcessKind.ENGINE,
+    "sglang_router": ProcessKind.ROUTER,
+    "tensorrt_llm.commands.serve": ProcessKind.TRTLLM,
 }
 _PROGRAMS = {
-    "vllm": Kind.VLLM,
-    "lmcache_server": Kind.LMCACHE,
-    "lmdeploy": Kind.ENGINE,
-    "text-generation-launcher": Kind.ENGINE,
-    "trtllm-serve": Kind.TRTLLM,
-    "tritonserver": Kind.ENGINE,
-    "etcd": Kind.ETCD,
-    "redis-server": Kind.REDIS,
-    "nats-server": Kind.NATS,
-    "sglang-router": Kind.ROUTER,
-    "smg": Kind.ROUTER,
-    "mooncake_store_service": Kind.STORE_SERVICE,
-    "mc_store_rest_server": Kind.STORE_SERVICE,
-    "mooncake_client": Kind.CLIENT,
-    "mooncake_master": Kind.MASTER,
-    "mooncake_http_metadata_server": Kind.METADATA,
-    "bench_multiturn.py": Kind.BENCHMARK,
-    "launch_server.py": Kind.SGLANG,
+    "vllm": ProcessKind.VLLM,
+    "lmcache_server": ProcessKind.LMCACHE,
+    "lmdeploy": ProcessKind.ENGINE,
+    "text-generation-launcher": ProcessKind.ENGINE,
+    "trtllm-serve": ProcessKind.TRTLLM,
+    "tritonserver": ProcessKind.ENGINE,
+    "etcd": ProcessKind.ETCD,
+    "redis-server": ProcessKind.REDIS,
+    "nats-server": ProcessKind.NATS,
+    "sglang-router": ProcessKind.ROUTER,
+    "smg": ProcessKind.ROUTER,
+    "mooncake_store_service": ProcessKind.STORE_SERVICE,
+    "mc_store_rest_server": ProcessKind.STORE_SERVICE,
+    "mooncake_client": ProcessKind.CLIENT,
+    "mooncake_master": ProcessKind.MASTER,
+    "mooncake_http_metadata_server": ProcessKind.METADATA,
+    "bench_multiturn.py": ProcessKind.BENCHMARK,
+    "launch_server.py": ProcessKind.SGLANG,
 }
 
-_ALONE = (Kind.STORE_SERVICE, Kind.CLIENT, Kind.MASTER, Kind.METADATA)
+_ALONE = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER, ProcessKind.METADATA)
 # -m among the interpreter's options, with the module behind it or attached to it: -um sglang.x.
 _RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
@@ -168,7 +168,7 @@ class LaunchProcess(NamedTuple):
     why a file that decides about it was not read.
     """
 
-    kind: Kind
+    kind: ProcessKind
     command: Command
     arguments: tuple[Word, ...]
     server: SglangServer | None = None
@@ -208,7 +208,7 @@ def _understand(
     kind, arguments = classify(command)
     environment = command.environment
     read_file = reads_in(command, read_file)
-    if kind is Kind.SGLANG:
+    if kind is ProcessKind.SGLANG:
         if with_router(command):
             arguments = tuple(_without_router(arguments))
         server = _server(command, arguments, read_file, sglang_version)
@@ -216,11 +216,11 @@ def _understand(
         lmcache = server.value("enable_lmcache") is True
         unread = Unknown("what LMCache takes behind --enable-lmcache") if lmcache else None
         return LaunchProcess(kind, command, arguments, server, unread=unread)
-    if kind is Kind.DYNAMO_SGLANG:
+    if kind is ProcessKind.DYNAMO_SGLANG:
         own, unread = _without_dynamos(arguments, environment)
         server = _server(command, own, read_file, sglang_version)
         return LaunchProcess(kind, command, arguments, server, unread=unread)
-    if kind is Kind.MASTER:
+    if kind is ProcessKind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
         return LaunchProcess(kind, command, arguments, unread=unread)
     consumer = _consumer(kind, command, arguments, read_file)
@@ -229,55 +229,55 @@ def _understand(
         consumer = consumer._replace(named=named_releases(command, commands))
         return LaunchProcess(kind, command, arguments, store=first, consumer=consumer)
     store = None
-    if kind is Kind.STORE_SERVICE:
+    if kind is ProcessKind.STORE_SERVICE:
         store = read_store_service(arguments, environment, read_file)
-    elif kind is Kind.CLIENT:
+    elif kind is ProcessKind.CLIENT:
         store = read_mooncake_client(arguments, environment)
     return LaunchProcess(kind, command, arguments, None, store)
 
 
 def _consumer(
-    kind: Kind, command: Command, arguments: tuple[Word, ...], read_file: ReadFile
+    kind: ProcessKind, command: Command, arguments: tuple[Word, ...], read_file: ReadFile
 ) -> Consumer | None:
     """Return what an engine beside SGLang takes; None for other programs."""
-    if kind in (Kind.VLLM, Kind.DYNAMO_VLLM):
+    if kind in (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM):
         from preflight.consumers.vllm import read_dynamo_vllm, read_vllm
 
-        read = read_vllm if kind is Kind.VLLM else read_dynamo_vllm
+        read = read_vllm if kind is ProcessKind.VLLM else read_dynamo_vllm
         return read(arguments, command.environment, read_file)
-    if kind is Kind.LMCACHE:
+    if kind is ProcessKind.LMCACHE:
         from preflight.consumers.lmcache import read_lmcache_server
 
         return read_lmcache_server(command.words, arguments)
-    if kind is Kind.TRTLLM:
+    if kind is ProcessKind.TRTLLM:
         from preflight.consumers.others import read_trtllm
 
         return read_trtllm(arguments, command.environment, read_file)
     return None
 
 
-def classify(command: Command) -> tuple[Kind, tuple[Word, ...]]:
+def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
     """A command's kind, and the arguments that are its own."""
     words = command.words
     if not words:
-        return Kind.OTHER, ()
+        return ProcessKind.OTHER, ()
     program = words[0].text.rpartition("/")[2]
     if program == "sglang" and len(words) > 1 and words[1].text == "serve":
-        return Kind.SGLANG, _served(words[2:])
+        return ProcessKind.SGLANG, _served(words[2:])
     if program == "vllm" and (len(words) < 2 or words[1].text != "serve"):
-        return Kind.OTHER, words[1:]  # vllm bench, vllm chat
+        return ProcessKind.OTHER, words[1:]  # vllm bench, vllm chat
     if program == "lmcache" and len(words) > 1 and words[1].text == "server":
-        return Kind.LMCACHE, words[2:]
+        return ProcessKind.LMCACHE, words[2:]
     if program in _PROGRAMS:
         return _PROGRAMS[program], words[1:]
     # Whatever $PYTHON is, what takes -m is one.
     is_python = words[0].unresolved and len(words) > 1 and words[1].text == "-m"
     if program.startswith("python") or is_python:
         return _python(words)
-    return Kind.OTHER, words[1:]
+    return ProcessKind.OTHER, words[1:]
 
 
-def _python(words: tuple[Word, ...]) -> tuple[Kind, tuple[Word, ...]]:
+def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
     """A module or a script, behind the interpreter's own options."""
     index = 1
     while index < len(words):
@@ -285,16 +285,16 @@ def _python(words: tuple[Word, ...]) -> tuple[Kind, tuple[Word, ...]]:
         if match := _RUNS_MODULE.fullmatch(text):
             attached = match.group(1)
             module = attached or (words[index + 1].text if index + 1 < len(words) else "")
-            return _MODULES.get(module, Kind.OTHER), words[index + 1 + (not attached) :]
+            return _MODULES.get(module, ProcessKind.OTHER), words[index + 1 + (not attached) :]
         if text.startswith("-c"):
             break
         if not text.startswith("-"):
-            kind = _PROGRAMS.get(text.rpartition("/")[2], Kind.OTHER)
-            prefixed = _prefixed(words[index + 1 :]) if kind is Kind.OTHER else ()
-            return (Kind.SGLANG, prefixed) if prefixed else (kind, words[index + 1 :])
+            kind = _PROGRAMS.get(text.rpartition("/")[2], ProcessKind.OTHER)
+            prefixed = _prefixed(words[index + 1 :]) if kind is ProcessKind.OTHER else ()
+            return (ProcessKind.SGLANG, prefixed) if prefixed else (kind, words[index + 1 :])
         # -W ignore and -X faulthandler take the next word.
         index += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
-    return Kind.OTHER, words[1:]
+    return ProcessKind.OTHER, words[1:]
 
 
 def with_router(command: Command) -> bool:

@@ -16,7 +16,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew
 from preflight.processes.container_paths import network_of, pod_of
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import is_on, value_of
 from preflight.programs.sglang_arguments import SettingValue, port_value, unresolved
 
@@ -45,12 +45,12 @@ _METADATA_KINDS = {
 
 # Which service each port of a program is; its other ports are no service that a launch looks for.
 _SERVES = {
-    (Kind.MASTER, "RPC port"): "master",
-    (Kind.MASTER, "metrics port"): "master-admin",
-    (Kind.MASTER, "metadata port"): "metadata-http",
-    (Kind.METADATA, "HTTP port"): "metadata-http",
-    (Kind.CLIENT, "service port"): "client",
-    (Kind.SGLANG, "HTTP port"): "worker",
+    (ProcessKind.MASTER, "RPC port"): "master",
+    (ProcessKind.MASTER, "metrics port"): "master-admin",
+    (ProcessKind.MASTER, "metadata port"): "metadata-http",
+    (ProcessKind.METADATA, "HTTP port"): "metadata-http",
+    (ProcessKind.CLIENT, "service port"): "client",
+    (ProcessKind.SGLANG, "HTTP port"): "worker",
 }
 # (kind of service, port) of what the launch itself starts.
 Bound = set[tuple[str, int]]
@@ -101,7 +101,7 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
     server = process.server
     if server is not None:
         # Dynamo's worker serves no HTTP itself, and draws the bootstrap port unless it is given.
-        draws = process.kind is Kind.DYNAMO_SGLANG
+        draws = process.kind is ProcessKind.DYNAMO_SGLANG
         if not draws:
             yield _argument_port(process, "HTTP port", "port")
         if server.mode == "prefill" and not (
@@ -119,19 +119,19 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
 
 
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
-    if process.kind is Kind.MASTER:
+    if process.kind is ProcessKind.MASTER:
         rpc = "rpc_port" if _has(process, "rpc_port") else "port"
         yield "RPC port", rpc, MASTER_PORT
         yield "metrics port", "metrics_port", MASTER_METRICS_PORT
         if is_on(process.arguments, "mooncake_master", "enable_http_metadata_server"):
             yield "metadata port", "http_metadata_server_port", METADATA_PORT
-    elif process.kind is Kind.CLIENT:
+    elif process.kind is ProcessKind.CLIENT:
         yield "service port", "port", CLIENT_PORT
         if is_on(process.arguments, "mooncake_client", "enable_http_server"):
             yield "HTTP port", "http_port", CLIENT_HTTP_PORT
-    elif process.kind in (Kind.STORE_SERVICE, Kind.METADATA):
+    elif process.kind in (ProcessKind.STORE_SERVICE, ProcessKind.METADATA):
         yield "HTTP port", "port", SERVICE_PORT
-    elif process.kind is Kind.ROUTER:
+    elif process.kind is ProcessKind.ROUTER:
         modules = (word.text for word in process.command.words)
         balancer = any(text.startswith("sglang.srt.disaggregation.") for text in modules)
         yield "HTTP port", "port", BALANCER_PORT if balancer else ROUTER_PORT
@@ -202,18 +202,21 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
         here = server.value("node_rank") == 0
         for service in _plain(process, "dist-init", first, None, bound):
             yield service._replace(own=here)
-    if process.kind is Kind.ROUTER:
+    if process.kind is ProcessKind.ROUTER:
         yield from _workers(process, bound)
     for own in process.stores:
         if own.master == "":
             continue
         yield from _master(process, SettingValue(own.master, process.name), bound)
         origin = process.name
-        if process.kind is Kind.CLIENT:
+        if process.kind is ProcessKind.CLIENT:
             given = value_of(process.arguments, "metadata_server")
             default = Default("default of --metadata_server")
             origin = default if given is None else str(given.origin)
-        if process.kind in (Kind.CLIENT, Kind.STORE_SERVICE) or process.consumer is not None:
+        if (
+            process.kind in (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
+            or process.consumer is not None
+        ):
             yield from _metadata(process, SettingValue(own.metadata, origin), bound)
         both = (own.hostname, own.master)
         if not all(isinstance(one, str) and split_address(one).host in _HERE for one in both):

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.launches.source import Command, Origin, Reading, brief
-from preflight.processes.processes import Kind, LaunchProcess, is_program
+from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
 
 # Programs that hold memory of their own, which nothing here counts.
 UNCOUNTED = {
-    Kind.ENGINE: "the memory that it takes",
+    ProcessKind.ENGINE: "the memory that it takes",
 }
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
@@ -104,7 +104,7 @@ def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             texts = [word.text for word in process.command.words]
             what = brief(" ".join(texts[:4]))
             yield NotRead(what, f"{why} is not counted", process.command.origin)
-        elif process.kind is Kind.OTHER and (why := unknown_program(process.command)):
+        elif process.kind is ProcessKind.OTHER and (why := unknown_program(process.command)):
             words = " ".join(word.text for word in process.command.words[:4])
             yield NotRead(brief(words), why, process.command.origin)
 
@@ -150,7 +150,7 @@ def _notices(reading: Reading) -> Iterator[NotRead]:
 def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Conditions that nothing decides and that a program or a setting of it follows from."""
     for process in processes:
-        if process.kind in (Kind.OTHER, Kind.BENCHMARK):
+        if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue
         command = process.command
         settings = [word for name, word in command.environment.items() if _READ.match(name)]

@@ -16,7 +16,7 @@ from preflight.launches.launchers import tasks
 from preflight.launches.source import Origin, Reading, SourceNote, Word
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
-from preflight.processes.processes import Kind, LaunchProcess, SglangServer, understand
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer, understand
 from preflight.processes.services import ports
 from preflight.processes.unread import NotRead, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
@@ -25,23 +25,23 @@ from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing_inputs import Input
 
 PROGRAMS = {
-    Kind.SGLANG: "sglang",
-    Kind.STORE_SERVICE: "store_service",
-    Kind.CLIENT: "mooncake_client",
-    Kind.MASTER: "mooncake_master",
-    Kind.METADATA: "metadata_server",
-    Kind.ROUTER: "sglang_router",
-    Kind.VLLM: "vllm",
-    Kind.DYNAMO_SGLANG: "dynamo.sglang",
-    Kind.DYNAMO_VLLM: "dynamo.vllm",
-    Kind.LMCACHE: "lmcache",
-    Kind.TRTLLM: "engine",
-    Kind.ENGINE: "engine",
-    Kind.ETCD: "etcd",
-    Kind.REDIS: "redis",
-    Kind.NATS: "nats",
-    Kind.BENCHMARK: "other",
-    Kind.OTHER: "other",
+    ProcessKind.SGLANG: "sglang",
+    ProcessKind.STORE_SERVICE: "store_service",
+    ProcessKind.CLIENT: "mooncake_client",
+    ProcessKind.MASTER: "mooncake_master",
+    ProcessKind.METADATA: "metadata_server",
+    ProcessKind.ROUTER: "sglang_router",
+    ProcessKind.VLLM: "vllm",
+    ProcessKind.DYNAMO_SGLANG: "dynamo.sglang",
+    ProcessKind.DYNAMO_VLLM: "dynamo.vllm",
+    ProcessKind.LMCACHE: "lmcache",
+    ProcessKind.TRTLLM: "engine",
+    ProcessKind.ENGINE: "engine",
+    ProcessKind.ETCD: "etcd",
+    ProcessKind.REDIS: "redis",
+    ProcessKind.NATS: "nats",
+    ProcessKind.BENCHMARK: "other",
+    ProcessKind.OTHER: "other",
 }
 # Variables that a program of these reads.
 _READ = re.compile(
@@ -106,7 +106,7 @@ def _not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the variables that nothing sets and that a program's words follow from, each once."""
     found: dict[str, tuple[list[str], Origin]] = {}
     for process in processes:
-        if process.kind in (Kind.OTHER, Kind.BENCHMARK):
+        if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue
         before = ""
         for word in process.arguments:
@@ -180,12 +180,12 @@ _OF_EACH = frozenset(
     "SLURM_PROCID SLURM_NODEID SLURM_LOCALID OMPI_COMM_WORLD_RANK PMI_RANK".split()
 )
 _OURS = (
-    Kind.SGLANG,
-    Kind.DYNAMO_SGLANG,
-    Kind.STORE_SERVICE,
-    Kind.CLIENT,
-    Kind.MASTER,
-    Kind.METADATA,
+    ProcessKind.SGLANG,
+    ProcessKind.DYNAMO_SGLANG,
+    ProcessKind.STORE_SERVICE,
+    ProcessKind.CLIENT,
+    ProcessKind.MASTER,
+    ProcessKind.METADATA,
 )
 
 
@@ -254,14 +254,16 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
             for name, setting in server.store.settings.items():
                 yield f"store.{name}", _known(name, setting.value, setting.origin)
         return
-    program = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}.get(process.kind)
+    program = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "mooncake_client"}.get(
+        process.kind
+    )
     if program is not None:
         for each in read_flags(process.arguments, flags_of(program)):
             value = Unknown("a variable that nothing sets") if each.value is None else each.value
             yield each.name, _known(each.name, value, str(each.word.origin))
         return
     words = process.arguments
-    if process.kind is Kind.VLLM and len(words) > 1 and words[1].text[:1] != "-":
+    if process.kind is ProcessKind.VLLM and len(words) > 1 and words[1].text[:1] != "-":
         yield "model", _value("model", words[1])
     yield from _flags(words)
 
@@ -317,9 +319,9 @@ def about(source: str, processes: Sequence[LaunchProcess]) -> tuple[str, str] | 
 
 def sentence(processes: Sequence[LaunchProcess]) -> str:
     """Say in one sentence what was understood: ``2 SGLang servers (Qwen3-14B, tp 2), 1 master``."""
-    counted: dict[tuple[Kind, str], int] = {}
+    counted: dict[tuple[ProcessKind, str], int] = {}
     for process in processes:
-        if process.kind not in (Kind.OTHER, Kind.BENCHMARK):
+        if process.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             key = (process.kind, _brief(process))
             counted[key] = counted.get(key, 0) + process.command.copies
     parts = [
@@ -331,7 +333,9 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
 
 def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
     """Whether servers start, and it is known of each that neither HiCache nor Mooncake is in it."""
-    started = [each for each in processes if each.kind not in (Kind.OTHER, Kind.BENCHMARK)]
+    started = [
+        each for each in processes if each.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
+    ]
     servers = [each.server for each in started if each.server is not None]
     return len(servers) == len(started) > 0 and not any(
         server.hicache
@@ -342,8 +346,8 @@ def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
     )
 
 
-def _plural(kind: Kind, number: int) -> str:
-    if number == 1 or kind in (Kind.ETCD, Kind.REDIS, Kind.NATS):
+def _plural(kind: ProcessKind, number: int) -> str:
+    if number == 1 or kind in (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS):
         return kind.value
     return f"{kind.value}s"
 

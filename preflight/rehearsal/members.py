@@ -32,7 +32,7 @@ from preflight.mooncake.allocations import (
 )
 from preflight.mooncake.process_run import SLAB_BYTES
 from preflight.mooncake.replay import replay
-from preflight.processes.processes import Kind
+from preflight.processes.processes import ProcessKind
 from preflight.programs.memory_records import HotCache, Launch, MappedProcess, StoreClient
 from preflight.rehearsal.records import Member
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -47,7 +47,7 @@ def members_of(
     arguments = {
         process.number: tuple(word.text for word in process.arguments)
         for process in small.inputs.processes
-        if process.kind is Kind.CLIENT
+        if process.kind is ProcessKind.CLIENT
     }
     needed = {need.id: need for need in needs.processes if need.program in _RUN}
     found = [

@@ -13,7 +13,7 @@ from typing import Any
 from checks.base.needs import running_with_last
 from checks.base.unknown import known
 from preflight.launches.source import Word
-from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.sglang_argument_tables import (
     argument_flags,
     known_releases,
@@ -32,7 +32,7 @@ OWN_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 _POOL, _QUEUES = "SGLANG_DISAGGREGATION_THREAD_POOL_SIZE", "SGLANG_DISAGGREGATION_QUEUE_SIZE"
 # environ.py; conn.py, without the variable: min(max(4, CPUs / 2 // 8), 12).
 DEFAULT_QUEUES, MOST_THREADS = 4, 12
-_READ = (Kind.SGLANG, Kind.STORE_SERVICE, Kind.CLIENT)
+_READ = (ProcessKind.SGLANG, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 
 
 @RULES.launch("arguments-not-set")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.launches.source import Word
 from preflight.processes.mooncake_users import place, settings_of, store_clients
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import flags_of, is_on, read_flags
 from preflight.programs.mooncake_variables import (
     OFFLOAD_NUMBERS,
@@ -22,8 +22,8 @@ from preflight.rules.rules import RuleSet, Seen
 
 RULES = RuleSet("offload")
 _SWITCHES = {
-    Kind.SGLANG: "MOONCAKE_ENABLE_SSD_OFFLOAD",
-    Kind.STORE_SERVICE: "MOONCAKE_OFFLOAD_ENABLED",
+    ProcessKind.SGLANG: "MOONCAKE_ENABLE_SSD_OFFLOAD",
+    ProcessKind.STORE_SERVICE: "MOONCAKE_OFFLOAD_ENABLED",
 }
 _PATH, _QUOTA = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE"
 
@@ -71,7 +71,7 @@ def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.launch("offload-one-sided")
 def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    masters = [process for process in processes if process.kind is Kind.MASTER]
+    masters = [process for process in processes if process.kind is ProcessKind.MASTER]
     if not masters or any(_offers_offload(master) is not False for master in masters):
         return
     for process in processes:
@@ -85,7 +85,7 @@ def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     if not clients or any(_is_on(client) is not False for client in clients):
         return
     for process in processes:
-        if process.kind is Kind.MASTER and _offers_offload(process) is True:
+        if process.kind is ProcessKind.MASTER and _offers_offload(process) is True:
             yield Seen(f"{process.name} offers offload, no client uses it", process.command.origin)
 
 

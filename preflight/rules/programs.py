@@ -10,7 +10,7 @@ from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release, parse_version
 from preflight.launches.source import Origin
 from preflight.processes.mooncake_users import place
-from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs import mooncake_grammar
 from preflight.programs.mooncake_flags import (
     TRUE,
@@ -29,7 +29,7 @@ from preflight.rules.rules import RuleFinding, RuleSet, Seen, Spelling
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("programs")
-_PROGRAMS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
+_PROGRAMS = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "mooncake_client"}
 # store-service-refused reports the switches of mooncake_client.
 _SEEN_ELSEWHERE = frozenset(("enable_offload", "start_offload_rpc_server"))
 # In most of the releases in use: that one of these is newer than the oldest is no news.
@@ -59,7 +59,7 @@ def store_service_refused(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("service-setting-misread")
 def service_setting_misread(process: LaunchProcess) -> Iterator[Seen]:
-    if process.kind is Kind.STORE_SERVICE and process.store:
+    if process.kind is ProcessKind.STORE_SERVICE and process.store:
         yield from map(Seen, process.store.misread)
 
 
@@ -80,18 +80,18 @@ def service_port_taken(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     listening = [(process, _http_port(process), place(process)) for process in processes]
     # A master or a metadata server comes up in no time; a service only after its setup.
     for process, port, where in sorted(
-        listening, key=lambda entry: entry[0].kind is Kind.STORE_SERVICE
+        listening, key=lambda entry: entry[0].kind is ProcessKind.STORE_SERVICE
     ):
         if port is None or where is None:
             continue
         other = first.setdefault((where, port), process)
-        if other is not process and process.kind is Kind.STORE_SERVICE:
+        if other is not process and process.kind is ProcessKind.STORE_SERVICE:
             yield Seen(f"{other.name} listens on port {port} too", process.command.origin)
 
 
 @RULES.process("client-size-misread")
 def client_size_misread(process: LaunchProcess) -> Iterator[Seen]:
-    if process.kind is Kind.CLIENT and process.store:
+    if process.kind is ProcessKind.CLIENT and process.store:
         yield from map(Seen, process.store.misread)
 
 
@@ -99,10 +99,10 @@ def client_size_misread(process: LaunchProcess) -> Iterator[Seen]:
 def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Seen]:
     given = _flags(process)[1]
     for each in given:
-        elsewhere = process.kind is Kind.CLIENT and each.name in _SEEN_ELSEWHERE
+        elsewhere = process.kind is ProcessKind.CLIENT and each.name in _SEEN_ELSEWHERE
         if each.problem and each.flag is not None and not elsewhere:
             yield _seen(process, each.problem, each)
-    if process.kind is Kind.MASTER:
+    if process.kind is ProcessKind.MASTER:
         values = {each.name: each for each in given if not each.problem}
         for name, text in _master_refuses(values):
             yield _seen(process, text, values[name])
@@ -198,12 +198,12 @@ def ascend_host_memory(process: LaunchProcess) -> Iterator[Seen]:
 
 def _http_port(process: LaunchProcess) -> int | None:
     """The port that a store service, a master's or a standalone metadata server listens on."""
-    if process.kind is Kind.STORE_SERVICE:
+    if process.kind is ProcessKind.STORE_SERVICE:
         port = process.store.port if process.store else None
         return port if isinstance(port, int) else None
-    if process.kind is Kind.METADATA:
+    if process.kind is ProcessKind.METADATA:
         return _number(process, "port")
-    if process.kind is Kind.MASTER:
+    if process.kind is ProcessKind.MASTER:
         on = is_on(process.arguments, "mooncake_master", "enable_http_metadata_server")
         return _number(process, "http_metadata_server_port") if on else None
     return None
@@ -296,7 +296,7 @@ def _whole(text: str | None) -> int | None:
 
 def _takes_slabs(processes: tuple[LaunchProcess, ...]) -> bool:
     """Whether the launch's own master is told to take cachelib."""
-    masters = [process for process in processes if process.kind is Kind.MASTER]
+    masters = [process for process in processes if process.kind is ProcessKind.MASTER]
     return any(_value(master, "memory_allocator") == "cachelib" for master in masters)
 
 
@@ -352,4 +352,4 @@ def _speaks_ascend(process: LaunchProcess) -> bool:
     if process.server is not None:
         store = process.server.store
         return store is not None and store.value("protocol") == "ascend"
-    return process.kind is Kind.CLIENT and _value(process, "protocol") == "ascend"
+    return process.kind is ProcessKind.CLIENT and _value(process, "protocol") == "ascend"

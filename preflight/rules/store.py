@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, known
-from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.consumer_grammar import (
     sglang_env_bool,
     sglang_env_int,
@@ -164,7 +164,9 @@ def master_without_port(process: LaunchProcess) -> Iterator[Seen]:
 def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     servers = [process.server for process in processes if process.server]
     stores = [server for server in servers if server.store is not None]
-    owners = {Kind.CLIENT, Kind.STORE_SERVICE} & {process.kind for process in processes}
+    owners = {ProcessKind.CLIENT, ProcessKind.STORE_SERVICE} & {
+        process.kind for process in processes
+    }
     if not stores or owners:
         return
     if all(configured_segment(server) == 0 for server in stores):

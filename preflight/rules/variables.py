@@ -12,7 +12,7 @@ from preflight.base.data_file import data_file
 from preflight.base.output import JSON_VARIABLE
 from preflight.launches.source import Word
 from preflight.processes.mooncake_users import device_names, offloads, settings_of, uses_mooncake
-from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.mooncake_variables import (
     CHOICES,
     NUMBERS,
@@ -251,7 +251,7 @@ def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
         addresses = [store.value("master_server_address"), store.value("metadata_server")]
     elif process.stores:
         addresses = [each for one in process.stores for each in (one.master, one.metadata)]
-    elif process.kind in (Kind.MASTER, Kind.ROUTER):
+    elif process.kind in (ProcessKind.MASTER, ProcessKind.ROUTER):
         texts = [_ADDRESS.search(word.text) for word in process.arguments]
         addresses = [found.group() for found in texts if found]
     named = [address for address in addresses if isinstance(address, str)]

@@ -15,7 +15,7 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import NoLaunchError
 from preflight.mooncake.placement import ClientNics
-from preflight.processes.processes import Kind, LaunchOptions, LaunchProcess, SglangServer
+from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.memory_records import Launch, MappedProcess
 from preflight.programs.store_environment import Note
 from preflight.rules.launch_rules import findings
@@ -44,7 +44,13 @@ from preflight.sizing.sizing_inputs import (
 )
 
 # Programs that alone make no launch of what is judged here.
-_APART = (Kind.OTHER, Kind.BENCHMARK, Kind.ETCD, Kind.REDIS, Kind.NATS)
+_APART = (
+    ProcessKind.OTHER,
+    ProcessKind.BENCHMARK,
+    ProcessKind.ETCD,
+    ProcessKind.REDIS,
+    ProcessKind.NATS,
+)
 
 
 class LaunchInputs(NamedTuple):
@@ -169,7 +175,7 @@ def _terms(processes: tuple[LaunchProcess, ...], members: tuple[MappedProcess, .
     segments = [client.segment_bytes for process in members for client in process.clients]
     # A store's own process beside the ranks is none of them.
     ranks = sum(bool(process.host_pools_bytes) for process in members) or len(members)
-    servers = [process for process in processes if process.kind is Kind.SGLANG]
+    servers = [process for process in processes if process.kind is ProcessKind.SGLANG]
     if len(servers) == 1 and servers[0].server and servers[0].server.store:
         # As a user would tell the helper: the whole instance's.
         segments = [max(0, configured_segment(servers[0].server) or 0)]

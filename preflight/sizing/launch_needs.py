@@ -26,7 +26,7 @@ from preflight.mooncake.allocations import (
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages, spot_of
 from preflight.processes.container_limits import container_limits, set_limits
 from preflight.processes.mooncake_users import engine_devices, store_devices
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import all_ports, services
 from preflight.processes.storage import LIMIT, offload_of, storage
 from preflight.sglang.admission_gate import asked_bytes
@@ -40,17 +40,17 @@ from preflight.sizing.sizing import Sizing
 from preflight.sizing.sizing_inputs import MOST_RANKS, Input
 
 _PROGRAMS = {
-    Kind.SGLANG: "sglang",
-    Kind.STORE_SERVICE: "store_service",
-    Kind.CLIENT: "mooncake_client",
-    Kind.MASTER: "mooncake_master",
-    Kind.METADATA: "metadata_server",
-    Kind.ROUTER: "router",
-    Kind.DYNAMO_SGLANG: "sglang",
-    Kind.VLLM: "vllm",
-    Kind.DYNAMO_VLLM: "vllm",
-    Kind.LMCACHE: "lmcache",
-    Kind.TRTLLM: "trtllm",
+    ProcessKind.SGLANG: "sglang",
+    ProcessKind.STORE_SERVICE: "store_service",
+    ProcessKind.CLIENT: "mooncake_client",
+    ProcessKind.MASTER: "mooncake_master",
+    ProcessKind.METADATA: "metadata_server",
+    ProcessKind.ROUTER: "router",
+    ProcessKind.DYNAMO_SGLANG: "sglang",
+    ProcessKind.VLLM: "vllm",
+    ProcessKind.DYNAMO_VLLM: "vllm",
+    ProcessKind.LMCACHE: "lmcache",
+    ProcessKind.TRTLLM: "trtllm",
 }
 
 

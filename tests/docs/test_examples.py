@@ -12,7 +12,7 @@ import yaml
 
 from preflight.cli.main import command, run
 from preflight.launches.launch_files import read_source
-from preflight.processes.processes import Kind, classify
+from preflight.processes.processes import ProcessKind, classify
 from tests.paths import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -56,7 +56,7 @@ def test_manifests_are_read_as_the_launch_that_they_are(path: Path) -> None:
         if container["image"] == "mooncake-preflight":
             assert accepted([word.replace("/launch/", "") for word in container["args"]])
     reading = read_source(str(path), {})
-    assert [classify(one)[0] for one in reading.commands] == [Kind.SGLANG]
+    assert [classify(one)[0] for one in reading.commands] == [ProcessKind.SGLANG]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)

@@ -21,7 +21,7 @@ from checks.run.facts import READERS, read_facts
 from preflight.base.usage_error import UsageError
 from preflight.fit.fit_launch import Description, Fitted, fitted
 from preflight.fit.hints import hints
-from preflight.fit.judged_values import KEEP, Bound
+from preflight.fit.judged_values import KEEP, SizeBound
 from preflight.fit.launch_edit import edited, launch_texts
 from preflight.fit.launch_values import SizeValues
 from preflight.fit.planned_root import planned_root
@@ -119,7 +119,7 @@ def test_the_pool_that_fit_says_is_needed_to_the_page(case: Case) -> None:
             assert checked(tree, words).problems - unavoidable
 
 
-def one_more(values: SizeValues, bound: Bound) -> SizeValues:
+def one_more(values: SizeValues, bound: SizeBound) -> SizeValues:
     if bound.size == "l2":
         return values._replace(l2_bytes=bound.value_bytes)
     return values._replace(segment_bytes=bound.value_bytes)

@@ -133,3 +133,13 @@ def test_a_package_says_what_is_in_it(path: Path) -> None:
     """A stranger opens the room and reads there what it holds, and what it may touch."""
     said = ast.get_docstring(ast.parse(path.read_text())) or ""
     assert said.count(". ") + said.count(".\n") + said.endswith(".") >= 1, "no sentence"
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Both packages together, so that a name in a finding or an import has one home."""
+    homes: dict[str, set[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

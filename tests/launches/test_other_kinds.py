@@ -12,7 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading, SourceError
 from preflight.processes.host_groups import host_groups
-from preflight.processes.processes import Kind, understand
+from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread
 from preflight.sizing.launch_sizing import written_versions
 
@@ -341,7 +341,7 @@ def test_what_a_trainer_hands_on_to_its_servers(tmp_path: Path) -> None:
     )
     reading = read(tmp_path, text, "slime.sh")
     (process,) = understand(reading.commands, lambda name: "")
-    assert process.kind is Kind.SGLANG
+    assert process.kind is ProcessKind.SGLANG
     assert [word.text for word in process.arguments] == [
         "--model-path", "/m", "--tp-size", "2", "--page-size", "64", "--enable-hierarchical-cache",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.shell_script import read_script
-from preflight.processes.processes import Kind, understand
+from preflight.processes.processes import ProcessKind, understand
 
 SERVER = "python3 -m sglang.launch_server --model-path m"
 
@@ -50,7 +50,7 @@ SERVER = "python3 -m sglang.launch_server --model-path m"
 def test_servers_behind_others(line: str, notes: list[str]) -> None:
     reading = read_script(line, "s", {})
     kinds = [process.kind for process in understand(reading.commands, Unknown)]
-    assert kinds == [Kind.SGLANG] * (2 if "mpirun -np 2" in line else 1)
+    assert kinds == [ProcessKind.SGLANG] * (2 if "mpirun -np 2" in line else 1)
     assert [note.id for note in reading.notes] == notes
 
 
@@ -71,7 +71,7 @@ def test_servers_behind_others(line: str, notes: list[str]) -> None:
 def test_what_starts_nothing(line: str) -> None:
     reading = read_script(line, "s", {})
     kinds = {process.kind for process in understand(reading.commands, Unknown)}
-    assert kinds <= {Kind.OTHER}
+    assert kinds <= {ProcessKind.OTHER}
 
 
 def test_the_environment_of_another_place() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from checks.base.root import Root
 from preflight.inputs.written_launch import read_launch, size_written
-from preflight.processes.processes import Kind, LaunchOptions
+from preflight.processes.processes import LaunchOptions, ProcessKind
 from preflight.processes.services import ports
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -31,20 +31,20 @@ NIXL = """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        (f"vllm serve Qwen/Qwen3-8B --tensor-parallel-size 8 {NIXL}", Kind.VLLM),
-        (f"python3 -m vllm.entrypoints.openai.api_server --model m {NIXL}", Kind.VLLM),
-        ("lmcache_server 0.0.0.0 8100", Kind.LMCACHE),
-        ("python3 -m lmcache.v1.server 0.0.0.0 8100", Kind.LMCACHE),
-        (f"python3 -m dynamo.vllm --model m {NIXL}", Kind.DYNAMO_VLLM),
-        ("trtllm-serve m", Kind.TRTLLM),
-        ("text-generation-launcher --model-id m", Kind.ENGINE),
+        (f"vllm serve Qwen/Qwen3-8B --tensor-parallel-size 8 {NIXL}", ProcessKind.VLLM),
+        (f"python3 -m vllm.entrypoints.openai.api_server --model m {NIXL}", ProcessKind.VLLM),
+        ("lmcache_server 0.0.0.0 8100", ProcessKind.LMCACHE),
+        ("python3 -m lmcache.v1.server 0.0.0.0 8100", ProcessKind.LMCACHE),
+        (f"python3 -m dynamo.vllm --model m {NIXL}", ProcessKind.DYNAMO_VLLM),
+        ("trtllm-serve m", ProcessKind.TRTLLM),
+        ("text-generation-launcher --model-id m", ProcessKind.ENGINE),
     ],
 )
 def test_an_engine_beside_a_master_is_named_and_nothing_fits(
-    tmp_path: Path, words: str, kind: Kind
+    tmp_path: Path, words: str, kind: ProcessKind
 ) -> None:
     found = sized(tmp_path, f"mooncake_master &\n{words}\n")
-    assert [process.kind for process in found.inputs.processes] == [Kind.MASTER, kind]
+    assert [process.kind for process in found.inputs.processes] == [ProcessKind.MASTER, kind]
     assert found.status == "unknown"
     assert " ".join(words.split()[:3]) in found.reason
     assert "launch.sh:2" in found.reason
@@ -102,12 +102,16 @@ def test_servers_that_come_with_their_router_are_servers(tmp_path: Path) -> None
 def test_an_image_of_vllm_runs_vllm(tmp_path: Path) -> None:
     for image in ("vllm/vllm-openai:v0.11.0", "lmcache/vllm-openai:2025-05-27-v1"):
         found = sized(tmp_path, f"docker run --gpus all {image} --model m --port 8100\n")
-        assert [process.kind for process in found.inputs.processes] == [Kind.VLLM]
+        assert [process.kind for process in found.inputs.processes] == [ProcessKind.VLLM]
 
 
 def test_a_benchmark_of_an_engine_is_no_engine(tmp_path: Path) -> None:
     found = sized(tmp_path, "mooncake_master &\nvllm bench serve\netcd --name a &\n")
-    assert [p.kind for p in found.inputs.processes] == [Kind.MASTER, Kind.OTHER, Kind.ETCD]
+    assert [p.kind for p in found.inputs.processes] == [
+        ProcessKind.MASTER,
+        ProcessKind.OTHER,
+        ProcessKind.ETCD,
+    ]
     assert not found.unread
 
 

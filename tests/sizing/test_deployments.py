@@ -16,7 +16,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.judging.launch_checks import launch_findings
 from preflight.launches.launch_files import read_source
-from preflight.processes.processes import Kind, LaunchOptions
+from preflight.processes.processes import LaunchOptions, ProcessKind
 from preflight.programs.memory_records import MappedProcess, Protocol, StoreClient
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 from tests.builders.hosts import GIB, MIB, Host, HostPool
@@ -42,7 +42,7 @@ class Deployed(NamedTuple):
         return inputs.launch.processes
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[ProcessKind]:
         return [process.kind for process in self.sizing.inputs.processes]
 
     def l2(self) -> tuple[int, int]:
@@ -140,7 +140,7 @@ def test_h800_mooncake(deploy: Deploy) -> None:
 def test_dgx_client(deploy: Deploy) -> None:
     """80GB is 80 GiB to mooncake_client, which has no local buffer by default."""
     got = deploy("dgx-l1-l2-mooncake.sh", {"MODEL_PATH": "Qwen/Qwen3-8B"}, 40 * GIB)
-    assert got.kinds == [Kind.MASTER, Kind.CLIENT, Kind.SGLANG]
+    assert got.kinds == [ProcessKind.MASTER, ProcessKind.CLIENT, ProcessKind.SGLANG]
     client, server = got.processes
     assert client_of(client) == StoreClient(80 * GIB, 0, Protocol.RDMA)
     assert client_of(server) == StoreClient(0, 16 * MIB, Protocol.RDMA)
@@ -165,12 +165,17 @@ def test_quick_start(deploy: Deploy) -> None:
     assert rank.settings.hugepages
     assert rank.settings.arena_bytes == 56 * GIB
     assert client_of(rank).segment_bytes == 8 * GIB
-    assert Kind.MASTER in got.kinds
+    assert ProcessKind.MASTER in got.kinds
 
 
 def test_quick_start_prefill_and_decode(deploy: Deploy) -> None:
     got = deploy("quick-start-prefill-decode.sh")
-    assert got.kinds == [Kind.MASTER, Kind.SGLANG, Kind.SGLANG, Kind.ROUTER]
+    assert got.kinds == [
+        ProcessKind.MASTER,
+        ProcessKind.SGLANG,
+        ProcessKind.SGLANG,
+        ProcessKind.ROUTER,
+    ]
     prefill, decode = (process.server for process in got.sizing.inputs.processes[1:3])
     assert prefill is not None
     assert decode is not None

@@ -164,13 +164,13 @@ def lent_by(words: LaunchWords) -> Lent:
     """
     from preflight.base.within import LIMIT_SECONDS, within
     from preflight.inputs.host_source import launch_of, open_host
-    from preflight.processes.processes import Kind, classify
+    from preflight.processes.processes import ProcessKind, classify
 
     found = within(LIMIT_SECONDS, "the launch", lambda: launch_of(words, open_host("/")))
     commands = [] if found is None else found[0].reading.commands
     commands = sorted(
         (one for one in commands if one.container is not None),
-        key=lambda one: classify(one)[0] is not Kind.SGLANG,
+        key=lambda one: classify(one)[0] is not ProcessKind.SGLANG,
     )
     settings = [one.container for one in commands if one.container is not None]
     if not settings:
