@@ -113,7 +113,7 @@ _MOST_CHANGES = 0.42
 # both together miss one in a hundred, and take no word of this project's data and pages.
 _PARTS = re.compile(r"[A-Z]?[a-z]{3,}")
 _LEAST_WORDS = 0.5
-# Names of models are of short parts: Qwen3-235B-A22B-FP8. Of 40 characters of base64 that are drawn,
+# Names of models are of short parts: Qwen3-235B-A22B-FP8. Of 40 drawn characters of base64,
 # with - and _ once in 64 each, 1 in 1,000 has no longer part.
 _LONGEST_PART = 9
 _BETWEEN_PARTS = re.compile(r"[-_/+=]")
