@@ -216,6 +216,10 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
             continue
         text = "the pool was set by hand since the last boot, and is gone after the next one"
         if later is not None and later[0] >= pages:
+            # In all there are enough: what is short is a node.
+            node = max(short, key=lambda each: bound[each] - shares[each])
+            have = counted(shares[node], "pages", f"{{}} on node {node} at boot")
+            need = counted(bound[node], "pages", f"{{}} on node {node}")
             listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
             text = f"pages that are set at boot are not where the launch takes them: {listed}"
         elif later is not None and not isinstance(pool, Unknown) and pool.total_pages <= later[0]:

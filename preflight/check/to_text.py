@@ -122,11 +122,16 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
         for part in ([group] if len(group) >= LEAST_TOGETHER else [[row] for row in group])
     ]
     first: dict[str, int] = {}
+    alike: dict[tuple[str, str], int] = {}
     for at, part in enumerate(parts):
         first.setdefault(part[0].finding.check, at)
+        for row in part:
+            alike.setdefault((row.finding.check, row.finding.subject), at)
     places = []
     for at, part in enumerate(parts):
-        cause = first.get(_FOLLOWS.get(part[0].finding.check, ""), at)
+        # The cause of the same subject, where there is one: a service stands under its own address.
+        follows = _FOLLOWS.get(part[0].finding.check, "")
+        cause = alike.get((follows, part[0].finding.subject), first.get(follows, at))
         # A cause that is milder stays below: the worst first.
         # Refused values stand first: the sizes that others go by are not those that were meant.
         last = part[0].finding.check not in REFUSED or part[0].finding.status is not Status.FAIL

@@ -257,6 +257,18 @@ def test_what_follows_from_another_stands_under_it() -> None:
     assert ids(short, refused)[0] == "fail     arguments-refused"
 
 
+def test_what_follows_stands_under_the_cause_of_its_own_subject() -> None:
+    """Two services with one cause each: not both under the first."""
+    causes = [Finding("service.address", FAIL, of, text=f"no {of}") for of in ("master", "etcd")]
+    follow = [Finding("service.reachable", FAIL, of, text=f"no {of}") for of in ("master", "etcd")]
+    lines = report_text(reported([*causes, *follow]), plain, 80, 0).splitlines()
+    found = [line.split(maxsplit=1)[1] for line in lines if line.startswith("fail ")]
+    assert found == [
+        *("service.address: master: no master", "so service.reachable: master: no master"),
+        *("service.address: etcd: no etcd", "so service.reachable: etcd: no etcd"),
+    ]
+
+
 def test_the_verdict_is_of_the_worst_that_follows() -> None:
     """A failure of which no page says what follows ends the start, as a refused argument does."""
     found = [Finding("a.b", FAIL, "x"), Finding("arguments-refused", FAIL, "x")]

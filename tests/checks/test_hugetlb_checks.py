@@ -332,6 +332,19 @@ def test_where_a_line_of_sysctl_would_lose_no_command_is_printed(
     assert found.advice == f"set 100 pages where it is last set at boot: /{source}"
 
 
+def test_a_node_that_boots_with_too_few_is_what_is_short(tmp_path: Path) -> None:
+    """The sum is enough: have and need are those of the node, not 200 pages where 160 do."""
+    pool = HostPool(total=200, nodes={0: (100, 100), 1: (100, 100)})
+    root = Host(pools={PAGE: pool}, nodes=(0, 1)).write(tmp_path)
+    (root / "etc/sysctl.d").mkdir(parents=True, exist_ok=True)
+    (root / "etc/sysctl.d/90-x.conf").write_text("vm.nr_hugepages = 200\n")
+    needs = launch([usage({Spot(PAGE, 0): 160})])
+    facts = facts_of(root, "hugetlb", "system")
+    (found,) = findings(hugetlb_host_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
+    assert found.status is Status.WARN
+    assert (found.have, found.need) == ("100 pages on node 0 at boot", "160 pages on node 0")
+
+
 def test_without_a_launch_or_its_sizes_nothing_passes(tmp_path: Path) -> None:
     facts = facts_of(Host(pools={PAGE: HostPool(total=1)}).write(tmp_path), "hugetlb")
     unsized = launch()._replace(usages=Unknown("$SIZE is not set"))
