@@ -261,6 +261,7 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     least, most = regular_bytes(least_needs), regular_bytes(most_needs)
     if isinstance(available, Unknown) or isinstance(least, Unknown) or isinstance(most, Unknown):
         return sizing
+    sizing = sizing._replace(regular_bytes=(least, most))
     short = f"memory on regular pages: {format_bytes(available)} available, "
     if least > available:
         return sizing._replace(status="fails", reason=f"{short}{format_bytes(least)} needed")

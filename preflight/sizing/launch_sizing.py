@@ -37,7 +37,8 @@ class LaunchSizing(NamedTuple):
     """The answer. ``most`` is the sizing at the upper bound, the one that is shown; ``least`` the
     one at the lower. Both are None where a number that decides is not known. unread: what of the
     launch is in no number, so that nothing fits for certain. group: which host's part this is of a
-    launch for several. whole: the processes of all of them."""
+    launch for several. whole: the processes of all of them. regular_bytes: the least and the most
+    memory on regular pages, None where that is not known or was not asked."""
 
     reading: Reading
     inputs: LaunchInputs
@@ -49,6 +50,7 @@ class LaunchSizing(NamedTuple):
     unread: tuple[NotRead, ...] = ()
     group: TakenGroup | None = None
     whole: tuple[LaunchProcess, ...] = ()
+    regular_bytes: tuple[int, int] | None = None
 
     @property
     def exit_code(self) -> int:

@@ -93,13 +93,24 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
         verdict += f"\n  Of its huge pages: {_headline(shown)[1]}"
         body = sizing_text(shown, rule, paint, findings, verdict)
     else:
-        body = sizing_text(shown, rule, paint, findings, then=_NEXT)
+        if sizing.status == "fits" and not shown.need_bytes and sizing.regular_bytes:
+            verdict = f"{paint(word, colour)}: {_without_huge_pages(sizing.regular_bytes)}"
+        else:
+            verdict = ""
+        body = sizing_text(shown, rule, paint, findings, verdict, _NEXT)
     needs = ""
     if explained:
         from preflight.sizing.launch_needs import host_needs
 
         needs = explain(host_needs(shown, sizing.inputs.processes), shown.inputs.shown)
     return _parts(body, _admissions(sizing), reading, needs)
+
+
+def _without_huge_pages(regular_bytes: tuple[int, int]) -> str:
+    """Return the answer about a launch that fits and takes none: its memory is the number."""
+    least, most = map(format_bytes, regular_bytes)
+    span = most if least == most else f"{least} to {most}"
+    return f"it takes no huge pages, and {span} of memory on regular pages"
 
 
 def sizing_text(
