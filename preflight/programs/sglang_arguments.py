@@ -51,6 +51,7 @@ class ParsedArguments(NamedTuple):
     # Why there may be arguments that are not here; None where all are.
     unread: Unknown | None = None
     words: tuple[Word, ...] = ()  # all that were read, those of a configuration file in front
+    refused: tuple[Word, ...] = ()  # the flag that ``error`` is about, and its values
 
     def value(self, name: str) -> Any:
         return self.settings[name].value
@@ -82,17 +83,18 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
     parser = _parser(version, tuple(sorted(flags)))
     error = None
     unrecognized: list[str] = []
+    refused: list[_Text] = []
     namespace = argparse.Namespace()
     try:
         namespace, unrecognized = parser.parse_known_args(texts, namespace)
     except RefusedError as refusal:
         error = str(refusal)
-        namespace, unrecognized = _without_what_is_refused(parser, texts)
+        namespace, unrecognized, refused = _without_what_is_refused(parser, texts)
     if error is None and not hasattr(namespace, "model_path"):
         error = "the following arguments are required: --model-path/--model"
     left = tuple(_word(text) for text in unrecognized)
-    settings = _settings(table, namespace)
-    return ParsedArguments(settings, error, left, table.version, table.exact, None, words)
+    settings, about = _settings(table, namespace), tuple(text.word for text in refused)
+    return ParsedArguments(settings, error, left, table.version, table.exact, None, words, about)
 
 
 class _Text(str):
@@ -248,9 +250,13 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 def _without_what_is_refused(
     parser: _Parser, texts: list[_Text]
-) -> tuple[argparse.Namespace, list[str]]:
-    """What the rest says, flag by flag, so that one bad value does not hide every other finding."""
+) -> tuple[argparse.Namespace, list[str], list[_Text]]:
+    """What the rest says, flag by flag, so that one bad value does not hide every other finding.
+
+    And the first flag that is refused, with its values.
+    """
     namespace, unrecognized = argparse.Namespace(), []
+    refused: list[_Text] = []
     start = 0
     while start < len(texts):
         end = start + 1
@@ -260,9 +266,9 @@ def _without_what_is_refused(
             namespace, left = parser.parse_known_args(texts[start:end], namespace)
             unrecognized += left
         except RefusedError:
-            pass  # reported already
+            refused = refused or texts[start:end]
         start = end
-    return namespace, unrecognized
+    return namespace, unrecognized, refused
 
 
 def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, SettingValue]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.base.needs import running_with_last
 from checks.base.unknown import known
@@ -16,13 +16,14 @@ from preflight.launches.source import Word
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.sglang_argument_tables import (
     argument_flags,
+    argument_table,
     known_releases,
     releases_with,
 )
-from preflight.programs.sglang_arguments import parse_sglang_arguments
+from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
 from preflight.programs.sglang_refusals import every_release_refuses, refusals
 from preflight.programs.store_config import StoreConfig
-from preflight.rules.rules import RuleSet, Seen, Spelling
+from preflight.rules.rules import RuleSet, Seen, Spelling, is_misspelt, replaced
 
 RULES = RuleSet("hicache")
 # What stands in an example for words that its writer left out.
@@ -54,14 +55,23 @@ def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     if arguments.error and (arguments.exact or _every_release_refuses(server)):
-        yield Seen(f"sglang serve: error: {arguments.error}")
-    words = [word for word in arguments.unrecognized if _is_known(word)]
+        where = arguments.refused[0].origin if arguments.refused else None
+        yield Seen(f"sglang serve: error: {arguments.error}", where, _correction(arguments))
+    words = tuple(word for word in arguments.unrecognized if _is_known(word))
     left_out = [word for word in words if word.text in LEFT_OUT]
     if left_out:
         text = f"{left_out[0].text}: an example leaves words out here"
-        yield Seen(f"{text}, and every SGLang refuses it", left_out[0].origin)
-    elif arguments.exact and words:
-        yield Seen(_unrecognized(words, arguments.version), words[0].origin)
+        edit = f"in {left_out[0].origin} write what the example leaves out, or remove "
+        yield Seen(
+            f"{text}, and every SGLang refuses it", left_out[0].origin, edit + left_out[0].text
+        )
+        return
+    left_over = _left_over(words)
+    # A misspelt flag is refused by every release, the assumed one or another.
+    misspelt = tuple(each for each in left_over if each.misspelt)
+    certain = left_over if arguments.exact else misspelt
+    if certain:
+        yield _unrecognized(certain, arguments.version, arguments.exact)
 
 
 @RULES.server("values-refused")
@@ -81,15 +91,15 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
     if arguments.exact:
         return
     if arguments.error and not _every_release_refuses(server):
-        yield Seen(f"SGLang {arguments.version} says: error: {arguments.error}")
+        where = arguments.refused[0].origin if arguments.refused else None
+        yield Seen(f"SGLang {arguments.version} says: error: {arguments.error}", where)
     elif not arguments.error and not every_release_refuses(arguments):
         for says in refusals(arguments, arguments.version):
             yield Seen(f"SGLang {arguments.version} says: {says}")
-    words = [
-        word for word in arguments.unrecognized if word.text.startswith("-") and _is_known(word)
-    ]
-    if words:
-        yield Seen(_unrecognized(words, arguments.version), words[0].origin)
+    left_over = _left_over(tuple(word for word in arguments.unrecognized if _is_known(word)))
+    unsure = tuple(each for each in left_over if each.flag and not each.misspelt)
+    if unsure:
+        yield _unrecognized(unsure, arguments.version, False)
 
 
 @RULES.server("hicache-not-enabled")
@@ -332,20 +342,85 @@ def _is_known(word: Word) -> bool:
     return not word.unresolved or (flag.startswith("-") and "$" not in flag and "`" not in flag)
 
 
-def _unrecognized(words: list[Word], version: str) -> str:
-    """SGLang's own words, and which releases have such flags, or what they were meant for."""
-    together = " ".join(word.text for word in words)
-    meant, other = "", ""
+class _Unrecognized(NamedTuple):
+    """A word that the parser left over: the flag, and the name that it most likely stands for.
+
+    releases: the spans of those that have the flag, as a reader writes them; "" for none.
+    """
+
+    word: Word
+    flag: str
+    releases: str = ""
+    near: str = ""
+
+    @property
+    def misspelt(self) -> bool:
+        return bool(self.near) and is_misspelt(self.flag, self.near)
+
+
+@lru_cache(maxsize=8)  # both rules ask
+def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
+    """Each word that the parser left over and that is known; values are without a flag."""
+    spelling, found = Spelling(), []
     for word in words:
         flag = word.text.partition("=")[0]
-        spans = releases_with(flag) if flag.startswith("--") else ()
-        named = ", ".join(a if a == b else f"{a} to {b}" for a, b in spans)
-        near = None if named else Spelling().nearest(flag, argument_flags())
-        meant += f"{flag}: did you mean {near}? " if near else ""
-        other += f"; {flag} is in {named}" if named else ""
-    return (
-        f"{meant}sglang serve: error: unrecognized arguments: {together} (SGLang {version}){other}"
-    )
+        if not flag.startswith("-"):
+            found.append(_Unrecognized(word, ""))
+            continue
+        named = ", ".join(a if a == b else f"{a} to {b}" for a, b in releases_with(flag))
+        near = "" if named else spelling.nearest(flag, argument_flags()) or ""
+        found.append(_Unrecognized(word, flag, named, near))
+    return tuple(found)
+
+
+def _unrecognized(words: tuple[_Unrecognized, ...], version: str, exact: bool) -> Seen:
+    """SGLang's own words, and which releases have such flags, or what they were meant for."""
+    together = " ".join(each.word.text for each in words)
+    meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in words if each.near)
+    other = "".join(f"; {each.flag} is in {each.releases}" for each in words if each.releases)
+    first, *_, last = known_releases()
+    every = not exact and all(each.misspelt for each in words)
+    who = f"no SGLang from {first} to {last} has it" if every else f"SGLang {version}"
+    text = f"sglang serve: error: unrecognized arguments: {together} ({who}){other}"
+    edits = [_edit(each, exact) for each in words if each.flag]
+    return Seen(meant + text, words[0].word.origin, "; ".join(edits) if all(edits) else "")
+
+
+def _edit(left_over: _Unrecognized, exact: bool) -> str:
+    """What to write in place of a flag; "" where that hangs on the release that runs."""
+    _, flag, releases, near = left_over
+    where = left_over.word.origin
+    if left_over.misspelt:
+        return replaced(where, flag, near)
+    if releases and not exact:
+        return f"in {where} remove {flag}, or give --sglang-version if it is one of {releases}"
+    if releases:
+        return f"in {where} remove {flag}, or run one of SGLang {releases}"
+    return f"in {where} correct or remove {flag}" if exact else ""
+
+
+def _correction(arguments: ParsedArguments) -> str:
+    """What to write in place of the words that the parser refused; "" where nothing tells it."""
+    if not arguments.refused:
+        return ""
+    first, *rest = arguments.refused
+    flag, equals, value = first.text.partition("=")
+    rows = argument_table(arguments.version).rows
+    meant = [row for row in rows if flag in row["flags"]] or [
+        row for row in rows if any(name.startswith(flag) for name in row["flags"])
+    ]
+    if len(meant) != 1:  # the beginning of several: the message itself names many
+        names = " or ".join(row["flags"][0] for row in meant)
+        return replaced(first.origin, flag, names) if 0 < len(meant) < 4 else ""
+    row = meant[0]
+    given = first._replace(text=value) if equals else rest[0] if rest else None
+    if given is None or given.unresolved:
+        return ""
+    near = Spelling(0.6).nearest(given.text, map(str, row["choices"] or ()))
+    if near:
+        return replaced(given.origin, f"{flag} {given.text}", f"{flag} {near}")
+    whole = f"in {given.origin} write a whole number behind {flag}, not {given.text}"
+    return whole if row["kind"] == "int" else ""
 
 
 def _every_release_refuses(server: SglangServer) -> bool:

@@ -25,7 +25,7 @@ from preflight.programs.mooncake_flags import (
 )
 from preflight.programs.sglang_arguments import port_value
 from preflight.programs.store_service_config import KEYS, SERVICE_PORT
-from preflight.rules.rules import RuleFinding, RuleSet, Seen, Spelling
+from preflight.rules.rules import RuleFinding, RuleSet, Seen, Spelling, is_misspelt, replaced
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("programs")
@@ -102,6 +102,9 @@ def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Seen]:
         elsewhere = process.kind is ProcessKind.CLIENT and each.name in _SEEN_ELSEWHERE
         if each.problem and each.flag is not None and not elsewhere:
             yield _seen(process, each.problem, each)
+    for each, near in _flags_of_none(process):
+        if near and is_misspelt(each.name, near):
+            yield _of_none(process, each, near)
     if process.kind is ProcessKind.MASTER:
         values = {each.name: each for each in given if not each.problem}
         for name, text in _master_refuses(values):
@@ -110,16 +113,31 @@ def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("mooncake-flag-unknown")
 def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
+    for each, near in _flags_of_none(process):
+        if not (near and is_misspelt(each.name, near)):
+            yield _of_none(process, each, near)
+
+
+def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | None]]:
+    """Yield each flag that no known release has, which ends them, with the nearest name."""
     known, given = _flags(process)
-    if any(each.name == "undefok" for each in given):
-        return
-    oldest, *_, newest = flag_table().releases
+    forgiven = any(each.name == "undefok" for each in given)
     spelling = Spelling()
-    for each in given:
+    for each in given if not forgiven else ():
         if each.flag is None and each.problem:
-            near = spelling.nearest(each.name, known)
-            text = f"--{each.name}: no release from {oldest} to {newest} has it"
-            yield _seen(process, f"{text}{f': did you mean --{near}?' if near else ''}", each)
+            yield each, spelling.nearest(each.name, known)
+
+
+def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
+    """What is said of a flag that no known release has."""
+    oldest, *_, newest = flag_table().releases
+    meant = f": did you mean --{near}?" if near else ""
+    text = f"--{each.name}: no release from {oldest} to {newest} has it{meant}"
+    seen = _seen(process, text, each)
+    written = each.word.text.partition("=")[0]
+    sure = near is not None and is_misspelt(each.name, near)
+    remedy = replaced(each.word.origin, written, f"--{near}") if sure else ""
+    return seen._replace(remedy=remedy)
 
 
 def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:

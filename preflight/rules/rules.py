@@ -59,10 +59,11 @@ class RuleFinding(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a rule's check yields for each place where it holds."""
+    """What a rule's check yields for each place where it holds; remedy as in ``RuleFinding``."""
 
     text: str
     origin: Origin | None = None
+    remedy: str = ""
 
 
 class Versions(NamedTuple):
@@ -189,8 +190,8 @@ class RuleSet:
 def _placed(found: Iterable[Seen], command: Origin) -> Iterator[Seen]:
     """``found``, where its own place is not told at the command; up to what is not known."""
     with suppress(UnknownFactError):
-        for text, origin in found:
-            yield Seen(text, origin or command)
+        for seen in found:
+            yield seen._replace(origin=seen.origin or command)
 
 
 # A look-up among some hundred names takes 5 to 25 ms; who misspells more has another program.
@@ -213,3 +214,39 @@ class Spelling:
 
         near = difflib.get_close_matches(name, list(known), n=1, cutoff=self._cutoff)
         return near[0] if near else None
+
+
+def replaced(where: Origin, old: str, new: str) -> str:
+    """Return the edit as a person makes it: the line, the word to write, and the one to replace."""
+    return f"in {where} write {new} instead of {old}"
+
+
+# A letter of a shorter part makes another name: fp4 and fp8, dp and cp, nsa and dsa; so do two
+# letters swapped in one of two: dp and pd.
+_LEAST_LETTERS, _LEAST_SWAPPED = 4, 3
+
+
+def is_misspelt(name: str, meant: str) -> bool:
+    """Tell whether a name is surely another one written wrongly, and no new one.
+
+    Surely: each part between its dashes is the other's, or is one letter off; or only dashes and
+    underscores differ. Of the 414 flags that SGLang got after 0.5.2, one was so near to an older
+    one (--otlp-traces-endpoint, where the older was the mistake); of Mooncake's 153, none.
+    """
+    name, meant = (text.replace("_", "-").lower() for text in (name, meant))
+    if name.replace("-", "") == meant.replace("-", ""):
+        return True
+    parts, others = name.split("-"), meant.split("-")
+    return len(parts) == len(others) and all(map(_one_off, parts, others))
+
+
+def _one_off(part: str, other: str) -> bool:
+    """Tell whether they are equal, or one letter is wrong: lost, added, changed or swapped."""
+    same = 0
+    while part[same : same + 1] == other[same : same + 1] != "":
+        same += 1
+    left, right = part[same:], other[same:]
+    if len(right) > 1 and left == right[:2][::-1] + right[2:]:
+        return len(part) >= _LEAST_SWAPPED
+    long = min(len(part), len(other)) >= _LEAST_LETTERS
+    return part == other or (long and (left[1:] in (right, right[1:]) or left == right[1:]))

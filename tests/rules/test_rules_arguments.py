@@ -83,3 +83,71 @@ def test_a_flag_that_no_release_has_is_refused_whatever_its_value() -> None:
 def test_a_python_that_is_not_set_still_starts_the_server() -> None:
     (server,) = processes("$PYTHON -m sglang.launch_server --model-path m")
     assert server.server is not None
+
+
+REFUSED, UNKNOWN = "arguments-refused", "argument-unknown"
+WRITE = "in launch.sh:2 write {} instead of {}"
+TWO_LINES = "python3 -m sglang.launch_server --model-path m \\\n  {}"
+
+
+@pytest.mark.parametrize(
+    ("flag", "release", "rule", "remedy"),
+    [
+        # No known release has it, and it is another's name with one mistake: certain.
+        ("--hicache-sise 9", None, REFUSED, WRITE.format("--hicache-size", "--hicache-sise")),
+        ("--hicache_size=9", None, REFUSED, WRITE.format("--hicache-size", "--hicache_size")),
+        ("--hicache-szie 9", None, REFUSED, WRITE.format("--hicache-size", "--hicache-szie")),
+        ("--hicachesize 9", None, REFUSED, WRITE.format("--hicache-size", "--hicachesize")),
+        ("--hicache-sise 9", "0.5.9", REFUSED, WRITE.format("--hicache-size", "--hicache-sise")),
+        # No known release has it, and a newer one may: new names are as near to old ones.
+        ("--fp6-gemm-backend x", None, UNKNOWN, ""),
+        ("--enable-inc-tokenizer", None, UNKNOWN, ""),
+        ("--quite-other 9", None, UNKNOWN, ""),
+        ("--quite-other 9", "0.5.9", REFUSED, "in launch.sh:2 correct or remove --quite-other"),
+        # Another release has it.
+        (
+            "--disaggregation-decode-tp 2",
+            None,
+            UNKNOWN,
+            "in launch.sh:2 remove --disaggregation-decode-tp, or give --sglang-version if it is "
+            "one of 0.5.2 to 0.5.9",
+        ),
+        (
+            "--disaggregation-decode-tp 2",
+            "0.5.23",
+            REFUSED,
+            "in launch.sh:2 remove --disaggregation-decode-tp, or run one of SGLang 0.5.2 to 0.5.9",
+        ),
+        ("--disaggregation-decode-tp 2", "0.5.9", "", ""),
+        # A value that the parser refuses.
+        (
+            "--hicache-mem-layout page_frist",
+            "0.5.23",
+            REFUSED,
+            WRITE.format("--hicache-mem-layout page_first", "--hicache-mem-layout page_frist"),
+        ),
+        (
+            "--enable-metrics --tp 4x",
+            "0.5.23",
+            REFUSED,
+            "in launch.sh:2 write a whole number behind --tp, not 4x",
+        ),
+        (
+            "--cuda-graph-max-bs 8",
+            "0.5.23",
+            REFUSED,
+            WRITE.format(
+                "--cuda-graph-max-bs-decode or --cuda-graph-max-bs-prefill", "--cuda-graph-max-bs"
+            ),
+        ),
+        ("--hicache-s 9", "0.5.23", REFUSED, ""),
+    ],
+)
+def test_a_refused_flag_is_a_failure_where_that_is_certain_and_says_the_edit(
+    flag: str, release: str | None, rule: str, remedy: str
+) -> None:
+    commands = read_script(TWO_LINES.format(flag), "launch.sh", {}).commands
+    found = findings(understand(commands, lambda _: service(), release))
+    said = [f for f in found if f.rule.id in (REFUSED, UNKNOWN)]
+    assert [(f.rule.id, f.remedy) for f in said] == ([(rule, remedy)] if rule else [])
+    assert all(str(f.origin) == "launch.sh:2" for f in said)

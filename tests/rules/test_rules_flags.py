@@ -25,7 +25,7 @@ from tests.builders.rule_examples import Example, name_of, prove
 REFUSED, UNKNOWN = "mooncake-flags-refused", "mooncake-flag-unknown"
 EXAMPLES = [
     Example(
-        UNKNOWN,
+        REFUSED,
         ("mooncake_master --rcp_port=50051",),
         "--rcp_port: no release from 0.3.4 to 0.3.14 has it: did you mean --rpc_port?",
         ("mooncake_master --rpc-port=50051 -metrics_port 9003 --logtostderr",),
@@ -296,3 +296,22 @@ def test_what_another_release_takes_ends_the_program(line: str, release: str, sa
     id_ = "store-service-refused" if "service" in line else REFUSED
     assert [one.rule.id for one in found] == [id_] * bool(said)
     assert all(said in one.text and release in one.text for one in found)
+
+
+@pytest.mark.parametrize(
+    ("flag", "rule", "remedy"),
+    [
+        ("--rcp_port=1", REFUSED, "write --rpc_port instead of --rcp_port"),
+        ("-enable_offlaod", REFUSED, "write --enable_offload instead of -enable_offlaod"),
+        ("--rpcport 1", REFUSED, "write --rpc_port instead of --rpcport"),
+        ("--listen_port 1", UNKNOWN, ""),
+        ("--quite_other", UNKNOWN, ""),
+    ],
+)
+def test_a_misspelt_flag_ends_every_release_and_says_the_edit(
+    flag: str, rule: str, remedy: str
+) -> None:
+    (found,) = findings(understood(f"mooncake_master {flag}"))
+    assert found.rule.id == rule
+    assert found.remedy.endswith(remedy)
+    assert bool(found.remedy) is bool(remedy)

@@ -33,9 +33,15 @@ EXAMPLES = [
         (f"{SERVER} --dp 2 --enable-dp-attention",),
     ),
     Example(
-        "argument-unknown",
+        "arguments-refused",
         (f"{HICACHE} --hicache-sise 30",),
         "--hicache-sise: did you mean --hicache-size? sglang serve: error: unrecognized arguments",
+        (HICACHE,),
+    ),
+    Example(
+        "argument-unknown",
+        (f"{SERVER} --hierarchical-cache",),
+        "--hierarchical-cache: did you mean --enable-hierarchical-cache? sglang serve: error",
         (HICACHE,),
     ),
     Example(
