@@ -18,8 +18,12 @@ from checks.base.pages import Default
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.releases.sglang import StoreReader, store_reader
-from preflight.launches.source import ReadFile, Word
-from preflight.programs.consumer_grammar import sglang_env_bool, sglang_env_int
+from preflight.launches.source import Origin, ReadFile, Word
+from preflight.programs.consumer_grammar import (
+    sglang_env_bool,
+    sglang_env_int,
+    store_segment_bytes,
+)
 from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
 
 
@@ -54,8 +58,22 @@ KEYS: Mapping[str, ConfigKey] = {
 }
 
 
+class StoreEdit(NamedTuple):
+    """What to write so that the configuration is taken.
+
+    old: what it replaces; "" for what is missing. where: None for where the server is started.
+    """
+
+    new: str
+    old: str = ""
+    where: Origin | None = None
+
+
 class StoreConfig(NamedTuple):
-    """What the store is set up with, and what was written and is not used."""
+    """What the store is set up with, and what was written and is not used.
+
+    edit: mends ``error``; None where only its author knows what was meant.
+    """
 
     source: Source | Unknown
     settings: Mapping[str, SettingValue]
@@ -65,6 +83,7 @@ class StoreConfig(NamedTuple):
     error: str | None  # SGLang's words, when it refuses to start
     local_buffer_bytes: int | None = None  # of releases that read one; None for SGLang's own
     gigabytes: bool = True  # whether ``4gb`` is a segment size to it, or bytes alone
+    edit: StoreEdit | None = None
 
     def value(self, key: str) -> Any:
         return self.settings[key].value
@@ -85,7 +104,7 @@ def read_store_config(
     if error or isinstance(extra, Unknown):
         source: Source | Unknown = extra if isinstance(extra, Unknown) else Source.EXTRA_CONFIG
         return StoreConfig(source, _unread(source), {}, (), (), error)
-    error = misused(extra, reader.typed)
+    wrong = misused(extra, reader.typed)
     path = environment.get("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH")
     if any(extra.get(key) is not None for key in reader.addresses):
         where = extra_config.origin
@@ -94,8 +113,15 @@ def read_store_config(
         found = _from_file(path, extra, environment, read_file, reader)
     else:
         found = _from_environment(extra, extra_config.origin, environment, reader)
-    error = error or found.error or _no_segment(found, reader)
-    return found._replace(error=error, gigabytes=reader.gigabytes)
+    found = found._replace(gigabytes=reader.gigabytes)
+    if wrong is not None:
+        key, error = wrong
+        return found._replace(error=error, edit=_typed(key, extra[key]))
+    if found.error:
+        return found
+    error = _no_segment(found, reader)
+    edit = None if error is None else segment_edit(found, environment)
+    return found._replace(error=error, edit=edit)
 
 
 def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
@@ -110,6 +136,34 @@ def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
     except ValueError as error:
         return f"MOONCAKE_GLOBAL_SEGMENT_SIZE: {error}"
     return None
+
+
+def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreEdit | None:
+    """Return the size in bytes, which every release reads, in place of one with a unit."""
+    setting = config.settings["global_segment_size"]
+    try:
+        size = store_segment_bytes(setting.value)
+    except (ValueError, TypeError):
+        return None
+    if size < 0:
+        return None
+    word = environment.get(setting.written_as)
+    if word is not None:
+        name = setting.written_as
+        return StoreEdit(f"{name}={size}", f"{name}={word.text}", word.origin)
+    key = '"global_segment_size": '
+    return StoreEdit(f"{key}{size}", key + json.dumps(setting.value))
+
+
+def _typed(key: str, value: Any) -> StoreEdit | None:
+    """A value of the type that a key has to have, where its text says one."""
+    try:
+        meant = json.loads(value)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    fits = isinstance(meant, _HICACHE_TYPES[key][0])
+    quoted = f'"{key}": {json.dumps(value)}'
+    return StoreEdit(f'"{key}": {json.dumps(meant)}', quoted) if fits else None
 
 
 def _from_json(
@@ -156,15 +210,19 @@ def _from_json(
     if reader.local_buffer and source is Source.EXTRA_CONFIG:
         known.add("local_buffer_size")
     unknown = [key for key in config if key not in known]
-    error = None
+    error, missed = None, ""
     if reader.set_counts and not any(key in config for key in reader.addresses):
+        missed = f'"{reader.addresses[0]}": "HOST:50051" (HOST runs mooncake_master)'
         named = " or ".join(reader.addresses)
         error = f"{'Either ' if ' or ' in named else ''}{named} is required in config file"
     missing = [key for key in ("local_hostname", "metadata_server") if key not in config]
     if source is Source.FILE and not reader.set_counts and missing:
         error = f"the config file has no {missing[0]}, and setup() takes no None (TypeError)"
+        meant = {"local_hostname": "HOST", "metadata_server": "P2PHANDSHAKE"}[missing[0]]
+        missed = f'"{missing[0]}": "{meant}"'
     buffer = local if isinstance(local, int) and source is Source.EXTRA_CONFIG else None
-    return StoreConfig(source, settings, extra, tuple(unused), tuple(unknown), error, buffer)
+    found = StoreConfig(source, settings, extra, tuple(unused), tuple(unknown), error, buffer)
+    return found._replace(edit=StoreEdit(missed, "", Origin(where))) if missed else found
 
 
 def _default(key: str, reader: StoreReader) -> Any:
@@ -226,23 +284,27 @@ def _from_environment(
     settings["local_hostname"] = _hostname(environment, reader) or SettingValue(
         "localhost", Default(f"default of SGLang: {reader.hostnames[0]} is not set")
     )
-    error = None
+    error, edit = None, None
     variables = [KEYS[key].variable for key in reader.addresses]
     named = [environment[name] for name in variables if name in environment]
     if not any(word.text or reader.set_counts for word in named):
         names = " or ".join(f"'{name}'" for name in variables)
         which = "Either the" if len(variables) > 1 else "The"
         error = f"{which} environment variable {names} is not set."
+        empty = named[0].origin if named else None
+        edit = StoreEdit(f"{variables[0]}=HOST:50051 (HOST runs mooncake_master)", "", empty)
     port = environment.get("MOONCAKE_MASTER_METRICS_PORT")
     if port is not None and not reader.set_counts and "master_metrics_port" not in reader.absent:
         try:
             int("0" if port.unresolved else port.text)
         except ValueError as wrong:
-            error = f"MOONCAKE_MASTER_METRICS_PORT: {wrong}"
+            error, name = f"MOONCAKE_MASTER_METRICS_PORT: {wrong}", "MOONCAKE_MASTER_METRICS_PORT"
+            edit = StoreEdit(f"{name}=9003 (or another port)", f"{name}={port.text}", port.origin)
     ignored = tuple((key, where) for key in extra if key in KEYS)
     known = set(KEYS) - reader.absent | set(HICACHE_KEYS) | reader.typed
     unknown = tuple(key for key in extra if key not in known)
-    return StoreConfig(Source.ENVIRONMENT, settings, extra, ignored, unknown, error)
+    found = StoreConfig(Source.ENVIRONMENT, settings, extra, ignored, unknown, error)
+    return found._replace(edit=edit)
 
 
 def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> SettingValue:
@@ -346,10 +408,10 @@ def _no_format(_: str) -> Any:
     raise ValueError("Unsupported config file: its name must end in .json, .toml, .yaml or .yml")
 
 
-def misused(extra: Mapping[str, Any], typed: Collection[str]) -> str | None:
-    """Return what HiCache itself says to one of the ``typed`` keys with a value of another type."""
+def misused(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:
+    """Return one of the ``typed`` keys whose value has another type, and what HiCache says."""
     for key, (kinds, wanted) in _HICACHE_TYPES.items():
         value = extra.get(key)
         if key in extra and key in typed and not isinstance(value, kinds):
-            return f"{key} must be {wanted}, got {type(value).__name__}"
+            return key, f"{key} must be {wanted}, got {type(value).__name__}"
     return None

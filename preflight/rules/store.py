@@ -12,9 +12,10 @@ from preflight.programs.consumer_grammar import (
     sglang_env_int,
     sglang_segment_bytes,
 )
-from preflight.programs.store_config import KEYS, Source, StoreConfig
+from preflight.programs.sglang_arguments import SettingValue
+from preflight.programs.store_config import KEYS, Source, StoreConfig, StoreEdit, segment_edit
 from preflight.programs.store_service_config import PROTOCOLS
-from preflight.rules.rules import RuleSet, Seen, Spelling
+from preflight.rules.rules import RuleSet, Seen, Spelling, replaced
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("store")
@@ -48,7 +49,7 @@ def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Itera
 @RULES.store("store-config-refused")
 def store_config_refused(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     if store.error:
-        yield Seen(f"SGLang: {store.error}")
+        yield Seen(f"SGLang: {store.error}", None, _edited(server, store.edit))
     elif store.value("standalone_storage") is False:
         protocol, host = store.settings["protocol"], store.settings["local_hostname"]
         unknown = isinstance(protocol.value, Unknown)
@@ -56,10 +57,28 @@ def store_config_refused(server: SglangServer, store: StoreConfig) -> Iterator[S
         discovers = "MC_MS_AUTO_DISC" in server.environment
         if not unknown and not discovers and str(protocol.value) not in PROTOCOLS:
             text = f"protocol {protocol.value!r} ({protocol.origin}): setup fails after 20 tries"
-            yield Seen(f"{text}: unsupported_protocol: write rdma or tcp")
+            meant = Spelling().nearest(str(protocol.value).lower(), PROTOCOLS) or "rdma or tcp"
+            edit = _rewritten(server, "protocol", protocol, meant)
+            yield Seen(f"{text}: unsupported_protocol: write rdma or tcp", None, edit)
         if host.value == "":
             text = f"local_hostname is empty ({host.origin}): setup returns -600"
-            yield Seen(f"{text}: name an address of this host")
+            edit = _rewritten(server, "local_hostname", host, "an address of this host")
+            yield Seen(f"{text}: name an address of this host", None, edit)
+
+
+def _rewritten(server: SglangServer, key: str, setting: SettingValue, new: str) -> str:
+    """The edit of a setting, where it stands."""
+    word = server.environment.get(setting.written_as)
+    where = server.command.origin if word is None else word.origin
+    name = f"{setting.written_as}=" if word is not None else f"{key}: "
+    return replaced(where, f"{name}{setting.value}", f"{name}{new}")
+
+
+def _edited(server: SglangServer, edit: StoreEdit | None) -> str:
+    if edit is None:
+        return ""
+    where = edit.where or server.command.origin
+    return replaced(where, edit.old, edit.new) if edit.old else f"in {where} add {edit.new}"
 
 
 @RULES.store("segment-size-refused")
@@ -72,7 +91,8 @@ def segment_size_refused(server: SglangServer, store: StoreConfig) -> Iterator[S
     except ValueError as error:
         why = f"ValueError: {error}"
     if why:
-        yield Seen(f"{_SEGMENT} {value!r} ({where}): {why}")
+        edit = _edited(server, segment_edit(store, server.environment))
+        yield Seen(f"{_SEGMENT} {value!r} ({where}): {why}", None, edit)
 
 
 @RULES.store("segment-size-plain")

@@ -36,7 +36,9 @@ def process(line: str, environment: Mapping[str, str] | None = None, number: int
 
 
 def understood(
-    *lines: str | Command | tuple[str, Mapping[str, str]], files: Mapping[str, str] | None = None
+    *lines: str | Command | tuple[str, Mapping[str, str]],
+    files: Mapping[str, str] | None = None,
+    sglang_version: str | None = None,
 ) -> tuple[LaunchProcess, ...]:
     """Processes from lines, from (line, environment) pairs, or from commands as they are read."""
     commands = []
@@ -50,4 +52,4 @@ def understood(
     def read_file(name: str) -> str | Unknown:
         return (files or {}).get(name, Unknown(f"{name}: No such file or directory", absent=True))
 
-    return understand(commands, read_file)
+    return understand(commands, read_file, sglang_version)

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders.launch_text import MASTER, STORE
-from tests.builders.rule_examples import ADDRESS, CONFIG, GOOD, Example, env, extra, name_of, prove
+from preflight.rules.launch_rules import findings
+from tests.builders.launch_text import MASTER, STORE, understood
+from tests.builders.rule_examples import (
+    ADDRESS,
+    CONFIG,
+    GOOD,
+    Example,
+    Line,
+    env,
+    extra,
+    name_of,
+    prove,
+)
 
 EXAMPLES = [
     Example(
@@ -185,3 +196,66 @@ EXAMPLES = [
 def test_a_rule_finds_what_it_declares(example: Example) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is written right."""
     prove(example)
+
+
+@pytest.mark.parametrize(
+    ("launch", "files", "release", "remedy"),
+    [
+        (
+            STORE,
+            {},
+            None,
+            "in launch.sh:1 add MOONCAKE_MASTER=HOST:50051 (HOST runs mooncake_master)",
+        ),
+        (
+            (STORE, {CONFIG: "store.json"}),
+            {"store.json": "{}"},
+            None,
+            'in store.json add "master_server_address": "HOST:50051" (HOST runs mooncake_master)',
+        ),
+        (
+            extra('{"prefetch_threshold": "256", ' + ADDRESS + "}"),
+            {},
+            None,
+            'in launch.sh:1 write "prefetch_threshold": 256 instead of "prefetch_threshold": "256"',
+        ),
+        (
+            env(MOONCAKE_PROTOCOL="rmda"),
+            {},
+            None,
+            "in launch.sh:1 write MOONCAKE_PROTOCOL=rdma instead of MOONCAKE_PROTOCOL=rmda",
+        ),
+        (
+            env(MOONCAKE_LOCAL_HOSTNAME=""),
+            {},
+            None,
+            "in launch.sh:1 write MOONCAKE_LOCAL_HOSTNAME=an address of this host instead of "
+            "MOONCAKE_LOCAL_HOSTNAME=",
+        ),
+        (
+            env(MOONCAKE_GLOBAL_SEGMENT_SIZE="512mb"),
+            {},
+            None,
+            "in launch.sh:1 write MOONCAKE_GLOBAL_SEGMENT_SIZE=536870912 instead of "
+            "MOONCAKE_GLOBAL_SEGMENT_SIZE=512mb",
+        ),
+        (
+            env(MOONCAKE_GLOBAL_SEGMENT_SIZE="4gb"),
+            {},
+            "0.5.2",
+            "in launch.sh:1 write MOONCAKE_GLOBAL_SEGMENT_SIZE=4294967296 instead of "
+            "MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb",
+        ),
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="much"), {}, None, ""),
+        (extra("{not json"), {}, None, ""),
+    ],
+)
+def test_a_refused_configuration_says_the_edit_where_one_mends_it(
+    launch: Line, files: dict[str, str], release: str | None, remedy: str
+) -> None:
+    (found,) = [
+        found
+        for found in findings(understood(launch, files=files, sglang_version=release))
+        if found.rule.id in ("store-config-refused", "segment-size-refused")
+    ]
+    assert found.remedy == remedy
