@@ -133,7 +133,8 @@ class GivenGpus(NamedTuple):
 class ContainerLimits(NamedTuple):
     """The limits that the launch's container settings give a process; None where not set.
 
-    own_users: whether it has a user namespace of its own.
+    own_users: whether it has a user namespace of its own. verbs_nodes: paths of the host through
+    which it can open RDMA devices, a folder for all in it; () where nothing gives it any.
     """
 
     origin: str
@@ -152,6 +153,7 @@ class ContainerLimits(NamedTuple):
     hugepages_bytes: Mapping[int, int] = {}  # page size -> limit
     gpus: GivenGpus | Unknown | None = None
     own_users: bool = False
+    verbs_nodes: tuple[str, ...] | Unknown = Unknown("not read")
 
 
 class Started(Protocol):

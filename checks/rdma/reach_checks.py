@@ -18,7 +18,8 @@ from checks.base.finding import (
     passed,
     unknown,
 )
-from checks.base.needs import LaunchNeeds
+from checks.base.fold import fold, folded
+from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import Port
 from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic, RdmaFacts
@@ -26,14 +27,16 @@ from checks.rdma.per_device import judge_devices, judge_uses, rdma_launch
 from checks.rdma.use import (
     Cause,
     Lost,
+    Transport,
     Use,
     node_problem,
     port_of,
     port_problem,
     provider_problem,
     reach_problem,
+    uses,
 )
-from checks.rdma.verbs import PROVIDER_CONFIGURATION, DeviceNode
+from checks.rdma.verbs import NODES, PROVIDER_CONFIGURATION, DeviceNode
 
 CHECKS = CheckSet()
 # Debian's and Ubuntu's names.
@@ -189,7 +192,59 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
         text = f"Mooncake leaves it out: {lost.why}"
         return finding._replace(have=lost.why, text=text, advice=advice, settings=settings)
 
-    return judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: node_problem(nic), describe)
+    found = judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: node_problem(nic), describe)
+    contained = (
+        _judge_container(process, use)
+        for use in ([] if needs is None else uses(rdma, needs))
+        for process in use.processes
+        if process.container is not None and use.nics
+    )
+    return [*found, *fold(contained)]
+
+
+def _judge_container(process: ProcessNeeds, use: Use) -> Finding:
+    """Judge whether the launch gives a container the nodes of the devices that it would use."""
+    container = process.container
+    assert container is not None
+    wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]
+    finding = passed(process.name, need=f"{folded(wanted)} in its container")
+    given = container.verbs_nodes
+    settings = tuple(
+        Setting(Kind.DEVICE, path, path, described_by=container.runtime) for path in wanted
+    )
+    advice = f"give the container the devices: --device {NODES}"
+    if container.runtime == "compose":
+        advice = f"give the service the devices: {NODES} under devices"
+    elif container.runtime == "kubernetes":
+        advice = "ask for the resource of the RDMA device plugin under resources.limits"
+        settings = (Setting(Kind.DEVICE, NODES, NODES, described_by="kubernetes"),)
+    if isinstance(given, Unknown):
+        return finding.unknown(Unknown(given.reason, advice=advice), settings=settings)
+    lost = [path for path in wanted if not any(_lies_in(path, place) for place in given)]
+    shown = folded([path for path in wanted if path not in lost]) or "no device"
+    evidence = (Evidence(container.origin, folded(given) or "no device of RDMA"),)
+    finding = finding._replace(have=f"{shown} given", evidence=evidence)
+    if not lost:
+        return finding
+    settings = tuple(setting for setting in settings if setting.name in lost)
+    if len(lost) < len(wanted):
+        return finding.warned(
+            f"Mooncake leaves out what it cannot open: {folded(lost)}", advice, settings
+        )
+    return finding.failed(
+        "no RDMA device reaches the container, whatever the host has: "
+        + (
+            "Mooncake goes on with TCP, without a message"
+            if use.devices.without is Transport.TCP
+            else "Mooncake finds none and ends with an error"
+        ),
+        advice,
+        settings,
+    )
+
+
+def _lies_in(path: str, place: str) -> bool:
+    return f"{path}/".startswith(f"{place.rstrip('/')}/")
 
 
 def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:

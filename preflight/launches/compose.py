@@ -407,6 +407,7 @@ class _ServiceReader:
             cpuset_cpus=self.one("cpuset"),
             memory_bytes=docker_size(memory, "the memory limit"),
             user=self.one("user"),
+            device_rules=self.texts("device_cgroup_rules"),
         )
 
 

@@ -109,12 +109,14 @@ class ContainerSettings(NamedTuple):
     """What a container is given of its host; None and empty where the launch does not say.
 
     engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``: whose
-    defaults hold. ulimits: by name (``memlock`` is in bytes). devices: paths of the host.
-    resources: what a Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit
-    per page size, written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they
-    contradict each other, which Docker refuses. runtime: the OCI runtime that starts it (nvidia).
+    defaults hold; "" where the launch shows an image alone, and not what runs it. ulimits: by name
+    (``memlock`` is in bytes). devices: paths of the host, and names of CDI. resources: what a
+    Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit per page size,
+    written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they contradict each
+    other, which Docker refuses. runtime: the OCI runtime that starts it (nvidia).
     releases: of products, where the launch itself tells what is in its image. own_users: whether it
-    asks for a user namespace of its own.
+    asks for a user namespace of its own. device_rules: what it may open besides ``devices``, as
+    ``c 231:* rwm``.
     """
 
     engine: str = ""
@@ -139,6 +141,7 @@ class ContainerSettings(NamedTuple):
     user: str | None = None
     releases: Mapping[str, str] = {}
     own_users: bool = False
+    device_rules: tuple[str, ...] = ()
 
     def mount_at(self, path: str) -> Mount | None:
         """Return what is mounted at a path itself; the last one where there are several."""

@@ -185,7 +185,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         network=network[0].removeprefix("name=") if network else None,
         shm_size_bytes=docker_size(last.get("shm-size"), "--shm-size"),
         ulimits=ulimits(many.get("ulimit", ())),
-        devices=tuple(text for text in devices if text.startswith(("/", "$"))),
+        devices=tuple(text for text in devices if not text.startswith(CDI_GPU)),
         gpus=_gpus(last.get("gpus"), [text for text in devices if text.startswith(CDI_GPU)]),
         runtime="nvidia" if engine == "nvidia-docker" else last.get("runtime"),
         privileged=last.get("privileged", "false").lower() in ("true", "1", "t"),
@@ -197,6 +197,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         cpuset_mems=last.get("cpuset-mems"),
         memory_bytes=docker_size(last.get("memory"), "--memory"),
         user=last.get("user"),
+        device_rules=tuple(many.get("device-cgroup-rule", ())),
     )
 
 

@@ -48,7 +48,7 @@ def _read(launch: LaunchText) -> Reading:
     if not words:
         why = f"it names no program of its own: {image or 'the image'} runs its own command"
         readings.append(Reading((), (SourceNote("image-command", why, Origin(launch.path)),)))
-    settings = ContainerSettings(engine="docker", image=image)
+    settings = ContainerSettings(image=image)
     started = read_words(words, Layers(variables, dict(own)), inside=True, beside=launch.beside)
     readings.append(started._replace(commands=tuple(_inside(started.commands, settings, image))))
     return joined(readings)

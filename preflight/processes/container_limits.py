@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from checks.base.needs import UNLIMITED, ContainerLimits, GivenGpus, SetLimit
 from checks.base.units import GIB, KIB, MIB
@@ -17,6 +17,10 @@ _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 # What gives a container a GPU without --gpus: a runtime of OCI, or the device's own node.
 _GPU_RUNTIME = re.compile("nvidia|amd|ascend|habana")
 _GPU_NODE = re.compile(r"/dev/(?:nvidia(\d+)$|nvidia|kfd|dri|davinci|accel|dxg)")
+# The nodes of RDMA devices, or a folder that they are in; and a rule of the device cgroup that has
+# them all: Linux gives them the major number 231 (include/rdma/ib_verbs.h, IB_UVERBS_MAJOR).
+_VERBS_NODE = re.compile(r"/dev(?:/infiniband(?:/uverbs\d+)?)?/?$")
+_VERBS_RULE = re.compile(r"a|c (?:\*|231):\* r?.*w")
 # A memory volume without a size may take what the container, or else the host, has.
 _NO_LIMIT_BYTES = 1 << 62
 
@@ -47,7 +51,50 @@ def container_limits(command: Command) -> ContainerLimits | None:
         hugepages_bytes=_hugepages(settings),
         gpus=_gpus(settings, command.environment.get("NVIDIA_VISIBLE_DEVICES")),
         own_users=settings.own_users,
+        verbs_nodes=_verbs_nodes(settings, command.environment),
     )
+
+
+def _verbs_nodes(
+    settings: ContainerSettings, environment: Mapping[str, Word]
+) -> tuple[str, ...] | Unknown:
+    """Return through which nodes of the host it opens RDMA devices; a folder is all in it."""
+    engine = settings.engine
+    # enroot, which pyxis starts, shows the host's /dev unless ENROOT_RESTRICT_DEV says otherwise.
+    if settings.privileged or engine == "pyxis":
+        return ("/dev",)
+    given = [text for text in settings.devices if _VERBS_NODE.match(text)]
+    mounted = [mount for mount in settings.mounts if _VERBS_NODE.match(mount.source)]
+    if mounted and any(_VERBS_RULE.match(rule) for rule in settings.device_rules):
+        given += [mount.source for mount in mounted]
+    if given:
+        return tuple(given)
+    if engine == "kubernetes":
+        if any("rdma" in name or "hca" in name for name in settings.resources):
+            return ("/dev/infiniband",)
+        return Unknown(
+            "the pod is not privileged and asks for no resource named rdma: whether another "
+            "resource, a claim or the runtime gives it /dev/infiniband is not known"
+        )
+    if not engine:
+        return Unknown("the launch does not show what the container is given: no docker run")
+    if engine not in ("docker", "compose"):
+        return Unknown(f"no --device /dev/infiniband: whether {engine}'s own configuration has it")
+    if mounted:
+        return Unknown(
+            f"{mounted[0].source} is a volume, which Docker lets nobody open unless its daemon is "
+            "rootless"
+        )
+    elsewhere = [text for text in settings.devices if not text.startswith("/")]
+    if settings.runtime not in (None, "", "runc", "nvidia"):
+        elsewhere.append(f"the runtime {settings.runtime}")
+    if settings.image.startswith("$"):  # unquoted, it may be options and the image
+        elsewhere.append(settings.image)
+    # NVIDIA's runtime gives the nodes of InfiniBand where this is set.
+    elsewhere += [name for name in ("NVIDIA_MOFED",) if name in environment]
+    if elsewhere:
+        return Unknown(f"whether {elsewhere[0]} gives it /dev/infiniband is not known")
+    return ()
 
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:

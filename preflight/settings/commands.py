@@ -303,12 +303,12 @@ def _shm(setting: Setting, context: Context) -> Lines:
 
 
 def _device(setting: Setting, context: Context) -> Lines:
-    path = setting.name
-    if context.container == "compose":
+    path, kind = setting.name, _of_the_container(setting, context)
+    if kind == "compose":
         return [comment(f"in the service: devices: ['{path}:{path}']")]
-    if context.container in ("docker", "podman"):
+    if kind in ("docker", "podman"):
         return _start(context, f"--device={path}")
-    if context.container == "kubernetes":
+    if kind == "kubernetes":
         return [comment(f"in the pod: {path} comes with its device plugin's resource")]
     if setting.words and not context.container:
         return [shell.line(setting.words, context.sudo)]

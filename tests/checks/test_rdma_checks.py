@@ -12,7 +12,7 @@ import pytest
 from checks.base.archive import archive_bytes
 from checks.base.check import CheckSet
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import LaunchNeeds, RdmaUse
+from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
 from checks.base.recording import RecordingRoot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
@@ -44,6 +44,7 @@ from tests.checks.rdma_hosts import (
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
 MODULES = (device_checks, reach_checks, gid_checks, capacity_checks, fork)
 ALL = {check.id: module.CHECKS for module in MODULES for check, _ in module.CHECKS.checks}
+NODES = "/dev/infiniband"
 NOT_RECORDED = {"unknown": "only the machine itself can tell"}
 DOWN = replace(RXE0, state="1: DOWN", physical="3: Disabled")
 SHUT = replace(RXE0, node=closed(13, "Permission denied"))
@@ -486,3 +487,39 @@ def test_devices_of_which_nobody_knows_the_names(
     assert seen[-1].status is UNKNOWN
     assert "$NICS" in seen[-1].text
     assert not any("defect" in one.text for one in seen)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "given", "devices", "status", "text"),
+    [
+        ("docker", (), (), FAIL, "TCP, without a message"),
+        ("compose", (), ("rxe0", "rxe1"), FAIL, "ends with an error"),
+        ("docker", (f"{NODES}/uverbs0",), (), WARN, f"leaves out what it cannot open: {NODES}"),
+        ("docker", (f"{NODES}/uverbs0",), ("rxe0",), PASS, ""),
+        ("docker", (NODES,), (), PASS, ""),
+        ("docker", ("/dev",), (), PASS, ""),
+        ("kubernetes", Unknown("not said"), (), UNKNOWN, "not said"),
+    ],
+)
+def test_a_container_opens_what_the_launch_gives_it_whatever_its_host_opens(
+    tmp_path: Path,
+    runtime: str,
+    given: tuple[str, ...] | Unknown,
+    devices: tuple[str, ...],
+    status: Status,
+    text: str,
+) -> None:
+    limits = ContainerLimits("run.sh:1", runtime, verbs_nodes=given)
+    needs = launch(process(*devices)._replace(container=limits))
+    *here, inside = found("rdma.uverbs-permission", FakeHost((RXE0, RXE1)), tmp_path, needs)
+    assert {one.status for one in here} == {PASS}
+    assert (inside.subject, inside.status) == ("rank 0", status)
+    assert text in inside.text
+    assert all(one.described_by == runtime for one in inside.settings)
+
+
+def test_a_container_of_a_process_that_comes_to_no_device_is_not_judged(tmp_path: Path) -> None:
+    limits = ContainerLimits("run.sh:1", "docker", verbs_nodes=())
+    needs = launch(process(environment={"MC_FORCE_TCP": "1"})._replace(container=limits))
+    findings = found("rdma.uverbs-permission", FakeHost((RXE0,)), tmp_path, needs)
+    assert {one.subject for one in findings} == {"rxe0"}

@@ -127,6 +127,7 @@ def test_settings() -> None:
         "runtime": None,
         "releases": {},
         "own_users": False,
+        "device_rules": (),
     }
     assert master.container == ContainerSettings(engine="compose", image="m")
 

@@ -129,6 +129,7 @@ def test_settings() -> None:
         "runtime": None,
         "releases": {},
         "own_users": False,
+        "device_rules": (),
     }
     assert settings.mount_at("/dev/shm/") == Mount("/dev/shm", "tmpfs", size_bytes=2**30)
     assert settings.mount_at("/dev") is None

@@ -115,6 +115,7 @@ def test_a_pod() -> None:
         "runtime": None,
         "releases": {},
         "own_users": False,
+        "device_rules": (),
     }
     assert master.container is not None
     assert master.container.memory_bytes is None

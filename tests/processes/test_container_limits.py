@@ -8,10 +8,12 @@ import pytest
 
 from checks.base.needs import ContainerLimits
 from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Command
 from preflight.processes.container_limits import container_limits, unknown_settings
 
+NODES = ("/dev/infiniband",)
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B"
 
 
@@ -48,9 +50,99 @@ def test_docker_run(tmp_path: Path) -> None:
         user="1000",
         capabilities=("IPC_LOCK", "SYS_NICE"),
         devices=("/dev/infiniband/uverbs0",),
+        verbs_nodes=("/dev/infiniband/uverbs0",),
         security_options=("seccomp=unconfined",),
         memory_bytes=64 * GIB,
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        ("", ()),
+        ("--gpus all --device /dev/nvidia0 --device nvidia.com/gpu=all", ()),
+        ("--device=/dev/infiniband", ("/dev/infiniband",)),
+        ("--device /dev/infiniband/rdma_cm", ()),
+        ("--privileged", ("/dev",)),
+        ("-v /dev/infiniband:/dev/infiniband --device-cgroup-rule 'c 231:* rmw'", NODES),
+        # Of these the launch does not tell whether they are among what the container gets.
+        ("-v /dev/infiniband:/dev/infiniband", None),
+        ("-v /dev/infiniband:/dev/infiniband --device-cgroup-rule 'c 195:* rmw'", None),
+        ("--device $NIC", None),
+        ("--device nvidia.com/mofed=all", None),
+        ("--runtime nvidia -e NVIDIA_MOFED=enabled", None),
+        ("--runtime kata", None),
+        ("$MORE", None),
+    ],
+)
+def test_which_nodes_of_rdma_docker_gives(
+    tmp_path: Path, options: str, nodes: tuple[str, ...] | None
+) -> None:
+    given = _docker(tmp_path, options).verbs_nodes
+    assert isinstance(given, Unknown) if nodes is None else given == nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        (f"podman run image {SERVER}", None),
+        (f"podman run --device /dev/infiniband image {SERVER}", NODES),
+        (f"podman run --privileged image {SERVER}", ("/dev",)),
+    ],
+)
+def test_podman_may_be_given_devices_by_its_own_configuration(
+    tmp_path: Path, text: str, nodes: tuple[str, ...] | None
+) -> None:
+    found = container_limits(_command(tmp_path / "run.sh", text))
+    assert found is not None
+    given = found.verbs_nodes
+    assert isinstance(given, Unknown) if nodes is None else given == nodes
+
+
+def test_an_image_alone_does_not_tell_what_it_is_given(tmp_path: Path) -> None:
+    found = container_limits(_command(tmp_path / "Dockerfile", f"FROM image\nCMD {SERVER}\n"))
+    assert found is not None
+    assert isinstance(found.verbs_nodes, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("written", "nodes"),
+    [
+        ("", ()),
+        ("devices: [/dev/infiniband]", NODES),
+        ("privileged: true", ("/dev",)),
+        ("volumes: ['/dev:/dev']\n    device_cgroup_rules: ['c *:* rmw']", ("/dev",)),
+    ],
+)
+def test_which_nodes_of_rdma_compose_gives(
+    tmp_path: Path, written: str, nodes: tuple[str, ...]
+) -> None:
+    text = f"services:\n  x:\n    image: image\n    command: {SERVER}\n    {written}\n"
+    found = container_limits(_command(tmp_path / "compose.yaml", text))
+    assert found is not None
+    assert found.verbs_nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("written", "nodes"),
+    [
+        ("resources: {limits: {nvidia.com/gpu: 8}}", None),
+        ("resources: {limits: {rdma/hca_shared: 1}}", NODES),
+        ("securityContext: {privileged: true}", ("/dev",)),
+    ],
+)
+def test_which_nodes_of_rdma_a_pod_gives(
+    tmp_path: Path, written: str, nodes: tuple[str, ...] | None
+) -> None:
+    words = ", ".join(SERVER.split())
+    text = (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n  containers:\n"
+        f"    - name: x\n      image: image\n      command: [{words}]\n      {written}\n"
+    )
+    found = container_limits(_command(tmp_path / "pod.yaml", text))
+    assert found is not None
+    given = found.verbs_nodes
+    assert isinstance(given, Unknown) if nodes is None else given == nodes
 
 
 @pytest.mark.parametrize(
