@@ -39,6 +39,7 @@ from preflight.render.html_page import (
     page,
     status_badge,
     table,
+    tick,
 )
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.topology.build import topology_of
@@ -192,16 +193,9 @@ def _anchor(wanting: Sequence[Row], row: Row) -> str:
 def _filter(wanting: Sequence[Row]) -> Html:
     """Return a box to tick for each status that there is, and one for what paper shows."""
     words = list(dict.fromkeys(label(row) for row in wanting))
-    boxes = [(f"show-{word}", word, "checked") for word in words] if len(words) > 1 else []
-    ticks = [
-        element(
-            "label",
-            Html(f'<input type="checkbox" id="{id_}" {state}>'),
-            status_badge(word) if id_ != "print-all" else f" {word}",
-        )
-        for id_, word, state in [*boxes, ("print-all", "print all of it", "")]
-    ]
-    return element("p", *ticks, class_="filter")
+    shown = words if len(words) > 1 else []
+    ticks = [tick(f"show-{word}", status_badge(word), checked=True) for word in shown]
+    return element("p", *ticks, tick("print-all", "print all of it"), class_="filter")
 
 
 def _to_do(groups: Sequence[Sequence[Row]]) -> Html:

@@ -98,6 +98,12 @@ def _value(value: str | float) -> str:
     return f"{value:g}" if isinstance(value, float) else escape(str(value))
 
 
+def tick(id_: str, label: str, checked: bool = False) -> Html:
+    """Return a box to tick, ``label`` behind it; ``print-all``: paper shows what is ``.screen``."""
+    box = Html(f'<input type="checkbox" id="{escape(id_)}" {"checked" if checked else ""}>')
+    return element("label", box, " ", label)
+
+
 def facts_list(rows: Iterable[tuple[str, str]]) -> Html:
     """Return a list of names with what is said of each; rows without a text are left out."""
     parts = [(element("dt", name), element("dd", text)) for name, text in rows if text]

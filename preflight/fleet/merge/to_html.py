@@ -13,7 +13,17 @@ from preflight.fleet.base.node_sets import fold
 from preflight.fleet.merge.answer import drift_cells, facts_text, pool_text, verdict_text
 from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
 from preflight.fleet.reports.rows import STATUSES, NodeRow, OnNodes
-from preflight.render.html_page import Cell, Html, Keyed, element, join, page, status_badge, table
+from preflight.render.html_page import (
+    Cell,
+    Html,
+    Keyed,
+    element,
+    join,
+    page,
+    status_badge,
+    table,
+    tick,
+)
 
 # A node has a line; who has more than these has a command line.
 MOST_CHECKS = 6
@@ -46,19 +56,24 @@ def fleet_page(fleet: Fleet) -> str:
         [
             element("h1", "Fleet"),
             element("p", status_badge(fleet.verdict), " ", verdict.partition(": ")[2]),
+            element("p", tick("print-all", "print all of it"), class_="filter"),
             table(["nodes", "count", "as a node set"], lists, numeric_columns=(1,)),
             *_findings("Findings, those on few nodes first", fleet.findings, about),
             *_section("Not the same everywhere", ["fact", "most nodes", "the others"], drift),
-            *_nodes(fleet),
+            _on_screen(_nodes(fleet)),
             *_alike(fleet),
             *_findings("Ignored", fleet.waived),
             *_unusable(fleet),
-            *_findings("What passes", fleet.passed),
-            *_about(about),
+            _on_screen([*_findings("What passes", fleet.passed), *_about(about)]),
         ],
         "\n",
     )
     return page(f"Fleet: {verdict}", body)
+
+
+def _on_screen(parts: Sequence[Html]) -> Html:
+    """What would make the print-out long; the findings name the nodes."""
+    return element("section", join(parts, "\n"), class_="screen")
 
 
 def _section(
