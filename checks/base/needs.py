@@ -268,7 +268,8 @@ class BoundPort(NamedTuple):
     the program's own default, which others are told to use. waited: what follows in the launch runs
     only once the process has ended. turn: as in ``ProcessNeeds``. pod: two of Kubernetes with one
     port never share a host.
-    address: of the host, "" for all of them, None for what the process itself binds.
+    address: of the host, "" for all of them, None for what the process itself binds. inner: for the
+    processes of one server among themselves: judged against the rest of the launch alone.
     """
 
     what: str
@@ -281,6 +282,7 @@ class BoundPort(NamedTuple):
     turn: int = 0
     pod: str = ""
     address: str | None = None
+    inner: bool = False
 
 
 class Storage(NamedTuple):

@@ -77,7 +77,7 @@ def _port(
         other
         for index, other in enumerate(same)
         if index != place
-        and (_together(port, other) or not same[min(index, place)].waited)
+        and (_together(port, other) or _of_one(port, other) or not same[min(index, place)].waited)
         and other.pod == port.pod
         and _meet(port.address, other.address)
     ]
@@ -95,6 +95,8 @@ def _port(
             f"{others[0].what} of {others[0].owner} binds it too, unless the launch has ended one"
         )
         return judged.unknown(f"{text} of the two before it starts the other", need=need)
+    if port.inner:
+        return skip("no other process of the launch binds it", finding.subject)
     if port.network:
         return judged._replace(have=f"a network of its own: {port.network}")
     state = finding.known(network.ports.get(number, Unknown(f"port {number}: not tried")))
@@ -119,6 +121,11 @@ def _together(one: BoundPort, other: BoundPort) -> bool:
     return one.address is not None and other.address is not None and one.owner == other.owner
 
 
+def _of_one(one: BoundPort, other: BoundPort) -> bool:
+    """Whether one process binds both: at one of them its own processes meet."""
+    return one.owner == other.owner and one.inner != other.inner
+
+
 def _meet(one: str | None, other: str | None) -> bool:
     """Whether two ports of one number exclude each other; a process's own address is not read."""
     if one is None or other is None:
@@ -137,6 +144,7 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
         for port in ports
         if isinstance(port.port, int)
         and not port.network
+        and not port.inner
         and span[0] <= port.port <= span[1]
         and not any(first <= port.port <= last for first, last in reserved)
     ]

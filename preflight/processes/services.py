@@ -6,6 +6,7 @@ Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp``
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -30,6 +31,20 @@ ROUTER_PORT = 30000
 # Of sglang.srt.disaggregation.mini_lb and launch_lb (LBArgs).
 BALANCER_PORT = 8000
 SERVICE_PORT = 8080
+
+# SGLang's rank 0 serves torch's store at --dist-init-addr, else at --nccl-port, which is not read
+# then (model_executor/model_runner.py:773-779 of 0.5.9; distributed/bootstrap.py:237-249 of 0.5.23,
+# _resolve_dist_init_method); the variable replaces both. DP attention on one host begins at the
+# HTTP port + 233 without --dist-init-addr (server_args.py:5595, 5649-5687 of 0.5.9; 728, 814-883 of
+# 0.5.23: PortArgs.init_new). Of the ports that follow, every server binds three: the first is the
+# tokenizer's, the second the detokenizer's, the fifth the controller's (in managers/
+# tokenizer_manager.py:324 and 328, detokenizer_manager.py:104 of 0.5.9; 679, 683, 127 of 0.5.23).
+STORE_ELSEWHERE = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
+DP_ATTENTION_OFFSET = 233
+DP_ATTENTION_PORTS = (1, 2, 5)
+# Beyond, newer releases go below the first one.
+HIGHEST_FIRST_PORT = 65535 - 6
+OF_DP_ATTENTION = "port of DP attention"
 
 # Metadata strings that are not a server: each process answers for itself.
 PEER_TO_PEER = "P2PHANDSHAKE"
@@ -77,10 +92,18 @@ def all_ports(
 ) -> Iterator[BoundPort]:
     """Yield what the processes bind and what engines bind for them, in the launch's order.
 
-    others: of containers whose program the launch does not show.
+    others: of containers whose program the launch does not show. Of those at which the processes of
+    one server meet, those alone are yielded that something else of the launch wants too.
     """
-    for process in processes:
+    inner = [_inner_ports(process) for process in processes]
+    wanted = {_place(port) for process in processes for port in ports(process)}
+    met = Counter((host, _place(port)) for own in inner for host, port in own)
+    for process, own in zip(processes, inner, strict=True):
         yield from ports(process)
+        for host, port in own:
+            stores = port.what != OF_DP_ATTENTION  # which binds one address alone
+            if (stores and _place(port) in wanted) or met[host, _place(port)] > 1:
+                yield port
         command = process.command
         if any(map(starts_anew, command.wrappers)):
             continue  # published by an engine of another host
@@ -90,6 +113,41 @@ def all_ports(
             usually = port.port in usual
             yield port._replace(customary=usually, waited=command.waited, turn=command.turn)
     yield from map(_published, others)
+
+
+def _place(port: BoundPort) -> tuple[str, int | Unknown]:
+    return port.network, port.port
+
+
+def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
+    """Return where the processes of an SGLang server meet, and the host that is named for it.
+
+    The host is "" for whichever the server runs on.
+    """
+    server, command = process.server, process.command
+    if server is None or server.value("node_rank") != 0:
+        return []
+    settings, at = server.arguments.settings, server.value("dist_init_addr")
+    host, first = "", None
+    found: list[tuple[str, str, int]] = []
+    if isinstance(at, str):
+        host, first, _ = split_address(at)
+    name = "nccl_port" if at is None else "dist_init_addr"
+    store = server.value("nccl_port") if at is None else first
+    if isinstance(store, int) and STORE_ELSEWHERE not in server.environment:
+        found.append((f"--{name.replace('_', '-')}", settings[name].origin, store))
+    http = server.value("port")
+    if at is None and isinstance(http, int) and process.kind is ProcessKind.SGLANG:
+        name, first = "port", http + DP_ATTENTION_OFFSET
+    attention_dp = server.attention_dp
+    apart = isinstance(attention_dp, int) and attention_dp > 1
+    if apart and first is not None and first <= HIGHEST_FIRST_PORT:
+        origin = f"counted from {settings[name].origin}"
+        found += [(OF_DP_ATTENTION, origin, first + offset) for offset in DP_ATTENTION_PORTS]
+    port = BoundPort("", 0, process.name, "", network_of(command), pod=pod_of(command), inner=True)
+    port = port._replace(waited=command.waited, turn=command.turn)
+    host = "" if host in _HERE else host
+    return [(host, port._replace(what=what, origin=seen, port=one)) for what, seen, one in found]
 
 
 def _published(port: Published) -> BoundPort:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from checks.base.finding import Status
 from checks.base.unknown import Unknown
 from checks.network import network_checks
 from preflight.launches.compose import read_compose
@@ -217,3 +218,50 @@ def test_services_that_run_already(tmp_path: Path, text: str, servers: int, stat
     assert len(reading.commands) == servers
     found = verdicts(reading, tmp_path)
     assert {one for name, one in found.items() if "published" in name} == {status}
+
+
+DP_ATTENTION = "--tp 2 --dp 2 --enable-dp-attention"
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        # torch's store of rank 0 and the server's own HTTP, which starts later.
+        (f"{SERVER} 30000 --dist-init-addr 10.0.0.1:30000", {30000}),
+        (f"{SERVER} 30000 --nccl-port 30000", {30000}),
+        (f"{SERVER} 30000 --nccl-port 30001 &\n{SERVER} 30001", {30001}),
+        (f"{SERVER} 1 --dist-init-addr h:9 &\n{SERVER} 2 --dist-init-addr h:9", {9}),
+        # Two machines of one script, as their addresses say.
+        (f"{SERVER} 1 --dist-init-addr a:9 &\n{SERVER} 2 --dist-init-addr b:9", set()),
+        # --nccl-port is not read beside --dist-init-addr, nor either with the variable.
+        (f"{SERVER} 30000 --dist-init-addr h:9 --nccl-port 30000", set()),
+        (
+            f"SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE=env:// {SERVER} 9 --dist-init-addr h:9",
+            set(),
+        ),
+        # Another node than rank 0 binds neither.
+        (f"{SERVER} 9 --nnodes 2 --node-rank 1 --dist-init-addr h:9", set()),
+        # DP attention binds +1, +2 and +5 of --dist-init-addr, or of the HTTP port + 233.
+        (f"{SERVER} 1 {DP_ATTENTION} &\n{SERVER} 2 {DP_ATTENTION}", {236}),
+        (f"{SERVER} 1 {DP_ATTENTION} &\n{SERVER} 11 {DP_ATTENTION}", set()),
+        (
+            f"{SERVER} 1 --dist-init-addr h:90 {DP_ATTENTION} &\n{SERVER} 2 --dist-init-addr h:92",
+            {92},
+        ),
+        # One after the other: the first has ended.
+        (f"{SERVER} 1 --dist-init-addr h:9\n{SERVER} 2 --dist-init-addr h:9", set()),
+        (f"{SERVER} 30000", set()),
+    ],
+)
+def test_where_the_processes_of_a_server_meet(tmp_path: Path, text: str, taken: set[int]) -> None:
+    """Nothing is said of such a port, on the host or of its range, but where two want it."""
+    reading = read_script(text, "run.sh", {})
+    processes = understand(reading.commands, lambda name: Unknown(name))
+    needs = launch()._replace(ports=tuple(all_ports(processes)))
+    free = {f"network.bind {port.port}": {"free": True} for port in needs.ports if not port.inner}
+    (tmp_path / "calls.json").write_text(json.dumps(free))
+    facts = facts_of(tmp_path, "network", needs=needs)
+    found = findings(network_checks.CHECKS, facts, needs, "network.port-taken")
+    failed = {one.need for one in found if one.status is Status.FAIL}
+    assert failed == {f"port {number} for one alone" for number in taken}
+    assert not [one for one in found if one.status is Status.UNKNOWN]
