@@ -32,17 +32,17 @@ class TerminatedError(KeyboardInterrupt):
 
 
 def preflight() -> None:
-    """``mooncake-preflight``."""
+    """Run ``mooncake-preflight``."""
     _start("preflight.cli.main")
 
 
 def sizing() -> None:
-    """``mooncake-hicache-sizing``."""
+    """Run ``mooncake-hicache-sizing``."""
     _start("preflight.cli.sizing")
 
 
 def interrupted_code(error: BaseException | None) -> int:
-    """The exit code of what a signal ended, as a shell has it."""
+    """Return the exit code of what a signal ended, as a shell has it."""
     return 128 + int(error.args[0]) if isinstance(error, TerminatedError) else INTERRUPTED
 
 
@@ -94,9 +94,10 @@ def _run(module: str, words: list[str]) -> int:
 
 
 def _end_on_sigterm() -> None:
-    """The first process of a container has no default action: a stop would be lost.
+    """End on SIGTERM.
 
-    The second one ends at once, whatever still hangs.
+    The first process of a container has no default action: a stop would be lost. The second signal
+    ends it at once, whatever still hangs.
     """
     import os
     import signal
@@ -154,7 +155,7 @@ def _without_program(words: list[str], error: Exception) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """The error, and whose file it is about."""
+    """Return the error, and whose file it is about."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     name = (getattr(error, "name", "") or "").partition(".")[0]
     place = getattr(sys.modules.get(name), "__file__", None)
@@ -216,7 +217,7 @@ def become(command: tuple[str, ...], environment: dict[str, str]) -> int:
 
 
 def given_locale(environment: dict[str, str]) -> dict[str, str]:
-    """``environment`` with the LC_CTYPE that this process was given.
+    """Return ``environment`` with the LC_CTYPE that this process was given.
 
     Python sets it to UTF-8 for itself where the locale is C (PEP 538), and the kernel keeps what
     was there at the start.

@@ -72,7 +72,7 @@ def in_repository(name: str) -> str:
 
 
 def log_lines() -> str:
-    """Every known line of a log, as ``explain --index`` prints it."""
+    """Return every known line of a log, as ``explain --index`` prints it."""
     from preflight.logs.by_words import index_rows
 
     rows = (
@@ -85,7 +85,7 @@ def log_lines() -> str:
 
 
 def checks() -> str:
-    """Every check, with what it asks."""
+    """Return every check, with what it asks."""
     from preflight.check.catalogue import catalogue
     from preflight.cli.explain import list_rows
 
@@ -95,7 +95,7 @@ def checks() -> str:
 
 
 def rules() -> str:
-    """Every rule about launches, with words in which it holds and those that mend it."""
+    """Return every rule about launches, with words in which it holds and those that mend it."""
     from preflight.rules.launch_rules import RULES
 
     lines = (
@@ -113,7 +113,7 @@ def one_line(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """As a cell of a table, or a line, that Markdown shows as it is."""
+    """Return a text as a cell of a table, or a line, that Markdown shows as it is."""
     return one_line(text).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")
 
 

@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def server_arguments(folder: str) -> Any:
-    """The class ``ServerArgs`` of the release in ``folder``."""
+    """Return the class ``ServerArgs`` of the release in ``folder``."""
     sys.meta_path.insert(0, Finder(OUTSIDE, INSIDE))
     package: Any = types.ModuleType("sglang")
     package.__path__ = [f"{folder}/sglang"]
@@ -77,13 +77,13 @@ def build(server_args: Any) -> Parser:
 
 
 def fields(server_args: Any) -> dict[str, str]:
-    """The names by which the server knows what the parser stores under another name."""
+    """Return the names by which the server knows what the parser stores under another name."""
     source = inspect.getsource(server_args.from_cli_args)
     return {old: new for new, old in re.findall(r"^\s*args\.(\w+) = args\.(\w+)$", source, re.M)}
 
 
 def declared(parser: Parser, names: dict[str, str]) -> list[dict[str, Any]]:
-    """One row for each argument, in the order of their declaration."""
+    """Return one row for each argument, in the order of their declaration."""
     rows = []
     for action in parser._actions:
         row = {
@@ -106,7 +106,7 @@ def declared(parser: Parser, names: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _kind(action: Any, parser: Parser) -> dict[str, Any]:
-    """What an argument takes and stores; of one without a value, seen by using it."""
+    """Return what an argument takes and stores; of one without a value, seen by using it."""
     if isinstance(action, argparse._HelpAction):
         return {"kind": "help"}
     if isinstance(action, argparse.BooleanOptionalAction):
@@ -130,7 +130,7 @@ def _kind(action: Any, parser: Parser) -> dict[str, Any]:
 
 
 def outcome(parser: Parser, names: dict[str, str], line: list[str]) -> dict[str, Any]:
-    """What the parser makes of one line: an error, or what is given and what is left over."""
+    """Return what the parser makes of one line: an error, or what is given and left over."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             given, left = parser.parse_known_args(line)

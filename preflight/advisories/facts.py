@@ -84,7 +84,7 @@ def _flag(process: LaunchProcess, name: str) -> Any:
 
 
 def _uses(subject: AdvisorySubject, product: str) -> bool:
-    """Whether a product's code runs in the process, as far as its words show it."""
+    """Return whether a product's code runs in the process, as far as its words show it."""
     process = subject.process
     if product == "sglang":
         return process.kind in _SGLANG
@@ -110,7 +110,7 @@ def release_of(sized: Sized, product: str) -> Input:
 
 
 def _version(subject: AdvisorySubject, product: str) -> str | Unknown:
-    """The release that the launch is sized for, where it is no assumption."""
+    """Return the release that the launch is sized for; Unknown where it is an assumption."""
     found, name = release_of(subject.sized, product), _NAMES[product]
     if found.assumed:
         return Unknown(f"the release of {name} is not known", advice=f"Give --{product}-version.")
@@ -124,7 +124,10 @@ def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
 
 
 def _environment(subject: AdvisorySubject) -> Environment:
-    """The interpreter that the process runs in. Raises UnknownFactError where it is not here."""
+    """Return the interpreter that the process runs in.
+
+    Raises UnknownFactError where it is not here.
+    """
     _must_be_here(subject)
     engine = known(subject.seen.facts.software.engine)
     if engine is None:

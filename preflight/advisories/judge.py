@@ -133,7 +133,10 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
 
 
 def _after_boot(seen: JudgedHost) -> list[Finding]:
-    """What affects the kernel that starts next, and not the one that runs (``boot.kernel``)."""
+    """Return what affects the kernel that starts next, and not the one that runs.
+
+    See ``boot.kernel``.
+    """
     boot, system = seen.facts.topic("boot"), seen.facts.topic("system")
     if isinstance(boot, Unknown) or isinstance(system, Unknown) or isinstance(boot.next, Unknown):
         return []
@@ -158,7 +161,7 @@ def _count(ids: set[str]) -> str:
 
 
 def _finding(verdict: Verdict, status: Status, said: str) -> Finding:
-    """One record and one process: its summary, the release, and ``said``."""
+    """Return the finding of one record and one process: its summary, the release, and ``said``."""
     one = verdict.advisory
     ranges = "; ".join(map(range_text, one.affected))
     return Finding(

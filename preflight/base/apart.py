@@ -103,7 +103,7 @@ def _pipe() -> tuple[int, int]:
 def _answer(
     work: Callable[[], bytes], parent: int, writer: int, life: int, mask: set[Any]
 ) -> NoReturn:
-    """What the child of ``apart`` does, all of it."""
+    """Do all the work of the child of ``apart``: call ``work``, write its answer, and end."""
     code = DEFECT
     try:
         # The kernel kills this process where the other end of the pipe is closed.

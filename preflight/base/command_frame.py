@@ -82,7 +82,7 @@ def _of_others(error: ModuleNotFoundError) -> bool:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    """Of a dependency that this was installed without (``pip install --no-deps``)."""
+    """Return the message for a dependency that is not installed (``pip install --no-deps``)."""
     import sys
 
     module = (error.name or "").partition(".")[0]
@@ -91,13 +91,13 @@ def _missing(error: ModuleNotFoundError) -> str:
 
 
 def own_words(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The words before ``--``: those behind it are the launch's."""
+    """Return the words before ``--``: those behind it are the launch's."""
     words = tuple(arguments)
     return words[: words.index("--")] if "--" in words else words
 
 
 def value_of(words: Sequence[str], option: str) -> str:
-    """What ``option`` was given, "" for nothing: the rest of the command line cannot be read."""
+    """Return the value of ``option``, "" for none: the rest of the command line cannot be read."""
     found = ""
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")

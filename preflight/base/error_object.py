@@ -8,7 +8,10 @@ from preflight.base.program_version import program_version
 
 
 def error_object(schema: str, exit_code: int, message: str) -> dict[str, Any]:
-    """``schema``: as ``mooncake-preflight/plan/v1``. exit_code: of the process."""
+    """Return the JSON object that a failed command prints.
+
+    schema: as ``mooncake-preflight/plan/v1``. exit_code: of the process.
+    """
     return {
         "schema": schema,
         "version": program_version(),

@@ -103,7 +103,7 @@ def _broken(line: str, width: int) -> str:
 
 
 def discard_output() -> None:
-    """Standard output takes no more: what it still holds would fail again at the end."""
+    """Discard what standard output still holds: it takes no more, and would fail at the end."""
     _discard(sys.stdout)
 
 
@@ -117,7 +117,7 @@ def json_version(asked: str | None = None, usual: str = "v2") -> str:
 
 
 def say_json(answer: dict[str, Any], *, err: bool = False, **more: Any) -> None:
-    """One object on standard output: an answer of the first version, in the one that was asked for.
+    """Print an answer of the first version as one JSON object, in the version that was asked for.
 
     more: see ``in_version``.
     """
@@ -154,7 +154,7 @@ def in_version(
 
 
 def say_plain_json(answer: dict[str, Any], *, err: bool = False) -> None:
-    """One object as it is, on standard output."""
+    """Print one JSON object, unchanged."""
     say(json_text(answer), err=err)
 
 
@@ -171,7 +171,10 @@ def _null(value: object) -> None:
 
 
 def painter(color: str) -> Callable[[str, str], str]:
-    """Colours a text, or leaves it: paint(text, colour); ``say`` makes it what a terminal obeys."""
+    """Return ``paint(text, colour)``, which colours a text, or leaves it as it is.
+
+    ``say`` makes it what a terminal obeys.
+    """
     shown = colored(color)
 
     def paint(text: str, colour: str) -> str:
@@ -181,9 +184,9 @@ def painter(color: str) -> Callable[[str, str], str]:
 
 
 def colored(color: str) -> bool:
-    """Whether to colour standard output: --color, then the environment, then the terminal.
+    """Return whether to colour standard output: --color, then the environment, then the terminal.
 
-    Of the environment NO_COLOR, then FORCE_COLOR, then CLICOLOR_FORCE.
+    In the environment NO_COLOR comes first, then FORCE_COLOR, then CLICOLOR_FORCE.
     """
     if color != "auto":
         return color == "always"
@@ -195,7 +198,7 @@ def colored(color: str) -> bool:
 
 
 def columns() -> int:
-    """How many columns a line may take: COLUMNS, the terminal's own width, or a pipe's."""
+    """Return how many columns a line may take: COLUMNS, the terminal's own width, or a pipe's."""
     given = os.environ.get("COLUMNS", "")
     if given.isascii() and given.isdecimal() and 0 < int(given) < 10**6:
         width = int(given)

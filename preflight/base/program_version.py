@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def program_version() -> str:
-    """As ``pyproject.toml`` has it; a test holds the two together."""
+    """Return the version that ``pyproject.toml`` has; a test holds the two together."""
     return "0.1.0"

@@ -63,7 +63,7 @@ def checked(
 
 
 def known_problems(seen: JudgedHost) -> list[Finding]:
-    """What the records of known problems say of the launch; they are read for one alone."""
+    """Return what the records of known problems say of the launch; none without a launch."""
     if seen.launch is None:
         return []
     from preflight.advisories.judge import advisory_findings
@@ -131,7 +131,7 @@ def _explained(
     seen: JudgedHost,
     host_checks: Sequence[tuple[Check, Judge]],
 ) -> Findings:
-    """With what follows from each, and what mends it where it will run."""
+    """Return the findings, each with what follows from it, and what mends it where it will run."""
     from preflight.judging.launch_checks import LAUNCH_CHECKS
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS]
@@ -237,7 +237,10 @@ class Selection(NamedTuple):
 
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
-    """Why ``pattern`` chooses none of ``ids``; what is found between nodes has its own command."""
+    """Return why ``pattern`` chooses none of ``ids``.
+
+    What is found between nodes has its own command.
+    """
     from preflight.judging.fleet_checks import FLEET_CHECKS
 
     if any(_matches(check.id, (pattern,)) for check in FLEET_CHECKS):
@@ -249,7 +252,7 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
 
 
 def nearest(name: str, ids: Iterable[str]) -> str:
-    """The end of a sentence about an unknown ``name``: what was probably meant."""
+    """Return the end of a sentence about an unknown ``name``: what was probably meant."""
     from difflib import get_close_matches
 
     known = sorted(set(ids))

@@ -50,7 +50,7 @@ class Catalogue(NamedTuple):
 
 
 def catalogue() -> Catalogue:
-    """All of it; imports every module that declares something."""
+    """Return all that is declared; imports every module that declares something."""
     from checks.run.runner import every_check
     from preflight.advisories.records import advisories
     from preflight.judging.fleet_checks import FLEET_CHECKS
@@ -115,7 +115,10 @@ def check_page(check: Check) -> PageText:
 
 
 def worst_status(page: Page) -> Status:
-    """The worst that its findings can be, but unknown, which counts where there is nothing else."""
+    """Return the worst status that its findings can have.
+
+    Unknown counts only where there is nothing else.
+    """
     given = {status for status, _ in page.outcomes}
     return next(
         (status for status in (Status.FAIL, Status.WARN) if status in given), Status.UNKNOWN
@@ -130,7 +133,7 @@ def consequence_text(page: Page) -> str:
 
 
 def _worst_row(page: Page) -> tuple[str, str]:
-    """What comes of a finding, under the status that it really has."""
+    """Return what comes of a finding, under the status that it really has."""
     worst = worst_status(page)
     if worst is Status.FAIL:
         return "when it fails", consequence_text(page)
@@ -140,7 +143,7 @@ def _worst_row(page: Page) -> tuple[str, str]:
 
 
 def rule_page(rule: Rule) -> PageText:
-    """The page of a rule about launches."""
+    """Return the page of a rule about launches."""
     rows = (
         ("severity", MEANS[rule.severity]),
         ("what follows", rule.consequence),
@@ -152,7 +155,7 @@ def rule_page(rule: Rule) -> PageText:
 
 
 def advisory_page(one: Advisory) -> PageText:
-    """The page of a record."""
+    """Return the page of a record."""
     rows = [
         ("affected", "; ".join(map(range_text, one.affected))),
         ("where", condition_text(one.when)),
@@ -168,7 +171,7 @@ def advisory_page(one: Advisory) -> PageText:
 
 
 def notice_page(id_: str) -> PageText:
-    """The page of a notice, which is one sentence."""
+    """Return the page of a notice, which is one sentence."""
     return PageText(id_, _sentence(notices()[id_]), "", ())
 
 

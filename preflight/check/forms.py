@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 def report_object(report: Report, protocol: str, exit_code: int) -> Json:
-    """The object for an answer; ``exit_code`` is that of the process, by ``protocol``."""
+    """Return the object for an answer; ``exit_code`` is that of the process, by ``protocol``."""
     return {
         "schema": SCHEMA,
         "version": program_version(),
@@ -55,7 +55,7 @@ def launch_of(report: Report) -> tuple[str, str] | None:
 
 
 def error_object(protocol: str, exit_code: int, message: str) -> Json:
-    """The object for a command that gave no answer."""
+    """Return the object for a command that gave no answer."""
     return {
         "schema": SCHEMA,
         "version": program_version(),
@@ -98,7 +98,7 @@ def _needs(needs: LaunchNeeds) -> Json:
 
 
 def _process(process: ProcessNeeds) -> Json:
-    """Sizes as they are, or {"unknown": reason}."""
+    """Return a process with its sizes as they are, or {"unknown": reason}."""
     sizes = "registered_bytes", "regular_bytes", "hugetlb_bytes"
     return {
         **fields(process, "name", "program", "node", "gpu", *sizes),
@@ -110,7 +110,7 @@ _KINDS = {Status.FAIL: "failure", Status.UNKNOWN: "error", Status.SKIP: "skipped
 
 
 def report_junit(report: Report) -> str:
-    """One suite per topic, one case per row."""
+    """Return one suite per topic, one case per row."""
     topics: dict[str, list[Row]] = {}
     for row in report.rows:
         topics.setdefault(row.finding.check.partition(".")[0], []).append(row)
@@ -123,7 +123,7 @@ def report_junit(report: Report) -> str:
 
 
 def error_junit(message: str) -> str:
-    """A suite for a command that gave no answer."""
+    """Return a suite for a command that gave no answer."""
     name = "mooncake-preflight"
     totals = {"name": name, "tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
     case = _element("testcase", {"classname": name, "name": "check"}, [_told("error", message)])
@@ -199,7 +199,7 @@ def _plain(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """An attribute's value, on one line: a parser would turn line ends into blanks anyway."""
+    """Return an attribute's value on one line: a parser turns line ends into blanks anyway."""
     return _plain(" ".join(text.split()))
 
 
@@ -223,7 +223,7 @@ _NAGIOS = {
 
 
 def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int:
-    """The process's exit code for a verdict."""
+    """Return the process's exit code for a verdict."""
     if protocol not in YES_OR_NO:
         return EXIT_CODES[verdict]
     if verdict in FAIL_ON[fail_on or _FAIL_ON_DEFAULT[protocol]]:
@@ -233,12 +233,12 @@ def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int
 
 
 def refusal_code(code: int, protocol: str) -> int:
-    """The exit code where there is no verdict: ``code`` as the native protocol has it."""
+    """Return the exit code where there is no verdict: ``code`` as the native protocol has it."""
     return {"nagios": 3, "npd": 3, "slurm-prolog": 0}.get(protocol, code)
 
 
 def protocol_line(report: Report, protocol: str) -> str | None:
-    """The one line that a protocol reads; None for those that take the whole text."""
+    """Return the one line that a protocol reads; None for those that take the whole text."""
     if protocol == "nagios":
         return _nagios(report)
     if protocol == "npd":
@@ -249,7 +249,10 @@ def protocol_line(report: Report, protocol: str) -> str | None:
 
 
 def refusal_line(message: str, protocol: str) -> str | None:
-    """The same where there is no verdict."""
+    """Return the one line that a protocol reads where there is no verdict.
+
+    None for those that take the whole text.
+    """
     text = clean(message)
     if protocol == "nagios":
         return f"MOONCAKE UNKNOWN - {text.replace('|', '/')}"
@@ -261,7 +264,7 @@ def refusal_line(message: str, protocol: str) -> str | None:
 
 
 def shorten(text: str, most_bytes: int) -> str:
-    """At most so many bytes of ASCII: what reads it may cut a character in two."""
+    """Return at most so many bytes of ASCII: what reads it may cut a character in two."""
     text = text.encode("ascii", "replace").decode()
     return text if len(text) <= most_bytes else f"{text[: most_bytes - 3]}..."
 
@@ -273,7 +276,7 @@ def _nagios(report: Report) -> str:
 
 
 def _first(report: Report) -> str:
-    """The worst finding in a few words, and how many more there are like it."""
+    """Return the worst finding in a few words, and how many more there are like it."""
     rows = report.of(report.verdict)
     if report.reason or report.verdict is Status.PASS or not rows:
         return report.reason or "nothing stands in the way"

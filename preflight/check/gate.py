@@ -159,7 +159,7 @@ def _stop_at_once() -> None:
 
 
 def recommended(report: Report) -> dict[str, str]:
-    """The variables that findings want set; an empty one is to be removed."""
+    """Return the variables that findings want set; an empty one is to be removed."""
     wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
     return {
         setting.name: setting.wanted
@@ -179,7 +179,7 @@ def _mode(environment: Mapping[str, str]) -> str:
 def _checked(
     launch: LaunchWords, timeout_seconds: float, chosen: Chosen
 ) -> tuple[Checked | None, str]:
-    """The report; without one, why: no launch that is known, or one that could not be read."""
+    """Return the report; without one, why: no launch is known, or it could not be read."""
     try:
         return checked(launch, "/", timeout_seconds, chosen=chosen), ""
     except NoLaunchError:
@@ -196,7 +196,7 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
 
 
 def _refused(report: Report | None, fail_on: str, held: LockedStart | None) -> bool:
-    """Whether the verdict is bad enough; without a verdict, as where it is unknown."""
+    """Return whether the verdict is bad enough; no verdict counts as unknown."""
     from preflight.check.forms import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
@@ -210,7 +210,7 @@ def _say(
     as_json: bool,
     locked: dict[str, Any] | None = None,
 ) -> None:
-    """On standard error: standard output is the server's."""
+    """Print the answer on standard error: standard output is the server's."""
     if as_json:
         code = None if starts else exit_codes.REFUSED
         say(_object_text(report, reason, code, locked), err=True)
@@ -233,7 +233,10 @@ def _say(
 
 
 def _save(path: str | None, report: Report | None, reason: str, limit_seconds: float) -> None:
-    """The JSON report. A place that cannot be written must not keep a server from starting."""
+    """Write the JSON report.
+
+    A place that cannot be written must not keep a server from starting.
+    """
     if path is None:
         return
     from preflight.base.within import save
@@ -251,8 +254,11 @@ def _object_text(
     exit_code: int | None = None,
     locked: dict[str, Any] | None = None,
 ) -> str:
-    """The object of the check. exit_code: None for the check's own. locked: what differs from a
-    locked answer, as the object of ``diff``; None without one."""
+    """Return the object of the check as text.
+
+    exit_code: None for the check's own. locked: what differs from a locked answer, as the object of
+    ``diff``; None without one.
+    """
     from preflight.base.output import in_version, json_text
     from preflight.check.forms import error_object, launch_of, report_object
 

@@ -124,7 +124,7 @@ def report(
 
 
 def _verdict(findings: Sequence[Finding]) -> tuple[Status, str]:
-    """The worst of what was judged; nothing judged is nothing known, never a pass."""
+    """Return the worst of what was judged; nothing judged is nothing known, never a pass."""
     for status in _JUDGED:
         if any(finding.status is status for finding in findings):
             return status, ""
@@ -132,7 +132,10 @@ def _verdict(findings: Sequence[Finding]) -> tuple[Status, str]:
 
 
 def _place(row: Row) -> tuple[int, int]:
-    """Waived rows stand with the warnings, after them; within a status the checks' own order."""
+    """Return a key that sorts rows: waived ones stand with the warnings, after them.
+
+    Within a status the checks' own order is kept.
+    """
     status = row.finding.status if row.ignored is None else Status.WARN
     return _ORDER.index(status), row.ignored is not None
 
@@ -157,7 +160,7 @@ def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Findings that differ in nothing but what they are about, and where that was seen."""
+    """Return groups of findings that are the same but for their subject and its evidence."""
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
         key = finding._replace(subject="", evidence=())
@@ -166,7 +169,7 @@ def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def amounts(finding: Finding) -> str:
-    """``have 8.00 MiB, need 60.00 GiB``: what there is of the two, on one line."""
+    """Return ``have 8.00 MiB, need 60.00 GiB``: what there is of the two, on one line."""
     told = (("have", finding.have), ("need", finding.need))
     return ", ".join(f"{word} {clean(text)}" for word, text in told if text)
 
@@ -185,7 +188,7 @@ _WORST = (
 
 
 def verdict_reason(report: Report) -> str:
-    """What the verdict means for this launch, or for this host where none was given."""
+    """Return what the verdict means for this launch, or for this host without one."""
     launch = None if report.needs is None else clean(report.needs.source)
     where = "this host" if report.root == "/" else clean(report.root)
     if report.reason:
@@ -205,6 +208,6 @@ def verdict_reason(report: Report) -> str:
 
 
 def count_text(report: Report) -> str:
-    """``2 fail, 1 unknown, 41 pass``: what there is none of is left out."""
+    """Return ``2 fail, 1 unknown, 41 pass``: what there is none of is left out."""
     counts = [f"{number} {name}" for name, number in report.counts.items() if number]
     return ", ".join(counts) or "nothing checked"

@@ -82,7 +82,7 @@ def report_text(report: Report, paint: Paint, width: int, verbosity: int, more: 
 
 
 def verdict_line(report: Report, paint: Paint, width: int) -> str:
-    """The verdict, what it is about and the counts."""
+    """Return the verdict, what it is about and the counts."""
     text = f"{report.verdict.value.upper()}: {verdict_reason(report)} ({count_text(report)})"
     return _first_word(filled(text, width), paint, COLOURS[report.verdict])
 
@@ -244,7 +244,7 @@ def _colour(row: Row) -> str:
 
 
 def label(row: Row) -> str:
-    """The status, or that it is waived."""
+    """Return the status, or that it is waived."""
     return row.finding.status.value if row.ignored is None else "ignored"
 
 
@@ -278,7 +278,7 @@ def _details(row: Row, paint: Paint, width: int) -> str:
 
 
 def _headed(row: Row, paint: Paint, width: int) -> str:
-    """``fail: memlock.limit, rank 0-3: have 8.00 MiB, need 60.00 GiB``."""
+    """Return ``fail: memlock.limit, rank 0-3: have 8.00 MiB, need 60.00 GiB``."""
     finding = row.finding
     seen = amounts(finding)
     head = f"{label(row)}: {finding.check}, {clean(finding.subject)}"
@@ -315,7 +315,10 @@ def _notes(report: Report, width: int, verbosity: int) -> str:
 
 
 def _first_word(text: str, paint: Paint, colour: str) -> str:
-    """Coloured after the lines are broken: escape codes take no room on the screen."""
+    """Colour the first word of lines that are broken already.
+
+    Escape codes take no room on the screen.
+    """
     word, colon, rest = text.partition(":")
     return paint(word, colour) + colon + rest
 

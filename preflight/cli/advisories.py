@@ -119,12 +119,12 @@ def _weight(verdict: Verdict) -> int:
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Whether a record is to be told of: what a check judges by more facts, that check tells."""
+    """Return whether to tell of a record: what a check judges by more facts, that check tells."""
     return verdict.holds is not False and not verdict.advisory.covered_by
 
 
 def _said(verdict: Verdict) -> str:
-    """What a record is to a launch, in a few words."""
+    """Return what a record is to a launch, in a few words."""
     one = verdict.advisory
     if verdict.holds is False:
         return "not affected"

@@ -226,7 +226,10 @@ def _say_slow(topics: list[str]) -> None:
 
 
 def _made() -> Made:
-    """Who makes a page, and when: SOURCE_DATE_EPOCH, where a build wants the same page twice."""
+    """Return who makes a page, and when.
+
+    The time is SOURCE_DATE_EPOCH, where a build wants the same page twice.
+    """
     import os
     import time
 

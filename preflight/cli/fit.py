@@ -199,7 +199,7 @@ def fit(
 def _fitted(
     fit_to: Callable[[str, float], Fitted | Unknown], goal: str, trace: str | None
 ) -> tuple[Fitted | Unknown, Hits | None]:
-    """The answer to one goal; with a trace, to the one that answers the most of it."""
+    """Return the answer to one goal; with a trace, to the one that answers the most of it."""
     if trace is None:
         return fit_to(goal, 0.5), None
     from checks.base.unknown import Unknown

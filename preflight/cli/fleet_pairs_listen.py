@@ -37,7 +37,7 @@ TCP = click.option(
 
 
 def seconds_option(help_: str) -> Option:
-    """How long one end runs."""
+    """Return the option for how long one end runs."""
     return click.option(
         "--seconds", type=NumberOption(1, 3600), default=60.0, show_default=True, help=help_
     )

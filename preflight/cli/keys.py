@@ -112,7 +112,7 @@ def _object(sides: Iterable[Iterable[StoreKeys]], found: Iterable[KeyMatch]) -> 
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Each as one would write it; what is not known with why."""
+    """Return each value as one would write it; what is not known with the reason."""
     from checks.base.unknown import Unknown
 
     return {

@@ -76,7 +76,7 @@ def command() -> None:
 
 
 def main() -> None:
-    """The console script: every way out has its exit code, and no traceback."""
+    """Run the console script: every way out has its exit code, and no traceback."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -90,7 +90,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """The object, the line and the exit code that were asked for, where there is no answer."""
+    """Print the object or line that was asked for, where there is no answer.
+
+    Returns the exit code.
+    """
     from preflight.check.forms import PROTOCOLS, refusal_code, refusal_line
 
     words = own_words(arguments)

@@ -232,7 +232,10 @@ class Size(AnyParamType):
 
 
 def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
-    """A bare --hicache-size is SGLang's own spelling, and means 10^9 bytes there."""
+    """Return a message that explains a bare --hicache-size.
+
+    It is SGLang's own spelling, and means 10^9 bytes there.
+    """
     number = value.strip()
     bare = number.isascii() and number.isdecimal() and len(number) <= 9
     if not bare or param is None or param.name != "hicache_size":
@@ -307,7 +310,7 @@ ROOT: Option = click.option(
 
 
 def timeout_option(type_: NumberOption, default: float, help_: str) -> Option:
-    """``--timeout``, as ``timeout_seconds``."""
+    """Return the option ``--timeout``, as ``timeout_seconds``."""
     return click.option(
         "--timeout", "timeout_seconds", type=type_, default=default, show_default=True, help=help_
     )
@@ -457,7 +460,7 @@ def with_launch(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_launch_of_installed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, where the installed Mooncake says itself which release it is."""
+    """Add the launch without its Mooncake release, which the installed one says itself."""
     return _with_launch(function, NIC_NODES, RANK_NODES)
 
 

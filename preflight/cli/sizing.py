@@ -251,7 +251,7 @@ def _refuse_beside_a_launch(flags: dict[str, object]) -> None:
 
 
 def main() -> None:
-    """The console script: every way out has its exit code, and no traceback."""
+    """Run the console script: every way out has its exit code, and no traceback."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -265,7 +265,7 @@ def run(arguments: list[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """An object where JSON was asked for and there is no answer; returns the exit code."""
+    """Print an object where JSON was asked for and there is no answer; return the exit code."""
     version = asked_version(own_words(arguments), "v1")
     if version is not None:
         from preflight.sizing.sizing_json import error_object

@@ -294,7 +294,7 @@ def attempt(read: Callable[[], _Read]) -> _Read | str:
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """``value`` as an object. Raises AttributeError as Python does where it is none."""
+    """Return ``value``, an object. Raises AttributeError as Python does where it is none."""
     if not isinstance(value, dict):
         raise AttributeError(f"{type(value).__name__!r} object has no attribute 'get'")
     return value

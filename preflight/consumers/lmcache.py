@@ -86,7 +86,7 @@ _NO_PAGES = (
 
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
-    """LMCache's ``_build_setup_dict``: what it hands to Mooncake's ``setup``."""
+    """Return what LMCache hands to Mooncake's ``setup`` (its ``_build_setup_dict``)."""
     bare, prefixed = {}, {}
     for key, value in raw.items():
         if value is None or key.removeprefix("mooncake_") in _OWN_KEYS:
@@ -210,7 +210,7 @@ class _Takes(ConsumerParts):
             self.uncounted.append(f"what LMCache's remote cache {scheme}:// takes")
 
     def _lookup(self) -> None:
-        """The client of ``external_lookup_client`` in the scheduler: a buffer over TCP."""
+        """Add the client of ``external_lookup_client`` in the scheduler: a buffer over TCP."""
         url = self.values["external_lookup_client"]
         if url is None:
             return

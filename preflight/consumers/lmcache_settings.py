@@ -27,7 +27,7 @@ class _Row(NamedTuple):
 
 @cache
 def lmcache_settings() -> Mapping[str, _Row]:
-    """Every setting by its name: how it is read, and its default."""
+    """Return every setting by its name: how it is read, and its default."""
     rows = {}
     with open(data_file("lmcache_settings.txt"), encoding="utf-8") as file:
         for line in file:
@@ -105,9 +105,10 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 def lmcache_values(
     file: str | None, environment: Mapping[str, str], said: list[str] | None = None
 ) -> dict[str, Any]:
-    """Every setting as LMCache has it, from a YAML text (None without a file) and the environment.
+    """Return every setting as LMCache has it, from a YAML text and the environment.
 
-    Raises what it raises, in its own words. said: to which its warnings of lost values are added.
+    file: None without one. Raises what LMCache raises, in its own words. said: to which its
+    warnings of lost values are added.
     """
     said = [] if said is None else said
     rows = lmcache_settings()
@@ -170,7 +171,10 @@ def _unquoted(text: str) -> str:
 
 
 def _validate(values: dict[str, Any], given: set[str]) -> None:
-    """LMCache's ``_validate_config``. Raises ValueError or AssertionError as it does."""
+    """Check the values as LMCache's ``_validate_config`` does, and complete them.
+
+    Raises ValueError or AssertionError as it does.
+    """
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
     if values["enable_blending"]:
@@ -250,7 +254,7 @@ def _validate_nixl(values: dict[str, Any], extra: dict[str, Any], given: set[str
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:
-    """``lmcache.<key>`` of the engine's JSON: what cannot be converted leaves the value."""
+    """Set ``lmcache.<key>`` of the engine's JSON; what cannot be converted changes nothing."""
     row = lmcache_settings().get(key)
     if row is None:
         return

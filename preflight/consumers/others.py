@@ -75,7 +75,10 @@ def trtllm_size_bytes(value: Any) -> int:
 
 
 def trtllm_store(text: str) -> dict[str, Any]:
-    """TensorRT-LLM's ``MooncakeStoreConnectorConfig.from_file``. Raises as it does."""
+    """Read a file as TensorRT-LLM's ``MooncakeStoreConnectorConfig.from_file`` does.
+
+    Raises as it does.
+    """
     raw = json_object(json.loads(text))
     role = str(raw.get("role", "both")).strip().lower()
     if role not in _DIRECTIONS:
@@ -108,7 +111,7 @@ def trtllm_store(text: str) -> dict[str, Any]:
 
 
 def ascend_store(text: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """AscendStore's ``MooncakeStoreConfig.from_file``. Raises as it does."""
+    """Read a file as AscendStore's ``MooncakeStoreConfig.from_file`` does. Raises as it does."""
     raw = json_object(json.loads(text))
     segment = raw.get("global_segment_size", _ASCEND_BYTES)
     found = {
@@ -272,7 +275,10 @@ def _yaml(text: str) -> Any:
 def _trtllm_store(
     kv: Mapping[str, Any], environment: Mapping[str, Word], read_file: ReadFile
 ) -> Consumer:
-    """The client of each rank: MOONCAKE_CONFIG_PATH before what the YAML file has rendered."""
+    """Return the client of each rank, as the store's file says.
+
+    MOONCAKE_CONFIG_PATH counts before the file that TensorRT-LLM renders from its YAML file.
+    """
     if STORE_PATH not in environment and kv.get("mooncake_store") is not None:
         what = "the store's file that TensorRT-LLM writes from kv_connector_config.mooncake_store"
         return Consumer("", uncounted=(what,))

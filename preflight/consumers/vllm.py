@@ -163,7 +163,7 @@ class _Connectors(ConsumerParts):
         self._weights()
 
     def _weights(self) -> None:
-        """--cpu-offload-gb: pinned weights of each worker, in GiB."""
+        """Add the pinned weights of each worker (--cpu-offload-gb, in GiB)."""
         given = self.arguments.setting("cpu-offload-gb", "0")
         if isinstance(given.value, Unknown):
             if given.given:
@@ -210,7 +210,10 @@ class _Connectors(ConsumerParts):
         return config
 
     def _offloading_size(self, config: dict[str, Any]) -> dict[str, Any]:
-        """--kv-offloading-size replaces the connector and its role (config/vllm.py)."""
+        """Return ``config`` with the connector and the role that --kv-offloading-size sets.
+
+        It replaces those that are there (config/vllm.py).
+        """
         given = self.arguments.setting("kv-offloading-size")
         backend = self.arguments.setting("kv-offloading-backend", "native")
         if given.value is None or not given.given:
@@ -408,7 +411,7 @@ class _Connectors(ConsumerParts):
             )
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
-        """The LMCache server holds the memory; it is a process of its own."""
+        """Name LMCache as a part: its server holds the memory, and is a process of its own."""
         from preflight.consumers.lmcache import RELEASE as LMCACHE
 
         self.parts.append(LMCACHE)
@@ -428,7 +431,10 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
 
 
 def store_config(text: str) -> dict[str, Any]:
-    """vLLM's ``MooncakeStoreConfig.from_file``. Raises as it does, in its own words."""
+    """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does.
+
+    Raises as it does, in its own words.
+    """
     config = json_object(json.loads(text))
     found = {
         "metadata_server": config.get("metadata_server", ""),

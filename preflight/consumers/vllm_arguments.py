@@ -148,7 +148,10 @@ def _is_flag(text: str) -> bool:
 
 
 def _nest(tree: dict[str, Any], path: str, text: str) -> None:
-    """``--kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use 80g``."""
+    """Put a value at its place in ``tree``.
+
+    As ``--kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use 80g``.
+    """
     *above, last = path.rstrip("+").split(".")
     for key in above:
         inner = tree.setdefault(key, {})

@@ -135,7 +135,7 @@ def _devices(kind: str, text: str | None) -> Devices | None:
 
 
 def _plain(name: str) -> str:
-    """``RTX PRO 6000`` and ``rtx-pro-6000`` are one."""
+    """Return a name to compare by: ``RTX PRO 6000`` and ``rtx-pro-6000`` are one."""
     return re.sub(r"[\s_-]", "", name).lower()
 
 

@@ -254,7 +254,10 @@ def fitted(
 
 
 def _of_description(answer: FitAnswer, machine: HostState) -> FitAnswer:
-    """Without what checks of the host miss in a description, but for devices that it leaves out."""
+    """Return an answer without what checks of the host miss in a description.
+
+    Devices that it leaves out stay.
+    """
     asked = {check.id for check, _ in machine.checks}
     kept = [
         found

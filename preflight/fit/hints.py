@@ -41,7 +41,10 @@ def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> tuple[str, 
 
 
 def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """SGLang's gate asks for the pool's size of available memory, whatever the pool lies on."""
+    """Yield a hint where larger sizes would pass on regular pages.
+
+    SGLang's gate asks for the pool's size of available memory, whatever the pool lies on.
+    """
     gated = any(finding.check == GATE.id for bound in answer.bounds for finding in bound.findings)
     gated = gated or any(finding.check == GATE.id for finding in answer.blocking)
     reading = state.launch.reading
@@ -64,7 +67,10 @@ def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator
 
 
 def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Pages that are reserved, free, and more than the launch takes: a plan never lowers a pool."""
+    """Yield a hint about pages that are reserved, free, and more than the launch takes.
+
+    A plan never lowers a pool.
+    """
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
         return
@@ -101,7 +107,7 @@ def _taken(answer: FitAnswer) -> dict[int, int]:
 
 
 def _more(found: SizeValues, answer: FitAnswer) -> bool:
-    """At least one step of either size more, and none less."""
+    """Return whether either size is at least one step larger, and none is smaller."""
     if answer.fits is None:
         return True
     pairs = [
@@ -112,7 +118,7 @@ def _more(found: SizeValues, answer: FitAnswer) -> bool:
 
 
 def shares(found: Judgement, goal: Goal, models: Models) -> tuple[NextGib, ...]:
-    """Of the sizes that ``goal`` is about."""
+    """Return what 1 GiB more is worth, for each of the sizes that ``goal`` is about."""
     return tuple(_shares(found, goal, models))
 
 
@@ -146,7 +152,7 @@ def _share(
 
 
 def _tokens(found: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
-    """Tokens of 1 GiB: on every rank of a server, or in a store that all ranks write to."""
+    """Return the tokens of 1 GiB, on every rank of a server, or in a store of all ranks."""
     for process in found.sizing.inputs.processes:
         memory = found.sizing.inputs.memory.get(process.number)
         if process.server is None or memory is None:

@@ -101,7 +101,7 @@ def fitted_for_hits(
 
 
 def _shared(one: Fitted, part: float) -> str:
-    """What was asked to go to L2, and what did, where something else than memory held it."""
+    """Return what was asked to go to L2, and what did, where something else than memory held it."""
     asked = f"{part:.0%} to L2"
     assert one.answer.fits is not None
     shown = one.answer.fits.sizing.shown
@@ -115,7 +115,7 @@ def _shared(one: Fitted, part: float) -> str:
 
 
 def _as_it_is(one: Fitted, capacity: CapacityAnswer) -> Iterator[tuple[str, int]]:
-    """The launch's own sizes in tokens, by those that fit."""
+    """Yield the launch's own sizes in tokens, by those that fit."""
     sizes, values = one.answer.sizes, one.answer.values
     both = (("L2", sizes.l2, values.l2_bytes), ("L3", sizes.segment, values.segment_bytes))
     for name, knob, fits_bytes in both:
@@ -147,7 +147,10 @@ def _replayed(
 
 
 def _rates(answer: TraceAnswer) -> tuple[tuple[float, float], ...]:
-    """Of the servers that are replayed; larger tiers may answer less. Raises UsageError."""
+    """Return the rates of the servers that are replayed; larger tiers may answer less.
+
+    Raises UsageError.
+    """
     replays = [each for each in answer.servers if not isinstance(each, Unknown)]
     if not replays:
         reasons = [each.reason for each in answer.servers if isinstance(each, Unknown)]
@@ -165,7 +168,7 @@ def _left_out(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
 def _next_gib(
     one: Fitted, capacity: CapacityAnswer, name: str, tell: Callable[[str], None]
 ) -> tuple[tuple[str, int], ...]:
-    """What more of each size would save, were there room for it."""
+    """Return what more of each size would save, were there room for it."""
     shares = [share for share in one.answer.shares if share.tokens is not None]
     grown = [
         capacity._replace(

@@ -284,7 +284,10 @@ _NO_GATES = ("rdma.fork-safe",)
 
 
 def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
-    """The checks whose findings sizes change, and those that hold a size against the host."""
+    """Return the checks whose findings sizes change.
+
+    Those that hold a size against the host are among them.
+    """
     counted = [Counter(judgement.findings) for judgement in (first, second)]
     one = {finding.check for finding in (counted[0] - counted[1])}
     other = {finding.check for finding in (counted[1] - counted[0])}

@@ -42,7 +42,7 @@ class LaunchTexts(NamedTuple):
     local: bool = True
 
     def read(self, texts: Mapping[str, str]) -> Reading:
-        """As ``read_source`` does, of these texts. Raises SourceError as it does."""
+        """Read these texts as ``read_source`` does. Raises SourceError as it does."""
         env_texts = [(name, texts[name]) for name in self.env_files]
         return read_text(texts[self.path], self.path, self.environment, env_texts)
 
@@ -69,7 +69,10 @@ def launch_texts(
 
 
 def command_line(before: Reading, after: Reading) -> str:
-    """The words of its one command, with the variables that changed in front; "" for several."""
+    """Return the words of its one command, with the variables that changed in front.
+
+    "" for several commands.
+    """
     if len(after.commands) != 1:
         return ""
     old, new = before.commands[0], after.commands[0]
@@ -128,7 +131,7 @@ def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
 
 
 def _removed(content: str, place: ValuePlace) -> Iterator[str]:
-    """Without the variable: its word, the option in front of it, or its whole line."""
+    """Yield ``content`` without the variable: its word, the option before it, or its whole line."""
     name = re.escape(place.name)
     quoted = rf"""["']?{name}\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)["']?"""
     patterns = (
@@ -146,7 +149,10 @@ def _removed(content: str, place: ValuePlace) -> Iterator[str]:
 
 
 def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
-    """Behind the flag that it goes with, or beside the variable of the master."""
+    """Yield ``content`` with the value behind the flag that it goes with.
+
+    A new variable stands beside that of the master.
+    """
     if place.kind == "new-flag":
         beside = place.old
         for start, end in _places(content, beside, line):
@@ -173,7 +179,10 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
 
 
 def _like(content: str, other: str, name: str, text: str) -> Iterator[str]:
-    """Written as ``other`` is: a line like its own, or a word beside it."""
+    """Yield ``content`` with ``name`` written as ``other`` is.
+
+    It gets a line like the line of ``other``, or stands as a word beside it.
+    """
     for match in re.finditer(rf"(?m)^(?P<line>[^\n#]*\b{other}\b[^\n]*)\n?", content):
         whole = match["line"]
         value = re.search(rf"{other}(?P<between>[\"']?[ \t]*[=:][ \t]*)(?P<value>[^\n]*)", whole)
@@ -368,7 +377,7 @@ def _alike(found: Meaning, wanted: Meaning, place: ValuePlace, text: str | None)
 
 
 def _without(words: Sequence[str], said: str) -> tuple[str, ...]:
-    """Without ``-e NAME=VALUE``."""
+    """Return the words without ``-e NAME=VALUE``."""
     left: list[str] = []
     for word in words:
         if word == said:

@@ -96,7 +96,10 @@ class SizeValues(NamedTuple):
 
 
 def gigabytes(size: int) -> str:
-    """As SGLang's --hicache-size, a whole number of 10^9 bytes (an int of argparse)."""
+    """Return a size as SGLang's --hicache-size takes it.
+
+    It is a whole number of 10^9 bytes (an int of argparse).
+    """
     return str(size // GIGABYTE)
 
 
@@ -135,7 +138,10 @@ def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
 
 
 def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
-    """The last ``name`` of the command, which wins; else behind ``beside``, or at the end."""
+    """Return the place of the command's last ``name``, which wins.
+
+    Without one it is behind ``beside``, or at the end.
+    """
     words = command.words
     for at in range(len(words) - 1, -1, -1):
         text = words[at].text
@@ -176,7 +182,7 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
 
 
 def _together(places: list[ValuePlace]) -> list[ValuePlace]:
-    """One place for a variable that no command has yet: it is to be set for all of them."""
+    """Return one place for a variable that no command has yet: it is to be set for all of them."""
     new = [place for place in places if place.kind == "new-variable"]
     if len(new) < 2:
         return places
@@ -229,7 +235,7 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
 
 
 def _in_words(command: Command, index: int) -> ValuePlace:
-    """Within the JSON of --hicache-storage-backend-extra-config, or in the file that it names."""
+    """Return the place in the JSON of --hicache-storage-backend-extra-config, or in its file."""
     for at, word in enumerate(command.words):
         match = _IN_JSON.search(word.text)
         if match is not None:

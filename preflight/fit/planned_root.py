@@ -97,7 +97,10 @@ def released_root(root: Root, pools: Iterable[Pool]) -> Root:
 
 
 def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
-    """By node: free memory, and page cache that gives way; of the one node where none are shown."""
+    """Return the free memory by node, and the page cache that gives way, in bytes.
+
+    Of the one node where none are shown.
+    """
     free: dict[int, int] = {}
     cache: dict[int, int] = {}
     for node, table in read_node_meminfo(root).items():
@@ -115,7 +118,10 @@ def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
-    """``pages`` over nodes in turn, a full one left out; what no node has room for goes evenly."""
+    """Return ``pages`` spread over nodes in turn, a full one left out.
+
+    What no node has room for goes evenly.
+    """
     shares = dict.fromkeys(room, 0)
     left, open_nodes = pages, [node for node in room if room[node] > 0]
     while left and open_nodes:
@@ -142,7 +148,7 @@ def _more(now: PlannedRoot, name: str, pages: int) -> None:
 
 
 def _take_node(now: PlannedRoot, node: int, size: int) -> None:
-    """Free memory of the node first, then its page cache."""
+    """Take bytes of the node's free memory first, then of its page cache."""
     name = f"{NODES}/node{node}/meminfo"
     table = read_node_meminfo(now).get(node, Unknown("no such node"))
     if isinstance(table, Unknown):
@@ -157,7 +163,7 @@ def _take_node(now: PlannedRoot, node: int, size: int) -> None:
 
 
 def _change_rows(now: PlannedRoot, name: str, changes: Mapping[str, int]) -> None:
-    """Rows of a meminfo table by so many bytes or pages; none below zero, none added."""
+    """Change rows of a meminfo table by so many bytes or pages; none below zero, none added."""
     content = now.text(name)
     if isinstance(content, Unknown):
         return

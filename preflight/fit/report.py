@@ -108,7 +108,10 @@ def fit_text(
 
 
 def _verdict(answer: FitAnswer, paint: Paint) -> str:
-    """That the sizes fit is no good news of a launch that fails for something else."""
+    """Return the verdict.
+
+    That the sizes fit is no good news of a launch that fails for something else.
+    """
     if any(finding.status is Status.FAIL for finding in answer.beside):
         return paint("THE SIZES FIT, AND IT FAILS ALL THE SAME (see below)", "red")
     if answer.unknown:
@@ -330,7 +333,7 @@ def _hits_object(hits: Hits) -> Json:
 
 
 def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
-    """None where the launch has no such size."""
+    """Return one size of the launch; None where it has no such size."""
     if knob is None:
         return None
     written = [place.old for place in knob.places if place.written]

@@ -165,7 +165,7 @@ class Solver:
         return tuple(sorted(others, key=lambda finding: _WANTING.index(finding.status)))
 
     def best(self, values: SizeValues) -> Judgement:
-        """With the arena that suits these values: exactly what is used of it, or none.
+        """Judge with the arena that suits these values: exactly what is used of it, or none.
 
         Where neither passes, the one without is what stops.
         """
@@ -178,12 +178,18 @@ class Solver:
         return values if self._state.sizes.arena is None else values._replace(arena_bytes=0)
 
     def with_exact_arena(self, values: SizeValues) -> SizeValues | None:
-        """With an arena that is used up to its last page; None where the launch creates none."""
+        """Return ``values`` with an arena that is used up to its last page.
+
+        None where the launch creates no arena.
+        """
         exact = 0 if self._state.sizes.arena is None else self._exact_arena(values)
         return values._replace(arena_bytes=exact) if exact else None
 
     def _exact_arena(self, values: SizeValues) -> int:
-        """What the processes use of an arena that holds all it can; 0 where none is created."""
+        """Return the bytes that the processes use of an arena that holds all it can.
+
+        0 where none is created.
+        """
         if values.segment_bytes not in self._arenas:
             shown = self.peek(values._replace(arena_bytes=_ENDLESS_ARENA))
             replays = shown.asked if shown is not None else ()
@@ -306,7 +312,7 @@ def _refuse(state: LaunchState, goal: Goal) -> None:
 
 
 def _most_bytes(host: HostState) -> int:
-    """More than any size that this host takes; where its memory is not known, 1 PiB."""
+    """Return more bytes than any size that this host takes; 1 PiB where its memory is unknown."""
     memory: MemoryFacts | Unknown = host.facts.topic("memory")
     if isinstance(memory, Unknown):
         return 1 << 50
@@ -381,7 +387,7 @@ class _Search:
         return self._grown(values, "segment", MIB, self._most(Goal.POOL))
 
     def _grown(self, values: SizeValues, size: str, step_bytes: int, most: int) -> SizeValues:
-        """``values`` with as much of one size as fits, and no less than they have."""
+        """Return ``values`` with as much of one size as fits, and no less than they have."""
 
         def make(steps: int) -> SizeValues:
             return values._replace(**{f"{size}_bytes": steps * step_bytes})
@@ -401,7 +407,10 @@ class _Search:
         return SizeBound(size, value, self.solver.stopping(self.solver.best(more)))
 
     def _setting(self, contributed_bytes: int) -> int:
-        """What to set so that this host contributes so much: ranks on other hosts have shares."""
+        """Return what to set so that this host contributes so much.
+
+        Ranks on other hosts have shares of it.
+        """
         if not self._of_one_tib:
             return contributed_bytes
         return contributed_bytes * (1024 * GIB) // self._of_one_tib

@@ -76,7 +76,7 @@ def _at_least(finding: Finding) -> Finding:
 
 
 def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
-    """``failed``, which is one of the two, as what may happen and may not."""
+    """Return ``failed``, which is one of the two findings, as what may happen and may not."""
     need = upper.need
     if lower is not None and lower.need and lower.need != need:
         need = f"{lower.need} to {need}"

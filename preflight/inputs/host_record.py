@@ -90,7 +90,7 @@ def _size_the_widest(host: Host) -> None:
 
 
 def own_names(host: Host) -> tuple[Iterable[str], Iterable[str]]:
-    """Names of this machine and of who is logged in, which may stand anywhere."""
+    """Return the names of this machine and of who is logged in, which may stand anywhere."""
     hosts = [os.uname().nodename] if host.root.live else []
     variables = ("HOSTNAME", "SLURMD_NODENAME", "NODE_NAME")
     hosts += [host.environment[name] for name in variables if host.environment.get(name)]

@@ -40,7 +40,7 @@ class Host(NamedTuple):
 
 
 def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
-    """Raises UsageError for what is no host, or does not answer in time."""
+    """Open a host. Raises UsageError for what is no host, or does not answer in time."""
     try:
         root = within(limit_seconds, f"--root {path}", lambda: open_root(path))
     except CaptureError as error:
@@ -136,8 +136,9 @@ class Sized(NamedTuple):
 def size_and_needs(
     words: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
-    """None where there is no launch. Raises UsageError for one that cannot be read.
+    """Return a launch's sizing and needs, None where there is no launch.
 
+    Raises UsageError for one that cannot be read.
     files: gets what was read beside the launch, by the names that it has for them.
     """
     found = launch_of(words, host)
@@ -167,7 +168,10 @@ def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
 
 
 def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
-    """The same, given up after a time: the launch may name a file on a mount that is dead."""
+    """Return the same as ``size_and_needs``, given up after a time.
+
+    The launch may name a file on a mount that is dead: Unknown then.
+    """
     try:
         return within(limit_seconds, "the launch", lambda: size_and_needs(words, host))
     except LateError:
@@ -203,7 +207,10 @@ def _captured_version(host: Host) -> str | None:
 
 
 def _refuse_without_launch(words: LaunchWords) -> None:
-    """Options about a launch that is not there are a mistake, not something to pass over."""
+    """Raise UsageError for options about a launch that is not there.
+
+    They are a mistake, not something to pass over.
+    """
     for name, value in words._asdict().items():
         if value:
             option = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}.get(

@@ -40,7 +40,7 @@ def host_words(root: Root) -> Callable[[str], str | None]:
 
 
 def _count(text: str) -> str | None:
-    """``0-3,8`` is five."""
+    """Return how many numbers a list has: ``0-3,8`` is five. None where it is no list."""
     total = 0
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -130,7 +130,7 @@ def _placed(command: Command) -> Command:
 
 
 def _with_own(reading: Reading) -> Reading:
-    """Without the caller's variables that nothing reads."""
+    """Return a reading without the caller's variables that nothing reads."""
     return reading._replace(
         commands=tuple(
             command._replace(
@@ -158,13 +158,13 @@ def _secrets(reading: Reading) -> Iterator[str]:
 
 
 def _secret(value: str) -> Iterator[str]:
-    """A value that stands nowhere by chance: a short one or a number may."""
+    """Yield a value that stands nowhere by chance; a short one or a number may."""
     if len(value) >= _LEAST_SECRET and not (value.isdecimal() and len(value) < _LEAST_NUMBER):
         yield value
 
 
 def _secret_words(words: Iterable[str]) -> Iterator[str]:
-    """Values of flags such as --api-key, and of NAME=value words."""
+    """Yield the values of flags such as --api-key, and of NAME=value words."""
     before = ""
     for word in words:
         name, equals, value = word.partition("=")
@@ -188,7 +188,7 @@ def _without(value: Any, secrets: list[str]) -> Any:
 
 
 def _encode(value: Any) -> Any:
-    """A record as an object with the one key that names it; other tuples as lists."""
+    """Return a record as an object with the one key that names it; other tuples as lists."""
     if isinstance(value, Unknown):
         return {"Unknown": {name: getattr(value, name) for name in Unknown.__slots__}}
     if isinstance(value, Bound):

@@ -87,7 +87,7 @@ _ENGINE_WORDS = (
 
 @cache
 def _known_words() -> frozenset[str]:
-    """Flags, keys and variables of all releases, written alike."""
+    """Return flags, keys and variables of all releases, written alike."""
     flags = [flag for known in flag_table().programs.values() for flag in known]
     keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
     return frozenset(
@@ -173,14 +173,17 @@ def _command(command: Command, dropped: list[str]) -> Command | None:
 
 
 def _nameless(run_as: RunAs) -> RunAs:
-    """Without a user's name, which may be a person's; that it is not root is kept."""
+    """Return ``run_as`` without a user's name, which may be a person's.
+
+    That it is not root is kept.
+    """
     user = run_as.user
     named = isinstance(user, str) and user and not user.isdecimal() and user != "root"
     return run_as._replace(user=REMOVED) if named else run_as
 
 
 def _program(words: Sequence[Word]) -> Iterator[Word]:
-    """An interpreter, its options without what they take, and the module or script."""
+    """Yield an interpreter, its options without what they take, and the module or script."""
     for number, word in enumerate(words):
         last = number in (0, len(words) - 1)
         yield word if last or _INTERPRETER.fullmatch(word.text) else _gone(word)
@@ -282,5 +285,5 @@ def _public(value: Any, key: str) -> Any:
 
 
 def _public_key(name: str) -> str:
-    """A key is somebody's word, unless it is made as names of settings are."""
+    """Return a key that is made as names of settings are; any other may be somebody's word."""
     return name if re.fullmatch(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}", name) else REMOVED

@@ -54,7 +54,7 @@ def read_launch(
     root: Root,
     is_command: bool = False,
 ) -> WrittenLaunch:
-    """``launch`` is one file, or the words of a command. Raises UsageError where it is neither.
+    """Read one file, or the words of a command. Raises UsageError where ``launch`` is neither.
 
     One word that is the name of a program is a command too: mooncake_master needs no argument. A
     command that runs a script, as ``bash launch.sh 8``, is that script with its arguments.
@@ -83,7 +83,10 @@ def read_launch(
 
 
 def _takes_arguments(script: str) -> bool:
-    """Whether a file's text uses the words that stand behind it; what cannot be read may."""
+    """Return whether a file's text uses the words that stand behind it.
+
+    What cannot be read may.
+    """
     text = read_small_file(script)
     return text is None or _ARGUMENTS.search(text) is not None
 
@@ -232,7 +235,10 @@ def size_launch_words(
 
 
 def _reader(root: Root, folder: str) -> ReadFile:
-    """Files that a launch names: absolute ones below the root, others beside the launch."""
+    """Return the reader of files that a launch names.
+
+    It reads absolute ones below the root, others beside the launch.
+    """
 
     own = os.path.abspath(folder or ".")
 

@@ -66,7 +66,10 @@ def judged_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> lis
 
 
 def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
-    """What the launch itself shows; its own defect is one unknown, as with a check of the host."""
+    """Return what the launch itself shows.
+
+    Its own defect is one unknown, as with a check of the host.
+    """
     if launch is None:
         return []
     from preflight.judging.launch_checks import SIZES, launch_findings

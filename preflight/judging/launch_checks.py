@@ -140,7 +140,7 @@ def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
-    """The notices of the readers that say that a shell takes the launch for another."""
+    """Yield a finding for each note of a reader that a shell takes the launch for another."""
     for note in dict.fromkeys(sizing.reading.notes):
         if note.id in _READ_OTHERWISE:
             subject = f"{note.id}, {note.origin}"

@@ -42,7 +42,7 @@ _MEETING = {
 
 
 def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
-    """One finding for each two processes of one model in one store."""
+    """Yield one finding for each two processes of one model in one store."""
     for match in matches(launch_keys(sizing)):
         status = _MEETING.get(match.verdict)
         if status is None or not match.first.model or match.first.model != match.second.model:
@@ -55,7 +55,7 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _segments_bytes(sizing: LaunchSizing) -> int | None:
-    """What all clients of this host contribute; None where that is not known."""
+    """Return the bytes that all clients of this host contribute; None where not known."""
     shown = sizing.shown
     if shown is None:
         return None

@@ -165,7 +165,7 @@ def _is_mla(geometry: ModelGeometry | Unknown) -> bool | Unknown:
 
 
 def _model(model: Any) -> Any:
-    """A model as what the bytes are of: a folder's may be that of any name."""
+    """Return a model as what its bytes are of; those of a folder may be of any name."""
     if isinstance(model, str) and model.startswith(("/", ".", "~")):
         return Unsure(model, "whether the folder holds the same model is not known")
     return model
@@ -246,13 +246,13 @@ def _sglang(
 
 
 def _extra(store: StoreConfig, name: str) -> Any:
-    """A key of the extra config; Unknown where that was not read."""
+    """Return a key of the extra config; Unknown where that was not read."""
     unread = isinstance(store.source, Unknown) and not store.extra
     return store.source if unread else store.extra.get(name)
 
 
 def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
-    """What decode context parallelism puts into the prefix of a key: its whole topology."""
+    """Return what decode context parallelism puts into the prefix of a key: its whole topology."""
     dcp = server.number("dcp_size") if "dcp_size" in server.arguments.settings else 1
     lost = [value for value in (dcp, tp, pp, page) if isinstance(value, Unknown)]
     if dcp == 1 or lost:
@@ -335,7 +335,7 @@ def _number(value: Any) -> Any:
 
 
 def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
-    """How many shards the heads are in: ranks beyond the heads write the same bytes once."""
+    """Return how many shards the heads are in: ranks beyond the heads write the same bytes once."""
     if not isinstance(tp, int):
         return tp
     if isinstance(dcp, Unknown):
@@ -358,14 +358,14 @@ def _layout(client: Client) -> Any:
 
 
 def _draft(config: Any) -> Any:
-    """A draft, whose layers may lie beside the model's: two that differ may have as many."""
+    """Return a draft, whose layers may lie beside the model's: two that differ may have as many."""
     if isinstance(config, Unknown) or config in (None, ""):
         return config or "none"
     return Unsure(str(config), "whether both drafts keep the same layers is not known")
 
 
 def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
-    """PYTHONHASHSEED, or what vLLM 0.33 takes without it; and why it is random."""
+    """Return PYTHONHASHSEED, or what vLLM 0.33 takes without it; and why it is random."""
     word = process.command.environment.get("PYTHONHASHSEED")
     if word is not None and not word.unresolved:
         # To Python's own hash "random" is no seed; vLLM hashes the word as any other.

@@ -85,7 +85,7 @@ def read_compose(
         return given[path] if path in given else beside(path)
 
     def included(item: Node) -> Reading:
-        """One file, or several that are laid over each other, with variables of their own."""
+        """Read one file, or several that are laid over each other, with variables of their own."""
         entry = item.at("path") if item.fields else item
         paths = [
             interpolate(path.text, surroundings, Origin(name, path.line))
@@ -417,7 +417,10 @@ def _last_of_each(mounts: Iterable[Mount]) -> Iterable[Mount]:
 
 
 def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
-    """``environment:`` as a mapping or as a list of ``NAME=value``; None takes the caller's."""
+    """Yield name, value and line of ``environment:``, a mapping or a list of ``NAME=value``.
+
+    A value of None takes the caller's.
+    """
     for key, value in node.fields.items():
         yield key, value.text, value.line
     for item in node.items:
@@ -551,7 +554,7 @@ def _merged(base: Node, own: Node, key: str = "", above: str = "") -> Node:
 
 
 def _sequence(node: Node) -> list[Node]:
-    """A mapping as the list that it stands for."""
+    """Return the items of a list; a mapping stands for a list of ``name=value``."""
     if node.fields and "path" not in node.fields:
         return [
             Node(key if value.text is None else f"{key}={value.text}", value.line)

@@ -149,7 +149,7 @@ class ContainerSettings(NamedTuple):
         return found[-1] if found else None
 
     def has_capability(self, name: str) -> bool:
-        """True where the launch gives ``CAP_...``, named here without its ``CAP_``."""
+        """Return whether the launch gives ``CAP_...``, named here without its ``CAP_``."""
         named = {text.upper().removeprefix("CAP_") for text in self.cap_add}
         return self.privileged or name in named or "ALL" in named
 
@@ -191,9 +191,10 @@ def image_words(image: str, texts: Sequence[str], entrypoint: bool) -> ImageWord
 
 
 def docker_size(text: str | None, what: str) -> Size:
-    """``32g`` as Docker reads it, in powers of 1024; ``what`` names it where that is no size.
+    """Return the bytes of a size such as ``32g``, as Docker reads it, in powers of 1024.
 
-    Source: github.com/docker/go-units ``RAMInBytes``. ``64Gi``, as Kubernetes writes it, is none.
+    ``64Gi``, as Kubernetes writes it, is no size to Docker; ``what`` names it in the reason then.
+    Source: github.com/docker/go-units ``RAMInBytes``.
     """
     if not text:
         return None
@@ -206,7 +207,10 @@ def docker_size(text: str | None, what: str) -> Size:
 
 
 def limits(name: str, soft: str, hard: str) -> Limits:
-    """Two limits of ``ulimit``; Unknown for what is no number, such as a variable nobody sets."""
+    """Return the soft and the hard limit of ``ulimit``.
+
+    Each is Unknown for what is no number, such as a variable that nobody sets.
+    """
 
     def limit(text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
@@ -217,7 +221,7 @@ def limits(name: str, soft: str, hard: str) -> Limits:
 
 
 def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
-    """``memlock=-1:-1`` by name; one number is both limits."""
+    """Return the limits of texts such as ``memlock=-1:-1`` by name; one number is both limits."""
     found: dict[str, Limits] = {}
     for text in texts:
         name, _, values = text.partition("=")
@@ -293,12 +297,15 @@ def device(text: str) -> str:
 
 
 def security_option(text: str) -> str:
-    """``seccomp=unconfined``, which Docker also takes as ``seccomp:unconfined``."""
+    """Return an option as ``seccomp=unconfined``; Docker also takes ``seccomp:unconfined``."""
     return text if "=" in text else text.replace(":", "=", 1)
 
 
 def volume(text: str) -> Mount:
-    """``SOURCE:TARGET:OPTIONS`` of ``docker run -v`` and Compose; a target alone is a volume."""
+    """Return the mount that ``SOURCE:TARGET:OPTIONS`` of ``docker run -v`` or Compose asks for.
+
+    A target alone is a volume.
+    """
     source, colon, rest = text.partition(":")
     if not colon:
         return Mount(text, "volume")
@@ -308,13 +315,13 @@ def volume(text: str) -> Mount:
 
 
 def tmpfs(text: str) -> Mount:
-    """``TARGET:size=1g,...`` of ``--tmpfs``."""
+    """Return the mount that ``TARGET:size=1g,...`` of ``--tmpfs`` asks for."""
     target, _, options = text.partition(":")
     return Mount(target, "tmpfs", size_bytes=_tmpfs_size(_named(options.split(",")), target))
 
 
 def mount(text: str) -> Mount:
-    """``type=bind,source=/a,target=/b`` of ``--mount``."""
+    """Return the mount that ``type=bind,source=/a,target=/b`` of ``--mount`` asks for."""
     import csv
 
     # Docker reads it as a line of CSV, names in any case.

@@ -111,7 +111,10 @@ def container_run(
     outside: Mapping[str, Word],
     notes: list[SourceNote],
 ) -> ContainerRun:
-    """A run whose engine stands at ``start`` and whose ``run`` at ``run``; adds to ``notes``."""
+    """Return the run whose engine stands at ``start`` and whose ``run`` at ``run``.
+
+    Adds to ``notes``.
+    """
     options, image = _options(words, run + 1)
     variables: dict[str, Word] = {}
     # Docker reads env files first, wherever they stand, and -e over them.

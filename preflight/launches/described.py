@@ -143,7 +143,7 @@ def _named(words: Sequence[Word], flags: Sequence[str]) -> Iterator[Word]:
 
 
 def _job(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside) -> Reading:
-    """``sbatch OPTIONS FILE ARGUMENTS``, and ``sbatch --wrap TEXT``."""
+    """Read ``sbatch OPTIONS FILE ARGUMENTS`` or ``sbatch --wrap TEXT``."""
     for index, word in enumerate(words):
         option, equals, text = word.text.partition("=")
         if option == "--wrap" and (equals or index + 1 < len(words)):

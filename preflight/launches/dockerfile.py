@@ -78,7 +78,7 @@ def _instructions(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
 
 
 def _words(text: str, origin: Origin) -> list[Word]:
-    """The exec form is JSON; anything else is a text for a shell."""
+    """Return the words to run: of the exec form, which is JSON, or a shell with its text."""
     if text.startswith("["):
         try:
             listed = json.loads(text)

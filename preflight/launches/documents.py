@@ -187,7 +187,7 @@ def _documents(events: Iterable[Any], name: str, last_wins: bool) -> list[Node]:
 
 
 def _scalar(event: Any) -> str | None:
-    """A text; None for a plain null, and for what Compose takes away."""
+    """Return the text of a scalar; None for a plain null, and for what Compose takes away."""
     value = str(event.value)
     null = event.style in (None, "") and value in ("", "~", "null", "Null", "NULL")
     return None if event.tag == _RESET or (null and event.tag is None) else value

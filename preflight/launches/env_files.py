@@ -37,7 +37,7 @@ _ESCAPED = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True)) | {"$": "$$", '"'
 def read_env_file(
     text: str, name: str, environment: Mapping[str, str | Word]
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
-    """What ``docker run --env-file`` makes of a file: no quotes, no expansion, the last one wins.
+    """Read a file as ``docker run --env-file`` does: no quotes, no expansion, the last one wins.
 
     A name alone takes the value of ``environment``, and nothing where that has none. Never raises.
     """
@@ -95,7 +95,7 @@ def _standard_input() -> str | None:
 
 
 def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth: int = 0) -> Word:
-    """``${NAME:-default}`` as Compose fills it in; a name without a value stays as written."""
+    """Fill in ``${NAME:-default}`` as Compose does; a name without a value stays as written."""
     pieces: list[str] = []
     unresolved: list[str] = []
     position, room = 0, MOST_FILLED_IN

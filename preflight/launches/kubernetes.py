@@ -54,7 +54,7 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
 def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word]) -> Reading:
-    """The process of each container; a pod gets nothing of ``environment``, which is the caller's.
+    """Read the process of each container; a pod gets nothing of the caller's ``environment``.
 
     Raises SourceError, as load_documents does.
     """
@@ -162,7 +162,10 @@ def _objects(documents: list[Node]) -> Iterator[Node]:
 
 
 def _containers(pod: Node) -> Iterator[Node]:
-    """Those that run beside each other: an init container that is kept running is one of them."""
+    """Yield the containers that run beside each other.
+
+    An init container that is kept running is one of them.
+    """
     for container in pod.at("initContainers").items:
         if container.at("restartPolicy").text == "Always":
             yield container
@@ -268,7 +271,10 @@ class _Container:
         return None if word is None else word.text
 
     def read_sources(self) -> None:
-        """``envFrom``: what a ConfigMap or Secret of the manifest holds; else nobody knows."""
+        """Take the variables of ``envFrom`` from the manifest's ConfigMaps and Secrets.
+
+        What the manifest does not hold is noted: nobody knows it.
+        """
         for source in self.node.at("envFrom").items:
             found = self.named(source, "Ref")
             if found is None:
@@ -309,9 +315,9 @@ class _Container:
                 self.variables[key] = self.filled(node, f"the variable {key}", position)
 
     def filled(self, node: Node, what: str, position: int | None = None) -> Word:
-        """``$(NAME)`` as the kubelet fills it in: an unknown name stays, ``$$`` becomes ``$``.
+        """Fill in ``$(NAME)`` as the kubelet does: an unknown name stays, ``$$`` becomes ``$``.
 
-        position: of a variable, which knows those in front of it alone.
+        position: of a variable, which knows only the variables in front of it.
         """
         text, origin = node.text or "", Origin(self.name, node.line)
         if node.not_text:
@@ -345,7 +351,7 @@ class _Container:
         return Word(filled if len(filled) <= 2**20 else text, origin, names)
 
     def others(self, name: str) -> bool:
-        """Whether a variable may be set by what is not seen here: an operator, or a service."""
+        """Return whether what is not seen here, an operator or a service, may set a variable."""
         return (self.open and _NAME.fullmatch(name) is not None) or bool(_SERVICE.search(name))
 
 
@@ -443,7 +449,10 @@ def _unlike(key: str, text: str | None, limit: Node) -> str | None:
 
 
 def _mount(mount: Node, volume: Node) -> Mount:
-    """A mount of one of the pod's volumes; a medium of Memory is a tmpfs, HugePages a hugetlbfs."""
+    """Return the mount of one of the pod's volumes.
+
+    A medium of Memory is a tmpfs, HugePages a hugetlbfs.
+    """
     target = mount.at("mountPath").text or ""
     read_only = mount.at("readOnly").text == "true"
     if path := volume.at("hostPath", "path").text:
@@ -458,7 +467,7 @@ def _mount(mount: Node, volume: Node) -> Mount:
 
 
 def _profiles(own: Node, shared: Node) -> Iterator[str]:
-    """Security profiles as Docker writes them: ``seccomp=unconfined``."""
+    """Yield the security profiles as Docker writes them: ``seccomp=unconfined``."""
     for key, name in (("seccompProfile", "seccomp"), ("appArmorProfile", "apparmor")):
         profile = own.at(key) if own.at(key).fields else shared.at(key)
         if said := profile.at("localhostProfile").text or profile.at("type").text:
@@ -473,7 +482,10 @@ def _size(node: Node, what: str) -> Size:
 
 
 def quantity(text: str) -> int | None:
-    """``64Gi`` or ``64G`` or ``1e9`` as Kubernetes reads it, rounded up; None for no quantity."""
+    """Return the number that Kubernetes reads in ``64Gi``, ``64G`` or ``1e9``, rounded up.
+
+    None for what is no quantity.
+    """
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return None

@@ -195,7 +195,7 @@ def _running(spec: Node, words: list[str], keeps: bool = False) -> Node:
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
-    """The leader, from the workers' template where it has none, and the workers if there are."""
+    """Yield the leader, from the workers' template where it has none, and any workers."""
     size = template.at("size").text or "1"
     leader = template.at("leaderTemplate", "spec")
     worker = template.at("workerTemplate", "spec")
@@ -231,7 +231,7 @@ def _of_groups(item: Node, name: str) -> list[Node]:
 
 
 def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Pods anywhere below a node, as many as it asks for."""
+    """Yield the pods anywhere below a node, as many as it asks for."""
     # Dynamo's nodeCount is the pods of one replica, 2 where it is left out.
     nodes = _number(node.at("multinode", "nodeCount"), 2 if "multinode" in node.fields else 1)
     times = math.prod(_number(node.at(name)) for name in _COUNTS)
@@ -343,7 +343,7 @@ def _with_variables(pod: Pod, variables: list[Node]) -> Pod:
 
 
 def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Pods anywhere below a node: whatever has containers is one."""
+    """Yield the pods anywhere below a node: whatever has containers is one."""
     pattern, replaced = node.at("leaderWorkerPattern"), node.at("leaderWorkerSet")
     if node.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
         main = node.at("mainContainer")
@@ -382,7 +382,7 @@ def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
 
 
 def _template(node: Node, templates: Mapping[str, Node]) -> Node:
-    """A pod template that is written in place, or one that is named and patched."""
+    """Return a pod template: the one written in place, or the one that is named, patched."""
     reference = node.at("templateRef")
     if not reference.fields:
         return node.at("template")
@@ -409,7 +409,7 @@ def _group(
 
 
 def merged(base: Node, patch: Node, key: str = "") -> Node:
-    """A strategic merge patch as the API machinery applies it to a pod template.
+    """Return a pod template with a strategic merge patch, applied as the API machinery does.
 
     The items of a patch come first, and those that it does not name keep their order among
     themselves: a variable that a patch adds stands in front of those of the template.

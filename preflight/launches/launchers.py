@@ -82,7 +82,10 @@ _TALKS = frozenset("cat echo grep kill killall pgrep pkill ps tail which".split(
 
 
 def is_launcher(program: str) -> bool:
-    """True for a program, without its folder, behind whose own words another one may stand."""
+    """Return whether another program may stand behind this program's own words.
+
+    program: without its folder.
+    """
     return program in LAUNCHERS or _ENTRYPOINT.search(program) is not None
 
 

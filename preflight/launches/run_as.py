@@ -194,7 +194,10 @@ def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> 
 
 
 def _merged(before: set[str], text: str, first: bool) -> set[str]:
-    """One more line of capabilities: added to those before; with ``~`` taken from them."""
+    """Return the capabilities after one more line of them.
+
+    It adds to those before; with ``~`` it takes from them.
+    """
     names = {name.upper().removeprefix("CAP_") for name in text.lstrip("~").split()}
     if text.startswith("~"):
         return (set(CAPABILITIES) if first or not names else before) - names

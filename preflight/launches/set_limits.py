@@ -134,7 +134,7 @@ def property_notes(words: Sequence[Word]) -> Iterator[SourceNote]:
 
 
 def properties(words: Sequence[Word]) -> Mapping[str, Word]:
-    """``-p NAME=VALUE`` of systemd-run, by name."""
+    """Return the values of systemd-run's ``-p NAME=VALUE`` by name."""
     found: dict[str, Word] = {}
     before = ""
     for word in words[1:]:

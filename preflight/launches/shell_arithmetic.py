@@ -181,7 +181,10 @@ def _number(text: str) -> int:
 
 
 def _worked_out(operator: str, left: int, right: int) -> int:
-    """Two numbers as C has them; raises where bash reports an error, or 64 bits do not hold it."""
+    """Return the result for two numbers, as C has it.
+
+    Raises where bash reports an error, or 64 bits do not hold it.
+    """
     if operator in ("/", "%"):
         if not right:
             raise _NotKnownError

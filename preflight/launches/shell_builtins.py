@@ -46,7 +46,7 @@ def take(shell: Shell, token: Token, origin: Origin, exported: bool | None = Non
 
 
 def take_element(shell: Shell, assignment: Assignment, word: Word, origin: Origin) -> None:
-    """``A[1]=x``, and ``A=x`` of an array, which is its first element."""
+    """Carry out ``A[1]=x``, or ``A=x`` of an array, which sets its first element."""
     elements = list(shell.arrays.get(assignment.name, ()))
     held = shell.variables.get(assignment.name)
     if not elements and held is not None:

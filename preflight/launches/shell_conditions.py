@@ -74,7 +74,7 @@ class Conditions:
         self.assumed: dict[str, Origin] = {}  # names that are taken as empty, and where first
 
     def test(self, words: Sequence[Word]) -> Truth:
-        """``[ ... ]`` without its brackets."""
+        """Return the truth of ``[ ... ]``, given the words between its brackets."""
         texts = list(words)
         if len(texts) > 60:
             return OPEN
@@ -180,7 +180,7 @@ class Conditions:
         return int(word.text), False
 
     def double(self, tokens: Sequence[Token], origin: Origin) -> Truth:
-        """``[[ ... ]]``, the tokens between its brackets."""
+        """Return the truth of ``[[ ... ]]``, given the tokens between its brackets."""
         reader = _Double(self, [token for token in tokens if token.operator != "\n"], origin)
         try:
             found = reader.disjunction(0)

@@ -157,7 +157,10 @@ class Shell:
             self.parameters = None if doubts else value  # type: ignore[assignment]
 
     def parameter(self, number: int) -> Word | None:
-        """What ``$1`` is: a word of no text where there is none, None for the script's own."""
+        """Return the value of ``$1``: a word without text where there is none.
+
+        None for a parameter of the script itself, which is not known.
+        """
         if not number:
             return Word(self.name, Origin("shell")) if self.name else None
         for index, word in enumerate((self.parameters or ())[:number], start=1):
@@ -286,7 +289,7 @@ class _Expansion:
         self.open = True
 
     def fields(self, text: str) -> None:
-        """Text from an unquoted expansion: blanks in it end words."""
+        """Add text from an unquoted expansion: blanks in it end words."""
         if not self.split:
             self.keep(text)
             return
@@ -322,7 +325,7 @@ class _Expansion:
                 self.keep(piece.text, (piece.name,))
 
     def output(self, piece: Piece) -> None:
-        """``$(...)``, where what it writes is known."""
+        """Expand ``$(...)`` where the text that it writes is known."""
         inner = piece.text[2:-1] if piece.text.startswith("$(") else piece.text[1:-1]
         word = self.shell.output(inner, self.origin)
         if word is None or word.unresolved:
@@ -331,7 +334,7 @@ class _Expansion:
             self.value(piece, word)
 
     def parameter(self, piece: Piece) -> bool:
-        """``${A%x}``, ``${#A}``, ``${A[0]}`` and their like; False where it is not known."""
+        """Expand ``${A%x}``, ``${#A}``, ``${A[0]}`` and the like; return False where not known."""
         match = _PARAMETER.fullmatch(piece.text)
         if match is None:
             return False
@@ -373,7 +376,7 @@ class _Expansion:
         return self.changed(piece, elements, every, "*" if index == "*" else "@", rest)
 
     def indirect(self, piece: Piece, elements: tuple[Word, ...]) -> bool:
-        """``${!NAME}``."""
+        """Expand ``${!NAME}``; return False where it is not known."""
         name = elements[0].text if elements else ""
         word = self.shell.variables.get(name)
         if word is None or elements[0].unresolved:
@@ -425,7 +428,7 @@ class _Expansion:
         return True
 
     def cut(self, elements: tuple[Word, ...], every: bool, operand: str) -> tuple[Word, ...] | None:
-        """``${A:1:2}``, of a text or of an array."""
+        """Return ``${A:1:2}``, of a text or of an array; None where it is not known."""
         first, colon, length = operand.partition(":")
         start = self.shell.number(first or "0", self.origin)
         size = self.shell.number(length, self.origin) if colon else None
@@ -464,7 +467,7 @@ class _Expansion:
         return None if word.unresolved else lambda text: replaced(text, operator, found, word.text)
 
     def special(self, piece: Piece) -> None:
-        """``$@`` and ``$1`` of a function, and what else is not known."""
+        """Expand ``$@`` and ``$1`` of a function; keep as written what is not known."""
         name, given = piece.name.strip("${}"), self.shell.parameters or ()
         if name in ("@", "*"):
             self.array(piece._replace(operator=f"[{name}]"), given)
@@ -537,7 +540,7 @@ class _Expansion:
 
 
 def _split(operand: str) -> tuple[str, str, str]:
-    """``pattern/by`` at the first slash that nothing quotes."""
+    """Split ``pattern/by`` at the first slash that nothing quotes."""
     match = re.match(r"((?:[^/\\'\"]|\\.|'[^']*'|\"[^\"]*\")*)(/?)", operand, re.DOTALL)
     assert match is not None
     return match.group(1), match.group(2), operand[match.end() :]

@@ -600,7 +600,7 @@ class ShellFlow(ABC):
         return TRUE
 
     def counted(self, text: ShellText, formula: str, body: Range, line: int) -> Steps:
-        """``for ((i = 0; i < 8; i++))``."""
+        """Run ``for ((i = 0; i < 8; i++))``."""
         origin = text.origin(line)
         first, condition, step = (*formula.split(";"), "", "")[:3]
         known = self.shell.number(first or "0", origin, assigns=True) is not None
@@ -677,7 +677,7 @@ def _until(text: ShellText, position: int, end: int, operators: Collection[str])
 
 
 def _undoubted(truth: Truth) -> Truth:
-    """A condition that follows from one that nothing decides is as open as that."""
+    """Return a condition that is as open as the one it follows from, where nothing decides that."""
     return truth._replace(value=None) if truth.doubts else truth
 
 
@@ -686,7 +686,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _plain(value: object) -> object:
-    """A variable, an array or parameters, without where they stand."""
+    """Return a variable, an array or parameters without the places where they stand."""
     if isinstance(value, Word):
         return value.text, value.unresolved
     if isinstance(value, tuple):

@@ -30,7 +30,7 @@ def pattern(parts: Sequence[tuple[str, bool]]) -> re.Pattern[str] | None:
 
 
 def without(text: str, operator: str, found: re.Pattern[str]) -> str | None:
-    """``${A#pattern}``, ``##``, ``%`` or ``%%``; None for a text that is too long."""
+    """Return the text of ``${A#pattern}``, ``##``, ``%`` or ``%%``; None for one too long."""
     if len(text) > _LONGEST_TEXT:
         return None
     size = len(text)
@@ -42,7 +42,10 @@ def without(text: str, operator: str, found: re.Pattern[str]) -> str | None:
 
 
 def replaced(text: str, operator: str, found: re.Pattern[str], by: str) -> str | None:
-    """``${A/pattern/by}``, ``//``, ``/#`` or ``/%``, the longest match at each place."""
+    """Return the text of ``${A/pattern/by}``, ``//``, ``/#`` or ``/%``; None for one too long.
+
+    It replaces the longest match at each place.
+    """
     if len(text) > _LONGEST_TEXT // 4:
         return None
     if found.match("") and operator in ("/#", "/%"):
@@ -133,7 +136,7 @@ def _expanded(atoms: Sequence[str | Piece], depth: int) -> list[list[str | Piece
 
 
 def _sequence(text: str) -> list[str]:
-    """``1..8``, ``01..10``, ``8..1..2`` or ``a..e``; empty for none."""
+    """Return the words of ``1..8``, ``01..10``, ``8..1..2`` or ``a..e``; none for anything else."""
     match = _SEQUENCE.fullmatch(text)
     if match is None:
         return []

@@ -588,7 +588,7 @@ class _Script(ShellFlow):
         return PROGRAM if program in _OPEN_BUILTINS else TRUE
 
     def read_given(self, words: Sequence[Word], settings: Sequence[Token], given: Word) -> bool:
-        """``IFS=, read -ra NAMES <<< "$LIST"``, where that is known."""
+        """Carry out ``IFS=, read -ra NAMES <<< "$LIST"``; return whether that is known."""
         flags = "".join(word.text[1:] for word in words[1:] if word.text.startswith("-"))
         names = [word.text for word in words[1:] if not word.text.startswith("-")]
         if given.unresolved or set(flags) - set("ra") or len(settings) > 1 or not names:

@@ -153,7 +153,10 @@ class WordScanner:
         self.position = 0
 
     def parts(self, ending: str, depth: int) -> list[Piece]:
-        """The pieces up to ``ending``: a bare word's end (""), ``"``, ``}``, or the text's end."""
+        """Return the pieces up to ``ending``.
+
+        ending: of a bare word (""), ``"``, ``}``, or the end of the text ("heredoc").
+        """
         text, run = self.text, _RUNS[ending]
         found: list[Piece] = []
         quoted = ending not in ("", "}")
@@ -208,7 +211,7 @@ class WordScanner:
             found.append(Piece("text", following, True))
 
     def escaped_blank(self, inside_word: bool) -> None:
-        """Told of each backslash in front of a blank, which may be a continuation gone wrong."""
+        """Take note of a backslash in front of a blank, which may be a continuation gone wrong."""
 
     def dollar(self, quoted: bool, depth: int, ending: str) -> Piece:
         text, start = self.text, self.position
@@ -257,7 +260,7 @@ class WordScanner:
         return Piece("unknown", match.group(), quoted, "`...`")
 
     def nested(self) -> str:
-        """Passes over ``$(...)``, ``${...}`` or ``(...)`` from here, and returns it as written."""
+        """Pass over ``$(...)``, ``${...}`` or ``(...)`` from here, and return it as written."""
         text, start, position = self.text, self.position, self.position
         stack: list[str] = []
         while True:
@@ -358,7 +361,10 @@ def _tabbed(text: str, position: int, end: str) -> tuple[str, int]:
 
 
 def heredoc_pieces(body: Piece) -> tuple[Piece, ...]:
-    """The pieces of a heredoc's text: expanded as in double quotes, unless its end was quoted."""
+    """Return the pieces of a heredoc's text: expanded, unless its end was quoted.
+
+    It is expanded as in double quotes.
+    """
     if body.quoted:
         return (body,)
     try:

@@ -138,7 +138,7 @@ def told_apart(reading: Reading) -> Reading:
 
 
 def joined(readings: Iterable[Reading]) -> Reading:
-    """Several readings as one."""
+    """Return several readings as one."""
     together = list(readings)
     commands: list[Command] = [command for reading in together for command in reading.commands]
     notes = [note for reading in together for note in reading.notes]
@@ -173,5 +173,5 @@ class SourceError(Exception):
 
 
 def brief(text: str) -> str:
-    """A text that may be long, cut off for a sentence."""
+    """Return a text, cut off for a sentence where it is long."""
     return text if len(text) <= 80 else text[:77] + "..."

@@ -166,7 +166,7 @@ def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[
 
 
 def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
-    """``$NAME`` alone is split into words, ``${NAME}`` is filled in; ``%`` specifiers stay."""
+    """Split a lone ``$NAME`` into words, and fill in ``${NAME}``; ``%`` specifiers stay."""
     plain = ";" if text == "\\;" else _unquoted(text)
     alone = _ALONE.fullmatch(plain)
     if alone is None:

@@ -58,7 +58,10 @@ class Variables:
     """
 
     def __init__(self, base: Mapping[str, Word], around: Variables | None = None) -> None:
-        """``around``: the shell's own, which can be read here although nothing exports them."""
+        """Start from ``base``, the variables that the script is given.
+
+        around: the shell's own, which can be read here although nothing exports them.
+        """
         self.base = base
         self._around = around
         self.now = 0
@@ -86,14 +89,14 @@ class Variables:
         return self._around.get(name) if word is None and self._around is not None else word
 
     def was_unset(self, name: str) -> bool:
-        """True for a variable that the script itself took away: it is empty, not unknown."""
+        """Return whether the script itself took a variable away: it is empty then, not unknown."""
         state = self._changed.get(name)
         if state is None and self._around is not None:
             return self._around.was_unset(name)
         return state is not None and state[0] is None
 
     def put(self, name: str, word: Word | None, exported: bool | None = None) -> None:
-        """Sets a variable, or takes it away; stays exported as it was unless told otherwise."""
+        """Set a variable, or take it away; it stays exported as it was unless told otherwise."""
         before = self._changed.get(name)
         if exported is None:
             exported = before[1] if before is not None else name in self.base

@@ -88,7 +88,7 @@ _PROGRAMS = ("python", "mooncake", "sglang", "mc_store")
 
 
 def is_ordinary(program: str) -> bool:
-    """True for a program that is what a command starts: no wrapper, shell or container engine."""
+    """Return whether a command starts this program itself: no wrapper, shell or engine."""
     name = program.rpartition("/")[2]
     return name not in _APART and program[:1] not in ("-", "") and not is_launcher(name)
 
@@ -96,7 +96,7 @@ def is_ordinary(program: str) -> bool:
 def strip_wrappers(
     words: Sequence[Word], environment: Mapping[str, Word], inside: bool = False
 ) -> Stripped:
-    """Takes off what stands in front of a program, outermost first. Never raises.
+    """Take off what stands in front of a program, outermost first. Never raises.
 
     inside: the words stand in a container already; a container run in there is left as it is.
     """
@@ -210,7 +210,7 @@ def _program(word: Word) -> str:
 
 
 def _stands_in_front(words: Sequence[Word], start: int) -> bool:
-    """True for ``$NUMA python3 ...``, where a variable that nobody sets may hold a wrapper."""
+    """Return whether a variable that nobody sets may hold a wrapper: ``$NUMA python3 ...``."""
     word = words[start]
     if not word.unresolved or not word.text.startswith("$") or start + 1 == len(words):
         return False
@@ -261,7 +261,7 @@ def _env_options(
 
 
 def _asks(words: Sequence[Word], start: int) -> bool:
-    """True for ``command -v python3``, which starts nothing."""
+    """Return whether the words are as ``command -v python3``, which starts nothing."""
     return start + 1 < len(words) and words[start + 1].text in ("-v", "-V", "-pv", "-pV")
 
 
@@ -273,7 +273,7 @@ def _keeps(words: Sequence[Word]) -> bool:
 
 
 def _matters(environment: Mapping[str, Word]) -> bool:
-    """True where a launch has settings in its environment that a wrapper could lose."""
+    """Return whether a launch has settings in its environment that a wrapper could lose."""
     return any(name in environment for name in _SETTINGS)
 
 

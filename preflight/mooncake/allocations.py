@@ -151,7 +151,7 @@ def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ..
 
 
 def whole(shares: Sequence[Allocation]) -> Allocation:
-    """The mapping that ``shares`` are of, bound to no node in particular where they are several."""
+    """Return the mapping that ``shares`` are of; with several it is bound to no single node."""
     first = shares[0]
     if len(shares) == 1:
         return first

@@ -44,7 +44,10 @@ class RankPlacement(NamedTuple):
 def place_nics(
     protocol: Protocol, given: tuple[int, ...] | None, device_names: str, root: Root
 ) -> NicPlacement:
-    """``given``: stated by the user. ``device_names``: what the store's device list says."""
+    """Return the NUMA nodes of the store's NICs, or why they are not known.
+
+    given: stated by the user. device_names: what the store's device list says.
+    """
     if protocol is Protocol.TCP:
         return NicPlacement((), "not used with tcp")
     if given is not None:
@@ -93,7 +96,10 @@ def given_ranks(ranks: int, given: tuple[int, ...]) -> RankPlacement:
 
 
 def binds_ranks(environment: Mapping[str, str]) -> bool:
-    """SGLANG_AUTO_NUMA_BIND, on unless it says no; releases before 0.5.18 do not read it."""
+    """Return whether SGLANG_AUTO_NUMA_BIND binds ranks: on unless it says no.
+
+    Releases before 0.5.18 do not read it.
+    """
     switch = environment.get("SGLANG_AUTO_NUMA_BIND", "1").strip().lower()
     return switch not in ("0", "false", "no", "n")
 
@@ -158,7 +164,7 @@ class ClientNics:
         return next((nodes for nodes in every if isinstance(nodes, Unknown)), None)
 
     def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
-        """``client`` with the nodes of its own NICs, where they are not the launch's."""
+        """Return ``client`` with the nodes of its own NICs, where they are not the launch's."""
         if client.protocol is not Protocol.RDMA:
             return client
         from preflight.processes.mooncake_users import store_devices

@@ -301,7 +301,7 @@ class ProcessRun:
     def _direct(
         self, what: MemoryKind, size: int, alignment: int, registered: bool, error: str
     ) -> Iterator[Allocation]:
-        """``allocate_buffer_mmap_memory``: from the arena, else a mapping of its own."""
+        """Yield what ``allocate_buffer_mmap_memory`` takes: from the arena, else a mapping."""
         yield from self._create_arena()
         if self.arena and self.arena.place(size, alignment):
             page, node = self._page_bytes, self.process.node
@@ -339,7 +339,7 @@ class ProcessRun:
         error: str,
         page_size_bytes: int = 0,
     ) -> Allocation:
-        """A mapping of huge pages, bound to where the process is bound."""
+        """Return a mapping of huge pages, bound to where the process is bound."""
         page = page_size_bytes or self._page_bytes
         pages, node = round_up(size, page) // page, self.process.node
         asked = Allocation(what, size, backing, page, pages, node, registered, on_shortage)
@@ -376,13 +376,16 @@ def _regular(what: MemoryKind, size: int, registered: bool, node: int | None = N
 
 
 def _onheap(what: MemoryKind, size: int, registered: bool, alignment_bytes: int) -> Allocation:
-    """Memory of malloc or aligned_alloc, which begins at a multiple of that inside a page."""
+    """Return memory of malloc or aligned_alloc.
+
+    It begins inside a page, at a multiple of ``alignment_bytes``.
+    """
     offset = REGULAR_PAGE_BYTES - alignment_bytes
     return _regular(what, size, registered)._replace(offset_bytes=offset)
 
 
 def _failed(asked: Allocation, error: str) -> Allocation:
-    """``asked``, when its pages are not there."""
+    """Return ``asked`` as it is when its pages are not there."""
     fell_back = asked.on_shortage is OnShortage.FALLS_BACK
     outcome = Outcome.FELL_BACK if fell_back else Outcome.FAILED
     return asked._replace(backing=Backing.NONE, pages=0, outcome=outcome, error=error)

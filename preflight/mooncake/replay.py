@@ -138,7 +138,10 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 def _split(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """What must be mapped as it is (or is the arena), and host pools that do without huge pages."""
+    """Return what must be mapped as it is (or is the arena), and the host pools that need not.
+
+    Those pools do without huge pages.
+    """
     must: list[Allocation] = []
     may: list[Allocation] = []
     for allocation in allocations:
@@ -160,7 +163,7 @@ def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
 def pages_by_spot(
     allocations: Iterable[Allocation], among: tuple[int, ...] = ()
 ) -> dict[Spot, int]:
-    """Huge pages per page size and NUMA node; regular pages are not counted.
+    """Return the huge pages per page size and NUMA node; regular pages are not counted.
 
     among: the nodes to which the process is bound, where they are several and not all.
     """
@@ -185,10 +188,11 @@ def _arena_serves_all(allocations: tuple[Allocation, ...]) -> bool:
 
 
 def _headroom(process: ProcessReplay) -> dict[Spot, int]:
-    """A bound process that maps a split segment must see all of it free on its own node first.
+    """Return the pages on other nodes that a bound process must also see free on its own.
 
-    The kernel grants a mapping on the pages of the nodes that the process's policy allows
-    (mm/hugetlb.c, allowed_mems_nr), although each share is then bound, and taken, elsewhere.
+    It maps a split segment, and must see all of it free on its own node first. The kernel grants a
+    mapping on the pages of the nodes that the process's policy allows (mm/hugetlb.c,
+    allowed_mems_nr), although each share is then bound, and taken, elsewhere.
     """
     node = process.process.node
     headroom: dict[Spot, int] = {}

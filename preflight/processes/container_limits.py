@@ -130,7 +130,7 @@ def set_limits(command: Command) -> tuple[SetLimit, ...]:
 
 
 def unknown_settings(command: Command) -> Iterator[tuple[str, Unknown]]:
-    """Settings that are written and cannot be read, by name."""
+    """Yield the settings that are written and cannot be read, by name."""
     settings = command.container
     if settings is None:
         return
@@ -168,7 +168,7 @@ def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
 
 
 def _hugepages(settings: ContainerSettings) -> dict[int, int]:
-    """``2Mi`` and its like as bytes."""
+    """Return the limits by page size in bytes, from ``2Mi`` and the like."""
     found: dict[int, int] = {}
     for size, limit in settings.hugepages_bytes.items():
         number, unit = size[:-2], size[-2:]

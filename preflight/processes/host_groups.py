@@ -142,7 +142,7 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
 
 
 def _clash(some: set[Published], others: set[Published]) -> bool:
-    """Whether two pods ask for one port of their node, on addresses that meet."""
+    """Return whether two pods ask for one port of their node, on addresses that meet."""
     return any(
         one.port == other.port
         and (one.address == other.address or not (one.address and other.address))
@@ -245,7 +245,7 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
 
 
 def _named_host(wrapper: Sequence[str]) -> str:
-    """``ssh -p 22 user@host`` and ``srun -w host``: the one host that is named."""
+    """Return the one host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" for none."""
     program = wrapper[0].rpartition("/")[2] if wrapper else ""
     if program == "ssh":
         index = 1

@@ -22,7 +22,10 @@ _PROGRAMS = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER)
 
 
 def uses_mooncake(process: LaunchProcess) -> bool:
-    """The store, disaggregation or expert parallelism over Mooncake, or a program of its own."""
+    """Return whether a process uses Mooncake, or is one of its programs.
+
+    It uses the store, disaggregation or expert parallelism over it.
+    """
     if process.server is not None:
         return _server_uses_mooncake(process.server)
     if process.consumer is not None:
@@ -145,7 +148,10 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
-    """Prefill and decode servers move KV through a transfer engine, store or not."""
+    """Return the devices of the transfer engine that moves KV; None for a server without one.
+
+    Prefill and decode servers move KV through one, store or not.
+    """
     if server is None:
         return None
     if server.mode not in ("prefill", "decode"):

@@ -107,7 +107,10 @@ _RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
 
 def is_program(word: str) -> bool:
-    """True for a program's own name, with or without its folder: what starts without arguments."""
+    """Return whether a word is the name of a program that starts without arguments.
+
+    With or without its folder.
+    """
     name = word.rpartition("/")[2]
     return _PROGRAMS.get(name) in _ALONE and not name.endswith(".py")
 
@@ -123,7 +126,7 @@ class SglangServer(NamedTuple):
         return self.arguments.value(name)
 
     def number(self, name: str) -> int | Unknown:
-        """An argument that is a whole number, 1 where SGLang leaves it open."""
+        """Return an argument that is a whole number, 1 where SGLang leaves it open."""
         value = self.value(name)
         return value if isinstance(value, int | Unknown) else 1
 
@@ -257,7 +260,7 @@ def _consumer(
 
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
-    """A command's kind, and the arguments that are its own."""
+    """Return a command's kind, and the arguments that are its own."""
     words = command.words
     if not words:
         return ProcessKind.OTHER, ()
@@ -278,7 +281,7 @@ def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
 
 
 def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
-    """A module or a script, behind the interpreter's own options."""
+    """Return the kind of a module or a script, and its arguments, behind the interpreter's own."""
     index = 1
     while index < len(words):
         text = words[index].text
@@ -298,7 +301,7 @@ def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
 
 
 def with_router(command: Command) -> bool:
-    """Whether servers start with a router in front of them, told by ``--router-...``."""
+    """Return whether servers start with a router in front of them, told by ``--router-...``."""
     return any(word.text == _WITH_ROUTER for word in command.words)
 
 
@@ -338,7 +341,7 @@ def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
 
 
 def _served(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """``sglang serve MODEL`` names the model without its flag."""
+    """Return the words of ``sglang serve MODEL`` with the flag that it leaves out before MODEL."""
     if words and not words[0].text.startswith("-"):
         return (words[0]._replace(text="--model-path", unresolved=()), *words)
     return words

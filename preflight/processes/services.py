@@ -323,7 +323,10 @@ def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> It
 
 
 def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
-    """The servers that a router names by URL (``--prefill``, ``--decode``, ``--worker-urls``)."""
+    """Yield the servers that a router names by URL.
+
+    Its flags are ``--prefill``, ``--decode`` and ``--worker-urls``.
+    """
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
         if separator and scheme in ("http", "https", "grpc"):
@@ -365,7 +368,7 @@ def _service(
 
 
 def split_address(text: str) -> Address:
-    """``[::1]:80/x``, ``host:80/x`` and ``host`` taken apart; what is no port stays in the host."""
+    """Split ``[::1]:80/x``, ``host:80/x`` or ``host``; what is no port stays in the host."""
     rest, slash, path = text.strip().partition("/")
     path = slash + path
     if rest.startswith("["):

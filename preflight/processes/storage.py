@@ -59,7 +59,10 @@ def offload_of(process: LaunchProcess) -> Offload | None:
 
 
 def uses_uring(environment: Mapping[str, Word]) -> bool:
-    """``true`` and ``1`` switch it on, nothing else does (TryParseBool with kTrueFalse)."""
+    """Return whether io_uring is on: ``true`` and ``1`` switch it on, nothing else does.
+
+    Source: TryParseBool with kTrueFalse.
+    """
     for name in ("MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING"):
         word = environment.get(name)
         if word is not None and word.text != "":
@@ -130,7 +133,7 @@ def _path(setting: SettingValue) -> str | Unknown:
 def offloading(
     client: StoreClient, process: LaunchProcess, mooncake: MooncakeRelease, own_folder: str = ""
 ) -> StoreClient:
-    """``client`` of ``process`` with the buffer that ``mooncake`` reads, and its folder.
+    """Return ``client`` of ``process`` with the buffer that ``mooncake`` reads, and its folder.
 
     own_folder: what SGLang puts behind the folder that it is given, so that each rank has its own
     (mooncake_store.py); where it is given none, every rank takes Mooncake's.

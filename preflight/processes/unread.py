@@ -110,7 +110,7 @@ def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 
 def tells_of_server(text: str) -> bool:
-    """Whether a word of a command that nobody here knows says that a server is behind it."""
+    """Return whether a word of a command that is not known here says that it starts a server."""
     name = text.rpartition("/")[2]
     known = text in ("serve", "vllm", "sglang") or _SERVER.fullmatch(text) is not None
     return known or _PRODUCT.fullmatch(name) is not None
@@ -148,7 +148,7 @@ def _notices(reading: Reading) -> Iterator[NotRead]:
 
 
 def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Conditions that nothing decides and that a program or a setting of it follows from."""
+    """Yield the conditions that nothing decides and that a program or its settings follow from."""
     for process in processes:
         if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue

@@ -25,7 +25,10 @@ _STORE_SUFFIXES = (
 
 
 def sglang_segment_bytes(value: Any) -> int:
-    """SGLang's ``_parse_global_segment_size``: ``4gb`` is 4 GiB, a plain number is bytes."""
+    """Return bytes as SGLang's ``_parse_global_segment_size`` does.
+
+    ``4gb`` is 4 GiB, a plain number is bytes.
+    """
     if isinstance(value, int):
         return int(value)  # a JSON true is 1
     if isinstance(value, str):
@@ -40,7 +43,10 @@ def sglang_segment_bytes(value: Any) -> int:
 
 
 def store_segment_bytes(value: Any) -> int:
-    """Mooncake's ``_parse_segment_size`` (0.3.12 on): floats, and every suffix from b to tb."""
+    """Return bytes as Mooncake's ``_parse_segment_size`` does, from 0.3.12 on.
+
+    It takes floats, and every suffix from b to tb.
+    """
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -61,7 +67,10 @@ _VLLM_SIZE = re.compile(r"^\s*([\d.]+)\s*(gb|mb|kb|b)?\s*$")
 
 
 def vllm_size_bytes(value: Any) -> int:
-    """vLLM's ``_parse_size``: floats with b, kb, mb or gb. Raises TypeError for what is no size."""
+    """Return bytes as vLLM's ``_parse_size`` does: floats with b, kb, mb or gb.
+
+    Raises TypeError for what is no size.
+    """
     if isinstance(value, int):
         return value
     if not isinstance(value, str):
@@ -87,7 +96,10 @@ _POWERS = "kmgt"
 
 
 def human_readable_int(text: str) -> int:
-    """vLLM's: ``80m`` is 80 * 10^6, ``80M`` is 80 * 2^20. Raises ValueError for what is neither."""
+    """Return the number that vLLM's function of this name reads.
+
+    ``80m`` is 80 * 10^6, ``80M`` is 80 * 2^20. Raises ValueError for what is neither.
+    """
     text = text.strip()
     match = _HUMAN.fullmatch(text)
     if match is None:
@@ -101,7 +113,7 @@ def human_readable_int(text: str) -> int:
 
 
 def store_bool(value: Any) -> bool:
-    """Mooncake's ``_parse_bool``, for JSON and environment alike."""
+    """Return what Mooncake's ``_parse_bool`` reads, in JSON and environment alike."""
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
@@ -117,7 +129,10 @@ def store_bool(value: Any) -> bool:
 
 
 def sglang_env_bool(text: str) -> bool:
-    """SGLang's ``EnvBool``; what it refuses becomes the default, with a warning in the log."""
+    """Return what SGLang's ``EnvBool`` reads; raises ValueError for what it refuses.
+
+    What it refuses becomes the default, with a warning in the log.
+    """
     value = text.lower()
     if value in ("true", "1", "yes", "y"):
         return True
@@ -127,7 +142,7 @@ def sglang_env_bool(text: str) -> bool:
 
 
 def sglang_env_int(text: str) -> int:
-    """SGLang's ``EnvInt``."""
+    """Return what SGLang's ``EnvInt`` reads; raises ValueError for what it refuses."""
     try:
         return int(text)
     except ValueError:

@@ -114,9 +114,10 @@ def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[F
 
 
 def value_of(words: tuple[Word, ...], name: str) -> Word | None:
-    """What ``--name=value``, ``-name value`` or ``--na-me`` gives, as gflags and argparse read it.
+    """Return the value of a flag, the last one counting, as gflags and argparse read it.
 
-    The last one counts; its text is empty where it stands alone.
+    It is written ``--name=value``, ``-name value`` or ``--na-me``; its text is empty where the flag
+    stands alone. None where it is not given.
     """
     found = None
     for index, word in enumerate(words):
@@ -134,9 +135,10 @@ def value_of(words: tuple[Word, ...], name: str) -> Word | None:
 
 
 def is_on(words: tuple[Word, ...], program: str, name: str) -> bool | None:
-    """Whether a switch that is off by default is on, the last one counting; None: a variable's.
+    """Return whether a switch that is off by default is on, the last one counting.
 
-    ``--name false`` turns it on: gflags takes no value from the next word.
+    None where a variable decides. ``--name false`` turns it on: gflags takes no value from the next
+    word.
     """
     on: bool | None = False
     for given in read_flags(words, flags_of(program)):
@@ -163,7 +165,10 @@ def _legal(kind: str, value: str) -> bool:
 
 
 def as_integer(kind: str, value: str) -> int | None:
-    """As gflags reads an int32, int64, uint32 or uint64: in full; None where it does not."""
+    """Return what gflags reads as int32, int64, uint32 or uint64; None where it refuses.
+
+    It reads the whole text.
+    """
     text = value.lstrip(" \t\n\v\f\r")
     if not re.fullmatch(r"[+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+)", text) or len(text) > 40:
         return None
@@ -174,7 +179,7 @@ def as_integer(kind: str, value: str) -> int | None:
 
 
 def as_double(value: str) -> float | None:
-    """As strtod reads the whole of it: also 0x1p-1, inf and nan; None where it does not."""
+    """Return what strtod reads, also 0x1p-1, inf and nan; None where it does not read all of it."""
     text = value.strip()
     if not text or "_" in text or text != value.lstrip():
         return None

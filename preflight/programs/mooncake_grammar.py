@@ -28,7 +28,7 @@ _LEAST_NORMAL = 2.0**-1022
 
 
 def byte_size(text: str, negative_wraps: bool = False) -> int | None:
-    """A size in bytes, or None where the library rejects it. Units are powers of 1024.
+    """Return a size in bytes, or None where the library rejects it. Units are powers of 1024.
 
     ``MiB`` and ``GiB`` are rejected; ``1.5gb``, ``1e9``, ``0x10`` and ``infinite`` are not.
     negative_wraps: as ``Release.negative_sizes_wrap`` says; -5 is then 2^64 - 5.
@@ -50,10 +50,10 @@ def byte_size(text: str, negative_wraps: bool = False) -> int | None:
 
 
 def leading_digits(text: str) -> int | None:
-    """What ``std::stoull`` makes of a text: its leading digits, the rest ignored (``4GB`` is 4).
+    """Return the number that ``std::stoull`` reads: the leading digits (``4GB`` is 4).
 
-    None where the library warns and keeps its default: no digit first, zero, or a minus sign as
-    the first character. Behind a blank nothing looks for the sign, and `` -4`` is 2^64 - 4.
+    None where the library warns and keeps its default: no digit first, zero, or a minus sign as the
+    first character. Behind a blank nothing looks for the sign, and `` -4`` is 2^64 - 4.
     """
     match = re.match(r"[ \t\n\v\f\r]*([+-]?)(\d+)", text, re.ASCII)
     if match is None or text.startswith("-"):
@@ -65,7 +65,7 @@ def leading_digits(text: str) -> int | None:
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:
-    """``TryParseBool``: None for anything that is not one of its ten words.
+    """Return what ``TryParseBool`` reads; None for anything that is not one of its ten words.
 
     common_reader: as ``Release.common_reader`` says; without it there are eight words.
     """
@@ -78,7 +78,7 @@ def boolean(text: str, common_reader: bool = True) -> bool | None:
 
 
 def _to_uint64(value: float) -> int:
-    """``static_cast<uint64_t>`` where C++ leaves it undefined, as GCC's x86-64 code does it."""
+    """Return ``static_cast<uint64_t>``; where C++ leaves it undefined, as GCC on x86-64 does."""
     if value != value:
         return 2**63
     if value >= 2.0**64:
@@ -89,7 +89,7 @@ def _to_uint64(value: float) -> int:
 
 
 def _to_float(text: str) -> float | None:
-    """``std::stod``; None where it is out of range, which the library catches."""
+    """Return what ``std::stod`` reads; None where it is out of range, which the library catches."""
     lower = text.lower()
     if "nan" in lower:
         return float("nan")

@@ -362,7 +362,7 @@ def takes_word(row: Choice, text: str) -> bool:
 
 
 def read_ratio(text: str) -> float | None:
-    """A share in (0, 1]; None where the code keeps its default."""
+    """Return a share in (0, 1]; None where the code keeps its default."""
     try:
         value = float(text)
     except ValueError:
@@ -392,7 +392,10 @@ def _is_number(text: str) -> bool:
 
 
 def _as_signed(value: int, reader: Reader) -> int:
-    """As glibc converts: strtol saturates at 64 bits, atoi then keeps the low 32."""
+    """Return a number as glibc converts it.
+
+    strtol saturates at 64 bits, atoi then keeps the low 32.
+    """
     value = max(-(2**63), min(2**63 - 1, value))
     if reader is Reader.ATOI:
         value &= 2**32 - 1

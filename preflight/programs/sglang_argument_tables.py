@@ -71,7 +71,7 @@ def _data() -> dict[str, Any]:
 
 @cache
 def _table(index: int, exact: bool) -> ArgumentTable:
-    """The rows that hold for the release at ``index``, with what the file leaves out of them."""
+    """Return the rows that hold for the release at ``index``, in full: the file leaves some out."""
     data = _data()
     rows = []
     for row in data["arguments"]:
@@ -131,7 +131,10 @@ def _nullable(text: str) -> str | None:
 
 
 def _lora(text: str) -> Any:
-    """A path or ``name=path``, or a JSON object; its action refuses what the type would not."""
+    """Return a path, ``name=path`` or a JSON object; raises RefusedError.
+
+    The flag's action refuses what the type would not.
+    """
     text = text.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return text
@@ -152,7 +155,10 @@ _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def _human_int(text: str) -> int:
-    """SGLang's ``human_readable_int``: 25.6k is 25600, 1Mi is 1048576, case counts."""
+    """Return what SGLang's ``human_readable_int`` reads.
+
+    25.6k is 25600, 1Mi is 1048576, case counts.
+    """
     from decimal import Decimal
 
     match = _HUMAN.fullmatch(text.strip())

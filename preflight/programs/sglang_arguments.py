@@ -220,7 +220,10 @@ def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
 def _eligible(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows that a word may mean, by a flag or its beginning: no other can change the result."""
+    """Yield the rows that a word may mean, by a flag or the beginning of one.
+
+    No other row can change the result.
+    """
     starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
         if row["kind"] == "help" or any(
@@ -244,16 +247,20 @@ def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """With a width: else argparse asks the terminal, and imports shutil, for every argument."""
+    """Return a formatter with a width.
+
+    Else argparse asks the terminal, and imports shutil, for every argument.
+    """
     return argparse.HelpFormatter(prog, width=80)
 
 
 def _without_what_is_refused(
     parser: _Parser, texts: list[_Text]
 ) -> tuple[argparse.Namespace, list[str], list[_Text]]:
-    """What the rest says, flag by flag, so that one bad value does not hide every other finding.
+    """Return what the flags say that are not refused, what is left over, and what is refused.
 
-    And the first flag that is refused, with its values.
+    It goes flag by flag, so that one bad value does not hide every other finding. The last is the
+    first flag that is refused, with its values.
     """
     namespace, unrecognized = argparse.Namespace(), []
     refused: list[_Text] = []
@@ -301,7 +308,7 @@ def _setting(stored: _Stored) -> SettingValue:
 
 
 def _converter(kind: str) -> Any:
-    """The type of an argument, which lets a word with an unresolved variable through as Unknown."""
+    """Return the type of an argument: a word with an unresolved variable becomes Unknown."""
     convert, name = CONVERTERS.get(kind, (str, kind))
 
     def converted(text: str) -> Any:

@@ -23,7 +23,7 @@ _NOT_SUPPORTED = frozenset({"switch", "refused", "ignored", "lora"})
 def merged_words(
     words: Sequence[Word], table: ArgumentTable, read_file: ReadFile
 ) -> tuple[Word, ...] | Unknown:
-    """``words`` with the file's in front; Unknown where the file cannot be read here.
+    """Return ``words`` with the file's in front; Unknown where the file cannot be read here.
 
     Raises RefusedError with what SGLang says of a file that it does not take.
     """

@@ -62,12 +62,12 @@ def _unaligned(v: Values) -> bool:
 
 
 def _outside(value: float | None, least: float, most: float) -> bool:
-    """Whether it is given and not in (least, most]."""
+    """Return whether a value is given and is not in (least, most]."""
     return value is not None and not least < value <= most
 
 
 def _ratio_counts(v: Values) -> bool:
-    """Whether --hicache-ratio decides how large the host pool is."""
+    """Return whether --hicache-ratio decides how large the host pool is."""
     ratio = v.enable_hierarchical_cache and v.hicache_size <= 0
     return bool(ratio and v.disaggregation_mode != "decode")
 

@@ -95,9 +95,10 @@ def read_store_config(
     read_file: ReadFile,
     sglang_version: str | None = None,
 ) -> StoreConfig:
-    """The configuration that SGLang would use; ``read_file`` gives a file's text, or why not.
+    """Return the configuration that SGLang would use.
 
-    sglang_version: None for the newest that is known. Raises ValueError for what is none.
+    read_file: gives a file's text, or why not. sglang_version: None for the newest that is known.
+    Raises ValueError for what is none.
     """
     reader = store_reader(sglang_version)
     extra, error = read_extra_config(extra_config, read_file)
@@ -156,7 +157,7 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
 
 
 def _typed(key: str, value: Any) -> StoreEdit | None:
-    """A value of the type that a key has to have, where its text says one."""
+    """Return a text with the type that its key has to have; None where it is no such value."""
     try:
         meant = json.loads(value)
     except (ValueError, TypeError, RecursionError):
@@ -236,8 +237,10 @@ def _absent(key: str) -> SettingValue:
 
 
 def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> SettingValue | None:
-    """The variable that names this host, the first that counts: LOCAL_HOSTNAME must say something,
-    where the JSON or the default can stand in for it."""
+    """Return the variable that names this host, the first that counts.
+
+    LOCAL_HOSTNAME must say something, where the JSON or the default can stand in for it.
+    """
     for variable in reader.hostnames:
         word = environment.get(variable)
         if word is not None and (

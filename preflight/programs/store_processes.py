@@ -65,7 +65,7 @@ class StoreProcess(NamedTuple):
 def read_store_service(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> StoreProcess:
-    """``python -m mooncake.mooncake_store_service --config=…``, or from the environment."""
+    """Read ``python -m mooncake.mooncake_store_service --config=…``, or its environment."""
     config = read_service_config(arguments, environment, read_file)
     if isinstance(config, Unknown):
         unread = StoreProcess(config, (), (), config, config, config, config, metadata=config)
@@ -99,7 +99,7 @@ def read_store_service(
 def read_mooncake_client(
     arguments: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> StoreProcess:
-    """``mooncake_client --global_segment_size=80GB …``."""
+    """Read ``mooncake_client --global_segment_size=80GB …``."""
     flags = _flags(arguments, _CLIENT_SWITCHES)
     misread: list[str] = []
     refused: list[str] = []
@@ -164,9 +164,10 @@ def _arena(flags: Mapping[str, Word]) -> ArenaFlags | Unknown:
 def offload_buffer_bytes(
     environment: Mapping[str, Word], mooncake: MooncakeRelease | None = None
 ) -> int:
-    """MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES: a number, else the default; 0 or less ends setup.
+    """Return the bytes of MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES, else the default.
 
-    mooncake: None for the newest. Before 0.3.13 leading digits were enough: 20GB was 20 bytes.
+    0 or less ends setup. mooncake: None for the newest. Before 0.3.13 leading digits were enough:
+    20GB was 20 bytes.
     """
     word = environment.get("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES")
     if word is None or word.unresolved:
@@ -178,7 +179,7 @@ def offload_buffer_bytes(
 
 
 def offload_folder(given: str, environment: Mapping[str, Word]) -> str | Unknown:
-    """The folder that Mooncake offloads to: what ``setup`` is given, else the environment's."""
+    """Return the folder that Mooncake offloads to: what ``setup`` is given, else the variable's."""
     word = environment.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH")
     if given or word is None:
         return given or OFFLOAD_PATH
@@ -203,7 +204,10 @@ def _client(
 
 
 def _flags(words: tuple[Word, ...], switches: tuple[str, ...]) -> dict[str, Word]:
-    """As gflags: ``--name=value``, ``-name=value``, ``--name value``; a switch alone is on."""
+    """Return the flags by name, as gflags reads them.
+
+    ``--name=value``, ``-name=value``, ``--name value``; a switch alone is on.
+    """
     flags: dict[str, Word] = {}
     name = None
     for word in words:

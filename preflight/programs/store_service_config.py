@@ -154,7 +154,10 @@ def read_service_config(
 
 
 def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
-    """--config, -D or --define, --port and --max-wait-time, or an unmistakable start of them."""
+    """Read --config, -D or --define, --port and --max-wait-time.
+
+    An unmistakable start of one of them is enough.
+    """
     config, port = None, Word(str(SERVICE_PORT), words[0].origin) if words else None
     overrides: list[Word] = []
     error = None
@@ -262,7 +265,7 @@ def _override(
     misread: list[str],
     unknown: list[tuple[str, str]],
 ) -> None:
-    """``setattr`` of the raw text, then what the C++ library makes of it."""
+    """Put the raw text into ``values`` as ``setattr`` does, then as the C++ library reads it."""
     key, equals, text = word.text.partition("=")
     if not equals:
         if not word.unresolved:

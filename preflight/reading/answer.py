@@ -45,7 +45,10 @@ _LONGEST_VALUE = 60
 def reading_text(
     reading: LaunchReading, paint: Callable[[str, str], str], width: int, verbosity: int
 ) -> str:
-    """Without a final newline; above 0 with every setting, 2 defaults too, below 0 briefly."""
+    """Return what was understood of a launch as text, without a final newline.
+
+    Above 0 it has every setting, at 2 the defaults too, below 0 it is brief.
+    """
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
         for group in dict.fromkeys(process.group for process in reading.processes):

@@ -332,7 +332,7 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
 
 
 def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
-    """Whether servers start, and it is known of each that neither HiCache nor Mooncake is in it."""
+    """Return whether servers start that all, as is known, use neither HiCache nor Mooncake."""
     started = [
         each for each in processes if each.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
     ]

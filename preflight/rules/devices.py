@@ -98,13 +98,13 @@ def _device(name: object) -> str:
 
 
 def _reuses(server: SglangServer) -> bool:
-    """Whether SGLang starts its own engine for a store to share."""
+    """Return whether SGLang starts its own engine for a store to share."""
     reuse = server.environment.get("SGLANG_HICACHE_MOONCAKE_REUSE_TE")
     return reuse is None or reuse.text.lower() not in ("0", "false", "no", "n")
 
 
 def _has_engine(server: SglangServer) -> bool:
-    """Whether SGLang starts a Mooncake transfer engine of its own."""
+    """Return whether SGLang starts a Mooncake transfer engine of its own."""
     transfers = server.mode in ("prefill", "decode")
     if transfers and server.value("disaggregation_transfer_backend") == "mooncake":
         return True
@@ -120,7 +120,7 @@ def _store_devices(server: SglangServer) -> str | None:
 
 
 def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
-    """Every plain list of device names in a launch, with what it is called."""
+    """Yield every plain list of device names in a launch, with what it is called."""
     stored = _store_devices(server)
     given = [("device_name", stored)]
     given += [
@@ -140,7 +140,10 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 
 
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """The same of another engine: one list for all ranks, whatever a map is to SGLang."""
+    """Yield the device lists of another engine, likewise.
+
+    It has one list for all ranks; a map, as SGLang has, is none.
+    """
     consumer = process.consumer
     if consumer is None:
         return
@@ -153,7 +156,7 @@ def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
 
 
 def _device_map(text: str) -> dict[str, Any] | str | None:
-    """A per-rank JSON map of devices; its error as a string; None for a plain list of names."""
+    """Return a JSON map of devices per rank, or what is wrong with it; None for a list of names."""
     if not text.strip().startswith("{"):
         return None
     try:

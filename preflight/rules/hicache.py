@@ -321,7 +321,10 @@ def _is_own(word: Word) -> bool:
 def open_words(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Word]]:
-    """Words that stand for themselves, no flag's value, and whose text is not known."""
+    """Yield the words that stand for themselves and whose text is not known.
+
+    A flag's value does not stand for itself.
+    """
     for process in processes:
         if process.kind not in _READ:
             continue
@@ -337,7 +340,7 @@ def open_words(
 
 
 def _is_known(word: Word) -> bool:
-    """Whether it is known to be no argument: a flag is, whatever its value."""
+    """Return whether a word is known to be no argument: a flag is, whatever its value."""
     flag = word.text.partition("=")[0]
     return not word.unresolved or (flag.startswith("-") and "$" not in flag and "`" not in flag)
 
@@ -360,7 +363,7 @@ class _Unrecognized(NamedTuple):
 
 @lru_cache(maxsize=8)  # both rules ask
 def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
-    """Each word that the parser left over and that is known; values are without a flag."""
+    """Return each word that the parser left over and that is known; values are without a flag."""
     spelling, found = Spelling(), []
     for word in words:
         flag = word.text.partition("=")[0]
@@ -374,7 +377,10 @@ def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
 
 
 def _unrecognized(words: tuple[_Unrecognized, ...], version: str, exact: bool) -> Seen:
-    """SGLang's own words, and which releases have such flags, or what they were meant for."""
+    """Return SGLang's own words, and which releases have such flags.
+
+    Where no release has one, it names the flag that was meant.
+    """
     together = " ".join(each.word.text for each in words)
     meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in words if each.near)
     other = "".join(f"; {each.flag} is in {each.releases}" for each in words if each.releases)
@@ -387,7 +393,7 @@ def _unrecognized(words: tuple[_Unrecognized, ...], version: str, exact: bool) -
 
 
 def _edit(left_over: _Unrecognized, exact: bool) -> str:
-    """What to write in place of a flag; "" where that hangs on the release that runs."""
+    """Return what to write in place of a flag; "" where that hangs on the release that runs."""
     _, flag, releases, near = left_over
     where = left_over.word.origin
     if left_over.misspelt:
@@ -400,7 +406,10 @@ def _edit(left_over: _Unrecognized, exact: bool) -> str:
 
 
 def _correction(arguments: ParsedArguments) -> str:
-    """What to write in place of the words that the parser refused; "" where nothing tells it."""
+    """Return what to write in place of the words that the parser refused.
+
+    It is "" where nothing tells that.
+    """
     if not arguments.refused:
         return ""
     first, *rest = arguments.refused
@@ -424,7 +433,10 @@ def _correction(arguments: ParsedArguments) -> str:
 
 
 def _every_release_refuses(server: SglangServer) -> bool:
-    """Whether no release that is known takes these arguments; asked only where one refuses."""
+    """Return whether no release that is known takes these arguments.
+
+    It is asked only where one refuses.
+    """
     return _refused_by_all(server.arguments.words)
 
 
@@ -444,7 +456,7 @@ def _positive(size: Any) -> bool:
 
 
 def _number(server: SglangServer, name: str, default: int) -> int | None:
-    """What SGLang makes of a variable; None where it cannot be told here."""
+    """Return what SGLang makes of a variable; None where it cannot be told here."""
     word = server.environment.get(name)
     if word is None or word.text == "":
         return default if word is None else None

@@ -35,7 +35,10 @@ def findings(
     processes: tuple[LaunchProcess, ...],
     servers: Sequence[tuple[SglangServer, Versions]] = (),
 ) -> tuple[RuleFinding, ...]:
-    """Everything that the rules find, the worst first; ``servers`` with what they run on."""
+    """Return everything that the rules find, the worst first.
+
+    servers: each with the versions that it runs on.
+    """
     found = [finding for rules in RULE_SETS for finding in rules.findings(processes)]
     for server, versions in servers:
         for rules in RULE_SETS:

@@ -193,7 +193,7 @@ def with_refusals(
     processes: Iterable[LaunchProcess],
     memory: Mapping[int, ServerMemory],
 ) -> tuple[RuleFinding, ...]:
-    """``found``, and before it the words with which SGLang stops while it builds its pools."""
+    """Return ``found``, and before it the words with which SGLang refuses to build its pools."""
     refusal = RULES.page["host-pools-refused"]
     refused = [
         RuleFinding(
@@ -209,13 +209,13 @@ def with_refusals(
 
 
 def _size_gb(server: SglangServer) -> int:
-    """``--hicache-size``; 0 where it is not known, or no number."""
+    """Return ``--hicache-size``; 0 where it is not known, or no number."""
     size = server.value("hicache_size")
     return size if isinstance(size, int) else 0
 
 
 def _uses_rdma(server: SglangServer) -> bool:
-    """Whether the server's store, or its transfer of prefilled requests, goes over RDMA."""
+    """Return whether the server's store, or its transfer of prefilled requests, goes over RDMA."""
     transfers = server.mode in ("prefill", "decode")
     if transfers and server.value("disaggregation_transfer_backend") == "mooncake":
         return True
@@ -223,7 +223,7 @@ def _uses_rdma(server: SglangServer) -> bool:
 
 
 def _overlap(server: SglangServer, versions: Versions) -> bool:
-    """Whether L2 lies in Mooncake's huge pages and K and V of it are, or may be, handed over."""
+    """Return whether L2 lies in Mooncake's huge pages and is, or may be, handed over as K and V."""
     return (
         _in_halves(server, versions)
         and not _is_standalone(server)
@@ -242,7 +242,7 @@ def _is_standalone(server: SglangServer) -> bool:
 
 
 def _in_halves(server: SglangServer, versions: Versions) -> bool:
-    """Whether K and V of the prefix cache are registered apart; also where nobody knows."""
+    """Return whether K and V of the prefix cache are registered apart; also where nobody knows."""
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
     if server.store is None or not (server.hicache or offloads):
         return False
@@ -250,7 +250,7 @@ def _in_halves(server: SglangServer, versions: Versions) -> bool:
 
 
 def _has_both(versions: Versions) -> bool | Unknown:
-    """Whether one tensor holds K and V; those of different widths have a tensor each."""
+    """Return whether one tensor holds K and V; those of different widths have a tensor each."""
     geometry = versions.geometry
     if isinstance(geometry, Unknown):
         return geometry
@@ -259,7 +259,7 @@ def _has_both(versions: Versions) -> bool | Unknown:
 
 
 def _doubt(versions: Versions, mooncake: str) -> str:
-    """What is not certain, "" where all is; the first of it, which a capture keeps too."""
+    """Return the first thing that is not certain, "" where all is; a capture keeps it too."""
     both = _has_both(versions)
     model = f"the model is not known ({both.reason})" if isinstance(both, Unknown) else ""
     return versions.sglang_unsure or mooncake or model
@@ -294,7 +294,7 @@ def _pins(server: SglangServer) -> bool:
 
 
 def _chunk_bytes(server: SglangServer, versions: Versions) -> int | None:
-    """The most that one call pins; None for a whole pool."""
+    """Return the most bytes that one call pins; None for a whole pool."""
     layout = server.value("hicache_mem_layout")
     if not versions.sglang.pins_in_chunks or layout == "layer_first":
         return None

@@ -156,7 +156,7 @@ class _Offload(NamedTuple):
 
 
 def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
-    """Every process of which it is known that it offloads, and where to."""
+    """Yield every process of which it is known that it offloads, and where to."""
     for process in processes:
         if _is_on(process) is not True:
             continue
@@ -178,7 +178,10 @@ def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
 
 
 def _is_on(process: LaunchProcess) -> bool | None:
-    """Whether a store client offloads; None where a variable decides it, or it is no client."""
+    """Return whether a store client offloads.
+
+    None where a variable decides it, or the process is no client.
+    """
     if process.server is not None:
         store = process.server.store
         value = None if store is None else store.value("enable_ssd_offload")
@@ -188,7 +191,7 @@ def _is_on(process: LaunchProcess) -> bool | None:
 
 
 def _offers_offload(process: LaunchProcess) -> bool | None:
-    """Whether a master is started with offload; None where a file or a variable decides it."""
+    """Return whether a master starts with offload; None where a file or a variable decides it."""
     given = [one.name for one in read_flags(process.arguments, flags_of("mooncake_master"))]
     if "config_path" in given and "enable_offload" not in given:
         return None
@@ -196,7 +199,7 @@ def _offers_offload(process: LaunchProcess) -> bool | None:
 
 
 def _has_quota(process: LaunchProcess) -> bool:
-    """Whether a positive quota is set; another storage backend has its own."""
+    """Return whether a positive quota is set; another storage backend has its own."""
     environment = process.command.environment
     backend = environment.get("MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR")
     if backend is not None and backend.text != "bucket_storage_backend":
@@ -211,7 +214,7 @@ def _has_quota(process: LaunchProcess) -> bool:
 
 
 def _watermark(environment: Mapping[str, Word], level: str) -> float | None:
-    """The watermark that holds; None where a variable decides it."""
+    """Return the watermark that holds; None where a variable decides it."""
     rows = [row for row in RATIOS if f"_{level}_" in row.name]
     for row in rows:
         word = environment.get(row.name)

@@ -129,7 +129,7 @@ def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | Non
 
 
 def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
-    """What is said of a flag that no known release has."""
+    """Return what is said of a flag that no known release has."""
     oldest, *_, newest = flag_table().releases
     meant = f": did you mean --{near}?" if near else ""
     text = f"--{each.name}: no release from {oldest} to {newest} has it{meant}"
@@ -215,7 +215,10 @@ def ascend_host_memory(process: LaunchProcess) -> Iterator[Seen]:
 
 
 def _http_port(process: LaunchProcess) -> int | None:
-    """The port that a store service, a master's or a standalone metadata server listens on."""
+    """Return the port that a store service or a metadata server listens on.
+
+    A metadata server is a master's or stands alone.
+    """
     if process.kind is ProcessKind.STORE_SERVICE:
         port = process.store.port if process.store else None
         return port if isinstance(port, int) else None
@@ -236,7 +239,10 @@ def _number(process: LaunchProcess, name: str) -> int | None:
 
 
 def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
-    """What the program of ``process`` knows, and what it is given; nothing for other programs."""
+    """Return what the program of ``process`` knows, and what it is given.
+
+    There is nothing for other programs.
+    """
     program = _PROGRAMS.get(process.kind)
     if program is None:
         return {}, []
@@ -245,12 +251,12 @@ def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
 
 
 def _seen(process: LaunchProcess, text: str, given: FlagRead) -> Seen:
-    """What is said of a flag, where it stands."""
+    """Return what is said of a flag, where it stands."""
     return Seen(f"{process.kind.value}: {text}", given.word.origin)
 
 
 def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
-    """The flag, and what the master says of its value, or of it and another."""
+    """Yield the flag, and what the master says of its value, or of it and another."""
 
     def text(name: str) -> str | None:
         return values[name].value if name in values else None
@@ -277,7 +283,7 @@ def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]
 
 
 def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
-    """What flags say against each other, where no file says more."""
+    """Yield what flags say against each other, where no file says more."""
 
     def is_on(name: str) -> bool:
         return name in values and (values[name].value or "").lower() in TRUE
@@ -306,26 +312,26 @@ def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
 
 
 def _whole(text: str | None) -> int | None:
-    """A value that gflags took as a whole number."""
+    """Return a value that gflags took as a whole number."""
     if text is None:
         return None
     return int(text, 16) if "x" in text.lower() else int(text)
 
 
 def _takes_slabs(processes: tuple[LaunchProcess, ...]) -> bool:
-    """Whether the launch's own master is told to take cachelib."""
+    """Return whether the launch's own master is told to take cachelib."""
     masters = [process for process in processes if process.kind is ProcessKind.MASTER]
     return any(_value(master, "memory_allocator") == "cachelib" for master in masters)
 
 
 def _value(process: LaunchProcess, name: str) -> str | None:
-    """What the program of ``process`` takes for a flag: the last that is given."""
+    """Return what the program of ``process`` takes for a flag: the last that is given."""
     given = [each.value for each in _flags(process)[1] if each.name == name]
     return given[-1] if given else None
 
 
 def _page_bytes(process: LaunchProcess) -> int | None:
-    """The huge pages that a client maps its segment with, 0 for none; None where it is unknown."""
+    """Return the page size in bytes of a client's segment, 0 for regular pages, None if unknown."""
     environment = process.command.environment
     if "MC_STORE_USE_HUGEPAGE" not in environment:
         return 0
@@ -338,7 +344,7 @@ def _page_bytes(process: LaunchProcess) -> int | None:
 
 
 def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
-    """What one client of ``process`` mounts, in bytes; None where that is not certain."""
+    """Return the bytes that one client of ``process`` mounts; None where not certain."""
     origin = process.command.origin
     if process.server is not None:
         word = process.server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")

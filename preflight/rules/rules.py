@@ -175,20 +175,23 @@ class RuleSet:
         return add
 
     def findings(self, processes: tuple[LaunchProcess, ...]) -> Iterator[RuleFinding]:
-        """What the rules about servers and launches find, rule by rule."""
+        """Yield what the rules about servers and launches find, rule by rule."""
         for rule, check in self.launch_checks:
             for seen in check(processes):
                 yield RuleFinding(rule, *seen)
 
     def memory_findings(self, server: SglangServer, versions: Versions) -> Iterator[RuleFinding]:
-        """What the rules about memory find in one server."""
+        """Yield what the rules about memory find in one server."""
         for rule, check in self.memory_checks:
             for seen in _placed(check(server, versions), server.command.origin):
                 yield RuleFinding(rule, *seen)
 
 
 def _placed(found: Iterable[Seen], command: Origin) -> Iterator[Seen]:
-    """``found``, where its own place is not told at the command; up to what is not known."""
+    """Yield ``found``, each at the command where it names no place of its own.
+
+    It ends at the first fact that is not known.
+    """
     with suppress(UnknownFactError):
         for seen in found:
             yield seen._replace(origin=seen.origin or command)

@@ -67,7 +67,7 @@ def store_config_refused(server: SglangServer, store: StoreConfig) -> Iterator[S
 
 
 def _rewritten(server: SglangServer, key: str, setting: SettingValue, new: str) -> str:
-    """The edit of a setting, where it stands."""
+    """Return the edit of a setting, where it stands."""
     word = server.environment.get(setting.written_as)
     where = server.command.origin if word is None else word.origin
     name = f"{setting.written_as}=" if word is not None else f"{key}: "
@@ -239,7 +239,7 @@ def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 
 def _blamed(store: StoreConfig) -> str:
-    """What SGLang takes the TypeError for: its text names every argument that setup has."""
+    """Return what SGLang takes the TypeError for: its text names every argument that setup has."""
     tenant = store.value("tenant_id")
     if isinstance(tenant, str) and tenant.strip() not in ("", "default"):
         return "; SGLang then says that this Mooncake does not support tenant_id"

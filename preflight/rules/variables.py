@@ -231,7 +231,7 @@ def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @lru_cache(maxsize=1)
 def known_variables() -> frozenset[str]:
-    """Every name that Mooncake or SGLang reads from the environment."""
+    """Return every name that Mooncake or SGLang reads from the environment."""
     path = data_file("known_environment.txt")
     with open(path, encoding="utf-8") as file:
         return frozenset(line.strip() for line in file if not line.startswith("#"))
@@ -242,7 +242,7 @@ def _text(environment: Mapping[str, Word], name: str) -> str:
 
 
 def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
-    """The hosts that a process talks to, as its settings name them; None where they do not."""
+    """Return the hosts that a process's settings say it talks to; None where they do not."""
     addresses: list[object] = []
     if process.server is not None:
         store = process.server.store
@@ -262,7 +262,7 @@ def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
 
 
 def _hosts(address: str) -> Iterator[str]:
-    """The hosts of ``a:1``, ``http://a:1/metadata`` or ``etcd://a:1;b:1``."""
+    """Yield the hosts of ``a:1``, ``http://a:1/metadata`` or ``etcd://a:1;b:1``."""
     if address == "P2PHANDSHAKE":
         return
     for part in re.split("[;,]", address.partition("://")[2] or address):
@@ -273,7 +273,7 @@ def _hosts(address: str) -> Iterator[str]:
 
 
 def _skips(no_proxy: str, host: str) -> bool:
-    """Whether a client asks ``host`` itself: named in full, by its domain, or by a star."""
+    """Return whether a client asks ``host`` itself: named in full, by its domain, or by a star."""
     for entry in no_proxy.split(","):
         name = entry.strip().partition(":")[0].lstrip(".")
         if name == "*" or (name and (host == name or host.endswith(f".{name}"))):
@@ -285,7 +285,10 @@ def _numbers(
     processes: tuple[LaunchProcess, ...],
     said: Callable[[Number, str, NumberRead], str | None],
 ) -> Iterator[Seen]:
-    """What ``said`` says of every number that counts; an empty one does where it is taken for 0."""
+    """Yield what ``said`` says of every number that counts.
+
+    An empty one counts where it is taken for 0.
+    """
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
     for process, name, word in (*everywhere, *offloading):
@@ -302,7 +305,7 @@ def _numbers(
 
 
 def _discovers(process: LaunchProcess) -> bool:
-    """Whether a store client looks for RDMA devices by itself."""
+    """Return whether a store client looks for RDMA devices by itself."""
     setting: Word | None = process.command.environment.get("MC_MS_AUTO_DISC")
     if setting is not None and setting.text.strip() in ("0", "1"):
         return setting.text.strip() == "1"

@@ -77,7 +77,10 @@ def steps_of(
 
 
 def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
-    """Node by node; the largest pages first, as they need the largest pieces of memory."""
+    """Yield the steps that grow the pools, node by node, the largest pages first.
+
+    Those need the largest pieces of memory.
+    """
     order = sorted(plan.pools, key=lambda pool: (-pool.page_bytes, pool.node or 0))
     for target in order:
         path = target.file
@@ -318,7 +321,7 @@ def _count(text: str, step: ApplyStep) -> int:
 
 
 def adopt(journal: Journal, root: Root, writer: Writer) -> list[str]:
-    """Changes that a crash broke off: what they came to is written down, so undo finds them."""
+    """Write down what changes came to that a crash broke off, so that undo finds them."""
     lines = []
     for entry in list(journal.entries):
         if entry.got is None and entry.kind == "file":

@@ -159,7 +159,10 @@ def _sysctl(setting: Setting, context: Context) -> Lines:
 
 
 def _boot_sysctl(setting: Setting, context: Context) -> Lines:
-    """Added at the end: the last line of a file wins, and other lines of it are kept."""
+    """Return the lines that append a setting to its file.
+
+    It is added at the end: the last line of a file wins, and other lines of it are kept.
+    """
     lines = _on_the_host(context)
     if setting.origin:  # install takes a link away where cp would write through it
         words = ("install", "-m", "644", setting.origin, setting.file)
@@ -175,7 +178,10 @@ def _sysfs(setting: Setting, context: Context) -> Lines:
 
 
 def _cgroup(setting: Setting, context: Context) -> Lines:
-    """A limit of the cgroup; the runtime that made the cgroup writes it again at the next start."""
+    """Return the lines that set a limit of the cgroup.
+
+    The runtime that made the cgroup writes it again at the next start.
+    """
     file, value = setting.name.rpartition("/")[2], setting.wanted
     by_hand = comment(shell.write(value, setting.name))
     if context.container == "kubernetes":

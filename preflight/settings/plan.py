@@ -169,7 +169,10 @@ def _key(setting: Setting) -> tuple[Kind, str, str]:
 
 
 def _of_one_size_or_ipc(found: list[Wish]) -> list[Wish]:
-    """With the host's /dev/shm a size of one's own has no effect: the one or the other."""
+    """Return the wishes for a size of /dev/shm or for the host's, the one or the other.
+
+    With the host's /dev/shm a size of one's own has no effect.
+    """
     if any(wish.setting.kind is Kind.IPC for wish in found):
         return [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
     return found
@@ -233,7 +236,7 @@ def _pool_nodes(hugetlb: HugetlbFacts | Unknown) -> tuple[int, ...]:
 
 
 def _place(setting: Planned) -> tuple[int, str, list[str | int]]:
-    """By scope, kind and name, numbers in names as numbers."""
+    """Return a key that sorts by scope, kind and name, numbers in names as numbers."""
     parts = re.split(r"(\d+)", setting.name)
     name = [int(part) if at % 2 else part for at, part in enumerate(parts)]
     return list(Scope).index(setting.scope), setting.kind.value, name

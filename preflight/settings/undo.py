@@ -64,7 +64,10 @@ class Journal:
         self._lock = -1
 
     def __enter__(self) -> Journal:
-        """Raises JournalError: another process has it, or it cannot be read."""
+        """Lock the journal and read it.
+
+        Raises JournalError: another process has it, or it cannot be read.
+        """
         import fcntl
 
         try:
@@ -197,7 +200,10 @@ class Undone(NamedTuple):
 
 
 def boot_id(root: Root) -> str:
-    """ "" where the kernel does not say: then a reboot is not noticed."""
+    """Return the id of this boot.
+
+    It is "" where the kernel does not say: then a reboot is not noticed.
+    """
     found = root.word(BOOT_ID)
     return "" if isinstance(found, Unknown) else found
 
@@ -262,7 +268,7 @@ def _still_ours(entry: Entry, current: str) -> bool:
 
 
 def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
-    """Only pages that nobody holds are given up: what a process has is left to it."""
+    """Give up only the pages that nobody holds: what a process has is left to it."""
     path = entry.path
     folder = path.removesuffix(_NR)
     free = root.integer(f"{folder}/free_hugepages")

@@ -216,7 +216,10 @@ def _shared_memory(
 
 
 def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
-    """As many as have the numbers up to the highest: a container's GPUs are counted from 0."""
+    """Yield as many GPUs as have the numbers up to the highest one that a rank takes.
+
+    A container's GPUs are counted from 0.
+    """
     indices = [process.gpu for process in needs.processes if process.gpu is not None]
     if indices:
         reason = Reason("gpu.count", f"the highest number that a rank takes is {max(indices)}")
@@ -224,7 +227,10 @@ def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
 
 
 def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish | Gap]:
-    """Memory and huge pages of the launch alone, as Kubernetes wants them: requests = limits."""
+    """Yield memory and huge pages of the launch alone, as Kubernetes wants them.
+
+    Requests equal limits there.
+    """
     if not isinstance(needs.usages, Unknown):
         everything = Wanted(needs).everything
         asked = {} if container is None else container.hugepages_bytes

@@ -108,7 +108,7 @@ def _own_as(place: str, handle: int) -> None:
 
 
 def _sync(folder: str) -> None:
-    """What was renamed is on the disk when this returns."""
+    """Return once what was renamed is on the disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -112,9 +112,10 @@ def auto_budget_bytes(
 def gate_booked(
     pools: Sequence[HostPool], budget_bytes: int, release: SglangRelease
 ) -> tuple[GateAnswer, ...]:
-    """One rank's pools against the budget that SGLang has sized them by, whatever backs them.
+    """Compare one rank's pools with the budget that SGLang has sized them by.
 
-    Nothing is read anew: each pool that is admitted is taken off (``host_memory_budget_scope``).
+    It does not matter what backs them. Nothing is read anew: each pool that is admitted is taken
+    off (``host_memory_budget_scope``).
     """
 
     def booked(pool: HostPool) -> int:
@@ -154,7 +155,10 @@ def _answers(
     free: Callable[[int], int],
     takes: Callable[[HostPool], int],
 ) -> tuple[GateAnswer, ...]:
-    """free: what a pool is compared with, once so many bytes are taken. takes: by each pool."""
+    """Return the gate's answer for each pool, in their order.
+
+    free: what a pool is compared with, once so many bytes are taken. takes: by each pool.
+    """
     answers, taken = [], 0
     for pool in pools:
         if pool.requested_bytes is not None:
@@ -210,7 +214,7 @@ def feasible_hugepages(
     current_pages: int,
     least_pages: int,
 ) -> FeasiblePages:
-    """The nr_hugepages of ``page_size_bytes`` for which these pools, all on huge pages, start.
+    """Return the nr_hugepages for which these pools, all on huge pages, start.
 
     memory: as read while ``current_pages`` of that size are reserved; each page more takes its
     size from MemAvailable. least_pages: what the whole host needs of them. The cgroup's headroom

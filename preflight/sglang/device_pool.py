@@ -83,7 +83,7 @@ class DeviceRequest(NamedTuple):
 
 @or_unknown
 def default_mem_fraction(request: DeviceRequest) -> float:
-    """``--mem-fraction-static`` where it is unset, by the heuristics of 0.5.23.
+    """Return ``--mem-fraction-static`` where it is unset, by the heuristics of 0.5.23.
 
     Graphs on, no speculative decoding, no DeepEP, no vision tower; those lower it further.
     """
@@ -176,7 +176,10 @@ def _budget(
 
 
 def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
-    """One token on the device: the host's row, index keys and sliding layers' share included."""
+    """Return the bytes of one token on the device.
+
+    They are the host's row, with index keys and the share of the sliding layers.
+    """
     if row.layers.linear:
         why = "the device keeps linear states beside the tokens, of unknown number"
         raise UnknownFactError(Unknown(why))
@@ -223,7 +226,7 @@ def _mirrored(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens
 def decode_pool_ratio(
     release: SglangRelease, device_tokens: int, page_tokens: int, context_tokens: int | Unknown
 ) -> float | Unknown | None:
-    """The ratio of the pool that a decode server backs retracted requests up to, with no flag.
+    """Return the ratio of the pool for retracted requests of a decode server, with no flag.
 
     None in a release without such a pool. It exists for MHA and sliding-window models alone, and
     not with a prefix cache on the decode server, offloading or priority preemption.

@@ -159,7 +159,7 @@ def page_count(request: PoolRequest, tokens: int) -> int:
 
 
 def kv_pool(request: PoolRequest, kind: PoolKind, row: RowBytes, pages: int) -> HostPool:
-    """A pool of ``pages`` whose every token takes ``row`` on this rank."""
+    """Return a pool of ``pages`` whose every token takes ``row`` on this rank."""
     tokens = pages * request.physical_page_tokens
     parts = tuple(tokens * part for part in row.parts)
     geometry = request.geometry
@@ -180,7 +180,10 @@ def kv_pool(request: PoolRequest, kind: PoolKind, row: RowBytes, pages: int) -> 
 
 
 def _pinned(request: PoolRequest, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """As the allocator takes them: torch's pinned one by powers of two, the others exactly."""
+    """Return sizes as the allocator takes them.
+
+    torch's pinned allocator takes powers of two, the others take sizes exactly.
+    """
     if not request.release.pinned_power_of_two:
         return sizes
     return tuple(1 << (size - 1).bit_length() for size in sizes)
@@ -282,7 +285,7 @@ def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
 
 
 def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item: int) -> tuple[int, ...]:
-    """K and V in one tensor; in two where they differ in width."""
+    """Return the bytes of K and V in one tensor; in two where they differ in width."""
     # Fewer heads than ranks: every rank keeps one whole head, a copy of its neighbour's.
     per_rank = max(1, heads.kv_heads // request.attention_ranks)
     keys = heads.head_dim * per_rank * layers * item
@@ -303,7 +306,10 @@ def _latent_width(request: PoolRequest, geometry: ModelGeometry, item: int) -> i
 
 
 def index_key_bytes(geometry: ModelGeometry) -> int:
-    """One token's index key of one layer: eight-bit elements, and a float32 scale per block."""
+    """Return the bytes of one token's index key of one layer.
+
+    It has eight-bit elements, and a float32 scale per block.
+    """
     width = geometry.index_head_dim
     return width + width // INDEX_BLOCK * SCALE_BYTES
 
@@ -311,7 +317,10 @@ def index_key_bytes(geometry: ModelGeometry) -> int:
 def _linear_bytes(
     request: PoolRequest, state: LinearState | Unknown | None, layers: int
 ) -> int | Unknown:
-    """One request slot's states on one rank: the convolution's window and the temporal state."""
+    """Return the bytes of one request slot's states on one rank.
+
+    They are the convolution's window and the temporal state.
+    """
     if not layers or state is None:
         return 0
     if isinstance(state, Unknown):

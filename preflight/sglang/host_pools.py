@@ -199,7 +199,10 @@ def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) 
 
 
 def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
-    """In a release that sizes the draft by a ratio, whatever that float leaves of the tokens."""
+    """Return the pages of the draft's pool.
+
+    A release that sizes the draft by a ratio has whatever that float leaves of the tokens.
+    """
     if request.release.draft is DraftPool.EXACT:
         return target_pages
     if request.device_tokens is None:
@@ -209,7 +212,7 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
 
 
 def _hybrid_pools(request: PoolRequest, row: RowBytes) -> HostPools | HostBytes:
-    """Full-attention and sliding-window pools, exact once the device's tokens are known.
+    """Return full-attention and sliding-window pools, exact once the device's tokens are known.
 
     A linear-attention model's states follow its request slots: bounds, or Unknown.
     """
@@ -264,7 +267,10 @@ def _shared_exactly(
 
 
 def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
-    """Whatever the split, each pool exceeds its share by one page at the most."""
+    """Return the bounds of the pools that share a size, whatever the split.
+
+    Each pool exceeds its share by one page at the most.
+    """
     asked = request.size_gb * GIGABYTE
     page = request.physical_page_tokens
     extra = page * (row.sized + row.sliding)

@@ -52,7 +52,7 @@ def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
 
 
 def configured_segment(server: SglangServer) -> int | None:
-    """``global_segment_size`` in bytes, as SGLang reads it; None where it cannot."""
+    """Return ``global_segment_size`` in bytes, as SGLang reads it; None where it cannot."""
     value = server.store.value("global_segment_size") if server.store else None
     try:
         return None if value is None or isinstance(value, Unknown) else sglang_segment_bytes(value)
@@ -87,7 +87,7 @@ def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) ->
 def own_allocator(
     server: SglangServer, release: SglangRelease, mooncake: MooncakeRelease
 ) -> OwnAllocator | None:
-    """SGLang's own allocator of host pools; None where Mooncake's takes them.
+    """Return SGLang's own allocator of host pools; None where Mooncake's takes them.
 
     Mooncake's came with 0.3.8.post1: with an older one SGLang warns and falls back to its own
     (``get_allocator_from_storage``, mem_cache/pool_host/common.py). The decode offload manager
@@ -108,7 +108,7 @@ def own_allocator(
 
 
 def _shares_memory(server: SglangServer) -> bool:
-    """A dynamic backend's extra config that says ``"allocator": "shm"``."""
+    """Return whether a dynamic backend's extra config says ``"allocator": "shm"``."""
     import json
 
     text = server.value("hicache_storage_backend_extra_config")
@@ -155,7 +155,7 @@ def server_processes(
 
 
 def plain_environment(environment: Mapping[str, Word]) -> dict[str, str]:
-    """Variables as text; one that holds an unresolved variable is left out."""
+    """Return variables as text, without those that hold an unresolved variable."""
     return {name: word.text for name, word in environment.items() if not word.unresolved}
 
 
@@ -215,7 +215,7 @@ _ON = ("true", "1")
 
 
 def least_shm_bytes(ranks: Ranks, environment: Mapping[str, str]) -> int:
-    """Bytes that the server's first rank on this host writes to /dev/shm, at least."""
+    """Return the bytes that the server's first rank here writes to /dev/shm, at least."""
     alone = ranks.tp < 2 or ranks.here < 2 or ranks.node_rank != 0
     on = environment.get(_SWITCH, "true").lower() in _ON
     return PAGE_BYTES if on and not alone else 0

@@ -74,7 +74,10 @@ class Models:
 
 
 def checkpoint_bytes(folder: str) -> int | Unknown:
-    """The weights of a local checkpoint: its safetensors index's total, or its files' sizes."""
+    """Return the bytes of a local checkpoint's weights.
+
+    They are its safetensors index's total, or its files' sizes.
+    """
     index = os.path.join(folder, "model.safetensors.index.json")
     try:
         with open(index, encoding="utf-8") as file:
@@ -307,7 +310,10 @@ def _own_head(server: SglangServer, target: Model, release: SglangRelease) -> Dr
 def _head(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
-    """A one-layer head for each runner: packed, or, before 0.5.18, the first as its own pool."""
+    """Return a one-layer head for each runner.
+
+    They are packed, or, before 0.5.18, the first is a pool of its own.
+    """
     if release.packed_drafts:
         runners = 1
         if server.value("enable_multi_layer_eagle") is True:

@@ -182,7 +182,7 @@ def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
 def _class_defaults(
     config: Mapping[str, object], text: Mapping[str, object]
 ) -> Mapping[str, object]:
-    """What transformers' class of the model type takes for a field that is left out.
+    """Return what transformers' class of the model type takes for a field that is left out.
 
     A checkpoint that brings its own class has defaults that only its code tells.
     """
@@ -266,7 +266,10 @@ def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> Linea
 
 
 def _dtype_bytes(config: Mapping[str, object]) -> int:
-    """1 where the checkpoint asks for an fp8 KV cache; else 2, for SGLang serves no float32."""
+    """Return 1 where the checkpoint asks for an fp8 KV cache, else 2.
+
+    SGLang serves no float32.
+    """
     quantization = config.get("quantization_config")
     if not isinstance(quantization, Mapping):
         return 2
@@ -342,7 +345,10 @@ def _sliding_layers(
 
 
 def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple[LayerKind, ...]:
-    """``other``: the kind of a layer that is not of full attention."""
+    """Return the kind of each layer, as ``layer_types`` names it.
+
+    other: the kind of a layer that is not of full attention.
+    """
     if len(types) < count:
         raise ConfigError(f"layer_types names {len(types)} of {count} layers")
     allowed = {"full_attention": LayerKind.FULL, f"{other.value}_attention": other}
@@ -353,7 +359,10 @@ def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple
 
 
 def _kimi_linear_layers(text: Mapping[str, object], count: int) -> tuple[LayerKind, ...]:
-    """Kimi-Linear names its full-attention layers, counted from one."""
+    """Return the kind of each layer of Kimi-Linear.
+
+    It names its full-attention layers, counted from one.
+    """
     linear = text.get("linear_attn_config")
     full = linear.get("full_attn_layers") if isinstance(linear, Mapping) else None
     if not isinstance(full, list):
@@ -374,7 +383,10 @@ def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> in
 
 
 def small_count(value: object) -> int:
-    """A count that a config may leave out or null: 0 where it is not a small whole number."""
+    """Return a count that a config may leave out or null.
+
+    It is 0 where the value is not a small whole number.
+    """
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_LAYERS:
         return value
     return 0
@@ -389,7 +401,7 @@ def names(text: Mapping[str, object], key: str) -> tuple[str, ...]:
 
 
 def _shown(value: object) -> str:
-    """A scalar as it is written, cut short; for the rest, what kind of value it is."""
+    """Return a scalar as it is written, cut short; for the rest, what kind of value it is."""
     if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 1 << 64):
         return f"{value!r:.40}"
     return f"of type {type(value).__name__}"

@@ -133,7 +133,7 @@ def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
 
 
 def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
-    """As calculate_mla_kv_cache_dim decides by the kernels of either phase."""
+    """Return what calculate_mla_kv_cache_dim decides by the kernels of either phase."""
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
     given = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
@@ -238,7 +238,10 @@ def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tupl
 
 
 def _retraction_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """At least one request of the model's context, which is never longer than the GPU's pool."""
+    """Return the bounds of the ratio of the pool for retracted requests.
+
+    It holds at least one request of the model's context, which is never longer than the GPU's pool.
+    """
     floor = sized.release.decode_ratio or 0.0
     most = max(floor, 1.0) if sized.release.decode_fits_request else floor
     context = sized.value("context_length")

@@ -118,7 +118,10 @@ def _purposes(sized: SizedServer) -> list[Purpose]:
 
 
 def _backs_retraction_up(sized: SizedServer) -> bool:
-    """Whether a decode server keeps retracted requests in a host pool (kv_cache_builder.py)."""
+    """Return whether a decode server keeps retracted requests in a host pool.
+
+    Source: kv_cache_builder.py.
+    """
     backup = sized.value("disaggregation_decode_retraction_backup")
     if sized.release.decode_ratio is None or backup in ("cpu_tensor", "none"):
         return False
@@ -227,7 +230,7 @@ def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemor
 
 
 def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
-    """Of the pipeline's stages, the least and the most that one rank takes."""
+    """Return the least and the most that one rank takes in any of the pipeline's stages."""
     stages = []
     for stage in range(request.pp):
         draft = request.draft if stage == request.pp - 1 else None
@@ -408,7 +411,7 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
 
 
 def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:
-    """A rank's budget once the server runs, and now; or the refusal that stops the server."""
+    """Return a rank's budget once the server runs, and now; or the refusal that stops it."""
     host, ranks = sized.hardware.host, sized.ranks
     if isinstance(host, Unknown):
         return host

@@ -25,7 +25,7 @@ class Recommendation(NamedTuple):
 
 
 def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
-    """In the order in which they are to be carried out."""
+    """Return what to do, in the order in which it is to be carried out."""
     arena = _arena(sizing)
     needs = without_arena(sizing).needs if arena else sizing.verdict.needs
     added = _added_bytes(sizing, needs)
@@ -39,7 +39,7 @@ def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
 
 
 def _added_bytes(sizing: Sizing, needs: Pages) -> int:
-    """Memory that becomes huge pages when the pools grow to their targets."""
+    """Return the memory that becomes huge pages when the pools grow to their targets, in bytes."""
     return sum(
         spot.page_size_bytes * (target.pages - (target.now_pages or 0))
         for spot, target in reserve_targets(sizing.host.hugetlb, needs).items()
@@ -158,7 +158,10 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
 
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
-    """SGLang admits an L2 pool on MemAvailable, which huge pages are not part of."""
+    """Return what SGLang's own check of memory asks for.
+
+    SGLang admits an L2 pool on MemAvailable, which huge pages are not part of.
+    """
     terms = sizing.inputs.terms
     available = sizing.host.memory_bytes("MemAvailable")
     if isinstance(available, Unknown) or terms.segment_scope != "instance":

@@ -140,9 +140,9 @@ def gather_flags(
 def _halves_may_overlap(
     flags: Flags, release: MooncakeRelease, settings: StoreSettings, shown: Shown, notes: list[Note]
 ) -> Unknown | None:
-    """What flags do not tell: whether the model's L2 is registered as K and V, which may end it.
+    """Return Unknown where flags do not tell whether the model's L2 is registered as K and V.
 
-    ``preflight.rules.memory`` judges it where the launch itself is given.
+    That may end the process. ``preflight.rules.memory`` judges it where the launch itself is given.
     """
     if flags.segment_scope == "process" or not flags.hicache_bytes or not settings.hugepages:
         return None

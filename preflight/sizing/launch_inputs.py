@@ -81,7 +81,7 @@ def gather_launch(
     root: Root,
     default_page_bytes: int | Unknown,
 ) -> LaunchInputs:
-    """Both bounds of what ``processes`` map on this host. Raises UsageError as flags do."""
+    """Return both bounds of what ``processes`` map on this host. Raises UsageError as flags do."""
     mooncake, version, notes = choose_mooncake(
         options.mooncake_version, options.installed, options.origins.get("mooncake_version")
     )

@@ -261,7 +261,10 @@ def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
 
 
 def _gpu_registered(process: LaunchProcess) -> int | Unknown:
-    """Prefill and decode register the KV cache on the GPU, which only a start tells."""
+    """Return the bytes on the GPU that a process registers with the NICs.
+
+    Prefill and decode register the KV cache on the GPU, which only a start tells.
+    """
     server = process.server
     if process.consumer is not None and process.consumer.registers_gpu:
         return Unknown(process.consumer.registers_gpu)
@@ -365,7 +368,10 @@ def _mapped(allocation: Allocation) -> int:
 
 
 def locked_bytes(allocation: Allocation) -> int:
-    """What one NIC locks of it: regular pages, whatever backs it, of a device without a limit."""
+    """Return the bytes that one NIC locks of an allocation.
+
+    It counts regular pages, whatever backs it, of a device without a limit.
+    """
     return sum(
         pinned_bytes(registration_of(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
         for region in regions_of(allocation)

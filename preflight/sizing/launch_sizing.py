@@ -111,7 +111,7 @@ def size_launch(
 def _admissions(
     inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions
 ) -> tuple[Admission | Unknown, ...]:
-    """SGLang's own check, where the launch is to run on this host."""
+    """Return what SGLang's own check says, where the launch is to run on this host."""
     if sizing is None or options.available_bytes is not None:
         return ()
     found = []
@@ -154,7 +154,10 @@ def _status(
 
 
 def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
-    """A size that is given bounds the pools of a known model alone."""
+    """Return status and reason; unknown where a model that is not known may take more.
+
+    A size that is given bounds the pools of a known model alone.
+    """
     for process in inputs.processes if status != "fails" else ():
         server, memory = process.server, inputs.memory.get(process.number)
         size = None if server is None or not server.hicache else server.value("hicache_size")

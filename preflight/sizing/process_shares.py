@@ -118,10 +118,10 @@ def named_nodes(command: Command) -> Iterator[NamedNodes]:
 
 
 def bound_nodes(command: Command) -> frozenset[int] | None:
-    """The NUMA nodes on which alone the launch has a command's memory lie; None: on all.
+    """Return the NUMA nodes on which alone the launch has a command's memory lie; None: on all.
 
-    That of ``numactl --membind`` (``--interleave`` and ``--preferred`` take others' pages too), or
-    of its container's ``--cpuset-mems``.
+    They are those of ``numactl --membind`` (``--interleave`` and ``--preferred`` take others' pages
+    too), or of its container's ``--cpuset-mems``.
     """
     nodes: frozenset[int] | None = None
     for named in named_nodes(command):
@@ -152,7 +152,10 @@ def _unbound_share(
 
 
 def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
-    """Every worker sets up all clients; a pool of an engine is mapped once, in its first."""
+    """Return the share of an engine that uses Mooncake.
+
+    Every worker sets up all clients; a pool of an engine is mapped once, in its first.
+    """
     ranks = known(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")
@@ -315,9 +318,10 @@ def server_hardware(
     memory: FreeMemory | Unknown = _NOT_READ,
     root: Root | None = None,
 ) -> Hardware:
-    """gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang.
+    """Return the hardware that a server is sized for.
 
-    root: of the host that it runs on, None where that is another.
+    gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang. root: of the
+    host that it runs on, None where that is another.
     """
     model = models.target(server.value("model_path"))
     geometry = model.geometry
@@ -346,9 +350,9 @@ def follows_gpu(server: SglangServer) -> bool:
 
 
 def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool) -> int | Unknown:
-    """The memory of each GPU: the one given, else what NVML says where ``asked`` and all agree.
+    """Return the bytes of each GPU's memory: as given, else as NVML says where all agree.
 
-    elsewhere: another host is sized.
+    NVML is asked where ``asked`` is true. elsewhere: another host is sized.
     """
     if given_bytes is not None:
         return given_bytes

@@ -17,10 +17,10 @@ _SIZE = re.compile(r"(\d+)(?:\.(\d+))?([a-z]*)", re.ASCII)
 
 
 def parse_size(text: str, *, bare_bytes: bool = False) -> int:
-    """``"64gb"`` as bytes: the grammar of Mooncake's documented helper, units powers of 1024.
+    """Return the bytes of a size such as ``"64gb"``. Units are powers of 1024.
 
-    A number without a unit is refused, zero apart: its meaning depends on who reads it. To the
-    helper itself (``bare_bytes``) it is bytes.
+    The grammar is that of Mooncake's documented helper. A number without a unit is refused, zero
+    apart: its meaning depends on who reads it. To the helper itself (``bare_bytes``) it is bytes.
     Raises ValueError with a sentence that names the value, the rule and the right spelling.
     """
     compact = text.strip().lower().replace("_", "")
@@ -63,5 +63,8 @@ def bare_number(text: str, number: str) -> str:
 
 
 def segment_text(size: int) -> str:
-    """What SGLang since 0.5.4 and the store service read alike: whole ``gb`` (2^30), else bytes."""
+    """Return a size as SGLang since 0.5.4 and the store service read it alike.
+
+    It is whole ``gb`` (2^30), else bytes.
+    """
     return f"{size // GIB}gb" if size and size % GIB == 0 else str(size)

@@ -280,7 +280,7 @@ def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
 
 
 def taken_pages(sizing: Sizing, spot: Spot) -> int | None:
-    """Pages of one pool, or of one node's share, that the launch takes from what is available."""
+    """Return how many available pages of a pool, or of a node's share, the launch takes."""
     if sizing.taken is None:
         return None
     pages = (pages_by_spot(process.allocations, process.process.among) for process in sizing.taken)

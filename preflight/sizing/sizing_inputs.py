@@ -156,7 +156,10 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """The end of an origin: where a version was found, or (``searched``) looked for in vain."""
+    """Return the end of an origin: where a version was found, or looked for in vain.
+
+    searched: it was looked for in vain.
+    """
     if installed is not None:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
@@ -242,7 +245,7 @@ def _installed_sglang(installed: Installed | None) -> str | None:
 
 
 def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
-    """Why the launch's SGLang and Mooncake may be others than these, as ``Versions`` has it."""
+    """Return why the launch's SGLang and Mooncake may not be these, as ``Versions`` has it."""
     from checks.releases.sglang import newer_than_known as newer_sglang
 
     ours, theirs = str(sglang.value), str(mooncake.value)

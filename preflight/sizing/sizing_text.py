@@ -55,7 +55,10 @@ SHORTAGES = {
 
 
 def _reading_text(sizing: LaunchSizing) -> str:
-    """What was not read, each by name; and notes, one that comes again once, with a count."""
+    """Return what was not read, each by name, and the notes.
+
+    A note that comes again stands there once, with a count.
+    """
     lines = [_filled(f"  {each.text}") for each in sizing.unread]
     parts = ["\n".join(["Not read", *lines])] if lines else []
     if sizing.group is not None:
@@ -163,7 +166,7 @@ def _findings(findings: Iterable[RuleFinding], paint: Paint) -> str:
 
 
 def _admissions(sizing: LaunchSizing) -> str:
-    """SGLang's own check, server by server."""
+    """Return what SGLang's own check says, server by server."""
     lines = []
     for admission in sizing.admissions:
         if isinstance(admission, Unknown):
@@ -179,7 +182,7 @@ def _admissions(sizing: LaunchSizing) -> str:
 
 
 def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> str:
-    """Every need with its formula and, once, the inputs that they share and their origins."""
+    """Return every need with its formula, and once the shared inputs with their origins."""
     lines = ["Needs of this host, each with its formula"]
     inputs: dict[str, Input] = {}
     for kind, found in needs.items():
@@ -268,7 +271,10 @@ def _table(
     right: Collection[int] = (),
     firm: Sequence[int] = (),
 ) -> str:
-    """As wide as the terminal; where that is too narrow, words go on in the next line."""
+    """Return a table as wide as the terminal.
+
+    Where that is too narrow, words go on in the next line.
+    """
     return fitted(rows, heads, columns(), right=right, firm=firm, margin=" " * INDENT)
 
 
@@ -368,7 +374,10 @@ def _wrapped(text: str, further: int = 4) -> list[str]:
 
 
 def compare_rules(sizing: Sizing) -> str:
-    """Sentences for the user: the rule's status, its distance to the exact need, and why."""
+    """Return sentences about the documented rule.
+
+    They tell its status, its distance to the exact need, and why.
+    """
     documented, need = sizing.documented, sizing.need_bytes
     target = documented.clean_arena_total_bytes
     said = f"The documented rule says {documented.status} (exit {documented.exit_code})."
@@ -415,7 +424,7 @@ def _reasons(sizing: Sizing) -> list[str]:
 
 
 def _verdicts(sizing: Sizing) -> str:
-    """Where the two rules part: a launch that it passes and that fails, or the other way round."""
+    """Return a sentence where the documented rule passes a launch that fails, or the reverse."""
     passes = sizing.documented.status != "insufficient_for_baseline"
     sees_pool = sizing.documented.available_bytes is not None
     short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)

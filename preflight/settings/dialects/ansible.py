@@ -26,7 +26,10 @@ class _Plain(str):
 
 
 def ansible(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Kernel settings, pools, limits and modules; containers and the launch have their own."""
+    """Return a playbook of kernel settings, pools, limits and modules.
+
+    Containers and the launch have their own.
+    """
     import yaml
 
     tasks, notes = _tasks(plan)
@@ -103,7 +106,7 @@ def _file(path: str, content: str) -> list[dict[str, Any]]:
 
 
 def _task(title: str, module: str, /, **options: Any) -> dict[str, Any]:
-    """No text of a host or a launch is a template."""
+    """Return a task, in which no text of a host or a launch is a template."""
     plain = {key: _plain(value) for key, value in options.items()}
     return {"name": _plain(title), module: plain}
 

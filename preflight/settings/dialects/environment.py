@@ -29,7 +29,10 @@ def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
 
 
 def env(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Docker's --env-file and systemd's EnvironmentFile=: NAME=value as it stands, no quotes."""
+    """Return a file for Docker's --env-file and systemd's EnvironmentFile=.
+
+    It holds NAME=value as it stands, without quotes.
+    """
     kept, removed, notes = variables(plan)
     lines = []
     for name, value in kept.items():

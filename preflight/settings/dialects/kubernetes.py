@@ -68,7 +68,10 @@ def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _of(plan: Plan) -> str:
-    """A running pod takes no other resources or volumes, so the manifest is what is patched."""
+    """Return the options of kubectl that name the manifest to patch.
+
+    A running pod takes no other resources or volumes, so the manifest is what is patched.
+    """
     manifest = plan.source if plan.workload.kind in _POD_PATHS else "POD.yaml"
     return f"--local -o yaml -f {manifest}"
 
@@ -93,7 +96,7 @@ def _resources(plan: Plan, names: ArtefactNames) -> dict[str, str]:
 
 
 def _quantity(size_bytes: int) -> str:
-    """In GiB or MiB where that is exact, else MiB rounded up."""
+    """Return a size in GiB or MiB where that is exact, else in MiB rounded up."""
     if size_bytes % GIB == 0:
         return f"{size_bytes // GIB}Gi"
     return f"{round_up(size_bytes, MIB) // MIB}Mi"

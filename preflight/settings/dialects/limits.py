@@ -21,7 +21,7 @@ _NOTHING = "the plan has no limit to set"
 
 
 def ulimits(plan: Plan) -> dict[str, str]:
-    """The limits of the launch's own processes by name, in bytes or a count, or ``unlimited``."""
+    """Return the limits of the launch's own processes by name: bytes, a count, or ``unlimited``."""
     return {
         setting.name: setting.wanted for setting in plan.of(Kind.ULIMIT) if not setting.setting.unit
     }
