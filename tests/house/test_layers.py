@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,41 @@ ORDER = [
     "preflight.fleet",
     "preflight.cli",
 ]
+# Where every function's docstring begins with a verb.
+AREA = (
+    "preflight.base",
+    "preflight.verbs",
+    "preflight.launches",
+    "preflight.programs",
+    "preflight.consumers",
+    "preflight.processes",
+    "preflight.mooncake",
+    "preflight.sglang",
+    "preflight.rules",
+    "preflight.sizing",
+    "preflight.inputs",
+    "preflight.judging",
+    "preflight.advisories",
+    "preflight.reading",
+    "preflight.settings",
+    "preflight.check",
+    "preflight.fit",
+    "preflight.cli",
+    "mooncake_preflight.py",
+    "tools",
+)
+# First words that are no verb. A name is none either, nor a word that ends in one "s".
+NO_VERBS = frozenset(
+    """
+    A About After All Also Alone An And Any As At Before Behind Beside Between Beyond Both But By
+    Coloured Each Either Every Everything Exactly Few For Free From Given Half Here How If In Into
+    It Just Kernel Least Less Like Many Memory Met More Most Much Neither Never No Nobody Node None
+    Not Nothing Of On One Only Or Other Our Out Over Own Per Plain Said Same Several Similar Since
+    So Some Sorted Standard Such Text That The Their Them Then There These They This Those Though
+    Through To Together Told Twice Two Under Until Up Variable Waived What Whatever When Where
+    Whether Which Whichever Who Whoever Whose Why With Within Without Written
+    """.split()
+)
 
 
 def imports(path: Path) -> set[str]:
@@ -143,3 +179,21 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("package", AREA)
+def test_docstrings_begin_with_a_verb(package: str) -> None:
+    """A property is named by a noun; any other function says first what it does or returns."""
+    place = ROOT / (package if package.endswith(".py") else package.replace(".", "/"))
+    wrong = []
+    for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            said = ast.get_docstring(node)
+            if said and not any("property" in ast.unparse(each) for each in node.decorator_list):
+                first = said.split()[0].rstrip(",")
+                if not re.fullmatch(r"[A-Z][a-z]*(?:[a-rt-z]|ss)", first) or first in NO_VERBS:
+                    wrong.append(f"{path.name}:{node.lineno} {node.name}: {said.splitlines()[0]}")
+    assert place.exists()
+    assert not wrong, "\n".join(wrong)
