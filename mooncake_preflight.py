@@ -74,7 +74,7 @@ def _start(module: str) -> None:
 
 
 def _run(module: str, words: list[str]) -> int:
-    """Return the exit code."""
+    """Run ``module.main``; return the exit code."""
     from importlib import import_module
 
     try:

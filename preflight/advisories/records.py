@@ -322,7 +322,7 @@ def _in(affected: Affected, one: Range, key: Any) -> bool:
 
 
 def version_key(product: str, text: str) -> Any:
-    """Return what orders a version, or Unknown for a text that is none.
+    """Return a key that orders versions, or Unknown for a text that is none.
 
     Of wheels by PEP 440 without the part that names a build, of others (``7.0.0-31-generic``,
     ``595.71.05``) by their leading numbers.

@@ -36,7 +36,7 @@ class Line(str):
         needs_root: bool = False,
         restarts: str = "",
     ) -> Line:
-        """Return ``text`` with what it does."""
+        """Return a line with ``text``, and with what its other fields say that it does."""
         made = super().__new__(cls, text)
         made.does, made.argv, made.file, made.content = does, tuple(argv), file, content
         made.needs_root, made.restarts = needs_root, restarts

@@ -86,7 +86,10 @@ class Findings(NamedTuple):
 
 
 def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | None]:
-    """Return what gives each check's consequence by its id, from its page; None for other ids."""
+    """Return a function that gives a check's consequence by its id, from its page.
+
+    It gives None for other ids.
+    """
     by_id = {check.id: check for check in declared}
     return lambda id_: by_id[id_].page.consequence if id_ in by_id else None
 

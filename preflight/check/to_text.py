@@ -165,7 +165,7 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
 
 
 def said_of(rows: Sequence[Row]) -> str:
-    """Return ids, subject, and what was found of rows that are one; -v has what does not fit."""
+    """Return ids, subject and what was found, of rows that are one; -v shows what does not fit."""
     finding = rows[0].finding
     have, need, said = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
     if finding.need and (finding.status is not Status.UNKNOWN or not said):

@@ -77,7 +77,7 @@ def exec_(
 
 
 def _held(path: str, strict: bool, limit_seconds: float) -> LockedStart:
-    """Return what compares a start with a locked answer."""
+    """Return the locked answer that a start is compared with."""
     from preflight.base.output import columns, painter
     from preflight.check.gate import LockedStart
     from preflight.diff.differences import differences_object, differences_text

@@ -394,7 +394,7 @@ LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
 
 
 def with_options(*options: Option) -> Callable[[Function], Function]:
-    """Return what adds ``options``, in the order in which --help is to show them."""
+    """Return a decorator that adds ``options``, in the order in which --help is to show them."""
 
     def decorated(function: Function) -> Function:
         for option in reversed(options):

@@ -222,7 +222,7 @@ def _property(key: str, value: Json, beside: Json, name: str) -> tuple[str, Any]
 
 
 def _or_unknown(part: Json) -> Json:
-    """Return that a value may be not known, where it was null."""
+    """Return the schema of a value that may be unknown, where it was null."""
     kinds = part.get("type")
     if isinstance(kinds, list):
         rest = [kind for kind in kinds if kind != "null"]

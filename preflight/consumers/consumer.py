@@ -35,7 +35,7 @@ class WorkerPool(NamedTuple):
     mla_bytes: int = 0
 
     def bytes_of(self, first: bool, mla: bool, most: bool) -> int:
-        """Return what one worker has of it, at one of the two bounds."""
+        """Return the bytes of this pool that one worker has, at one of the two bounds."""
         latent = mla and self.first_if_mla
         if not first and (self.of_engine or latent):
             return 0
@@ -177,7 +177,7 @@ class ConsumerParts:
             getattr(self, name).extend(getattr(found, name))
 
     def consumer(self, release: str = "", **more: Any) -> Consumer:
-        """Return all of it, as of ``release``, with ``more`` of a consumer's fields."""
+        """Return what was collected as a Consumer of ``release``, with ``more`` of its fields."""
         lists: dict[str, Any] = {name: tuple(getattr(self, name)) for name in _LISTS}
         return Consumer(release, settings=self.settings, **lists, **more)
 

@@ -121,7 +121,10 @@ class FirstLaunch(NamedTuple):
             )
 
     def words(self) -> tuple[str, ...]:
-        """Return it as a command, with sizes to start from: 1 GB each rank, 64 MiB each segment."""
+        """Return the launch as a command, with sizes to start from.
+
+        They are 1 GB for each rank, 64 MiB for each segment.
+        """
         return "bash", "-c", self.script("launch.sh", 1, self.ranks * (64 << 20))
 
 

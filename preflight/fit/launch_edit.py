@@ -357,7 +357,7 @@ def meaning(command: Command) -> Meaning:
 
 
 def _alike(found: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
-    """Return whether they mean the same; ``docker run -e`` says a variable in the wrapper too."""
+    """Return whether both mean the same; ``docker run -e`` names a variable in the wrapper too."""
     added = found.environment.get(place.name)
     if place.kind == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.

@@ -191,7 +191,7 @@ def _together(places: list[ValuePlace]) -> list[ValuePlace]:
 
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:
-    """Return what it contributes as written; None for what is no client of a store."""
+    """Return the bytes that a process contributes as written; None for no client of a store."""
     if process.server is not None:
         store = process.server.store
         if store is None or store.value("standalone_storage") is True:

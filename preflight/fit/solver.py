@@ -111,7 +111,7 @@ class Solver:
         return judged_values(self._state, self._host, values)
 
     def peek(self, values: SizeValues) -> Sizing | None:
-        """Return what sizing alone tells."""
+        """Return the sizing with ``values``, judged by no check."""
         return sized_values(self._state, self._host, values)[1].shown
 
     def learn_gates(self, least: SizeValues, most: SizeValues) -> Judgement:
@@ -215,7 +215,7 @@ class Solver:
         without, exact = self._variants(make)
 
         def too_small(number: int) -> bool:
-            """Return whether nothing stops it that does not stop the least as well."""
+            """Return whether all that stops this number also stops the least one."""
             return self._stops(make(number)) <= self._stops(make(least))
 
         found = largest(without, least, most, too_small)

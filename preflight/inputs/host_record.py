@@ -67,7 +67,10 @@ def record(
 
 
 def _installed(host: Host) -> dict[str, Any] | None:
-    """Return what decides where no version is named; None where an older capture does not say."""
+    """Return the installed releases, which count where none is named.
+
+    None where an older capture does not say.
+    """
     from checks.base.installed import Installed, installed_mooncake, installed_sglang
     from checks.software.facts import installed_engine
 

@@ -198,7 +198,7 @@ def _script(launch: tuple[str, ...]) -> int | None:
 
 
 def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> LaunchSizing:
-    """Hold it against the host below ``root``. Raises UsageError as flags do."""
+    """Return the sizing of ``launch`` on the host below ``root``. Raises UsageError as flags do."""
     sizing = size_launch(launch.reading, launch.name, options, root, launch.read_file)
     return with_regular_memory(sizing, options, root)
 

@@ -444,7 +444,7 @@ def services(
     read_file: Beside = lambda _: None,
     started: Sequence[str] = (),
 ) -> Iterator[ComposeService]:
-    """Yield those that are started, as far as is known, in the order of the file ``name``.
+    """Yield the services that are started, as far as is known, in the order of the file ``name``.
 
     started: their names, () for all.
     """

@@ -284,7 +284,10 @@ def named_gpus(names: Sequence[str]) -> GivenGpus | Unknown:
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return GPUs as CUDA counts them, numbers in the order of their addresses; () for all."""
+    """Return names of GPUs as CUDA counts them; () for all.
+
+    Numbers are in the order of their addresses.
+    """
     parts = [name.strip() for name in names]
     if "all" in parts:
         return ()

@@ -128,7 +128,7 @@ def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNot
 
 
 def _looks_like_manifest(text: str) -> bool:
-    """Tell a text whose first line that says anything opens a mapping or a document."""
+    """Return whether the first line that says anything opens a mapping or a document."""
     for line in text[:65536].splitlines():
         if line.startswith("#!"):
             return False

@@ -178,7 +178,7 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 
 
 def _option(words: Sequence[str], *names: str) -> int | None:
-    """Return the count behind an option: 0 for one that is not known, None for none."""
+    """Return the count behind an option: 0 where it is not known, None without the option."""
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         short = any(len(n) == 2 and word.startswith(n) and word[2:3].isdigit() for n in names)

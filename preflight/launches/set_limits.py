@@ -86,7 +86,10 @@ def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit
 
 
 def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
-    """Yield those that systemd gives a unit that sets ``limits`` alone; unit: "" without a file."""
+    """Yield systemd's default limits for a unit that sets ``limits`` alone.
+
+    unit: "" without a file.
+    """
     given = {limit.name for limit in limits}
     for name in LIMIT_NAMES:
         if name not in given:

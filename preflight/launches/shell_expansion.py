@@ -125,7 +125,7 @@ class Shell:
         self.change("limit", limit.name, now, ())
 
     def must(self, limits: Sequence[SetLimit]) -> None:
-        """Take it that a script ends where one of these is refused."""
+        """Mark limits without which a script ends: one of these that is refused ends it."""
         for one in limits:
             now = self.limits.get(one.name, ())
             now = tuple(each._replace(must=each.must or each is one) for each in now)
@@ -387,7 +387,7 @@ class _Expansion:
     def changed(
         self, piece: Piece, elements: tuple[Word, ...], every: bool, how: str, rest: str
     ) -> bool:
-        """Take the elements with the operator applied that stands in ``rest``."""
+        """Expand elements with the operator in ``rest``; return False where that is not known."""
         match = _OPERATOR.match(rest)
         operator = match.group() if match else ""
         operand = rest[len(operator) :]

@@ -127,7 +127,10 @@ class ShellFlow(ABC):
         """Tell whether a file lies beside the launch, or is written by it."""
 
     def parsed(self, text: str, source: str, first_line: int | None) -> ShellText:
-        """Return a text taken apart; first_line: None where it has none, as on a command line."""
+        """Return a text as tokens, blocks and functions.
+
+        first_line: None where it has none, as on a command line.
+        """
         lined = first_line is not None
         tokens, notes = tokenize(text, source, first_line or 1)
         if not lined:

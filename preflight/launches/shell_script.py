@@ -78,14 +78,14 @@ _SOURCED = ("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "set_env
 
 
 def _service(command: Command) -> tuple[object, ...] | None:
-    """Return what tells a container of Compose from another one; None for any other command."""
+    """Return what tells one container of Compose from another; None for any other command."""
     if command.container is None or command.container.engine != "compose":
         return None
     return str(command.origin), command.words, command.container.image
 
 
 def _ends_others(words: Sequence[str]) -> bool:
-    """Tell a command that ends what runs aside, ``kill $PID`` and ``docker stop NAME``."""
+    """Return whether a command ends what runs aside: ``kill $PID``, ``docker stop NAME``."""
     program = words[0].rpartition("/")[2]
     if program in _ENGINES:
         return bool(_STOPS & set(words[1:3]))
@@ -124,7 +124,7 @@ def read_script(
 def in_environment(
     reading: Reading, environment: Mapping[str, str], host_words: HostWords
 ) -> Reading:
-    """Return what was read without an environment as this one has it.
+    """Return ``reading``, made without an environment, as it is in ``environment``.
 
     Words that were left open say what they come to here, and commands that no container starts get
     the variables that they do not set.
@@ -287,7 +287,7 @@ def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:
 
 
 def _metered(beside: Beside, budget: ExpansionBudget) -> Beside:
-    """Return a reader of files that a script can make another start only so often."""
+    """Return a reader of files that spends ``budget``: a script cannot start others for ever."""
 
     def near(name: str) -> str | None:
         text = beside(name)
@@ -459,7 +459,10 @@ class _Script(ShellFlow):
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
     def is_script(self, words: Sequence[Word]) -> bool:
-        """Tell a shell script that lies here: it is read with its arguments."""
+        """Return whether a command is a shell script that lies here.
+
+        It is read with its arguments.
+        """
         name = words[0].text
         return name.endswith(".sh") and self.beside(name) is not None
 

@@ -129,7 +129,10 @@ def _with_home(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
 
 
 def _has_braces(pieces: Sequence[Piece]) -> bool:
-    """Tell ``mlx5_{0,1}`` and ``{0..3}``, of which bash makes several words."""
+    """Return whether there are braces of which bash makes several words.
+
+    They are as in ``mlx5_{0,1}`` and ``{0..3}``.
+    """
     stack: list[bool] = []
     for piece in pieces:
         if piece.kind != "text" or piece.quoted:

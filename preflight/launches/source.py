@@ -102,7 +102,7 @@ class Command(NamedTuple):
     run_as: RunAs = RunAs()
 
     def under(self, run_as: RunAs, limits: tuple[SetLimit, ...]) -> Command:
-        """Return it as what ``run_as`` starts with ``limits`` set before."""
+        """Return this command as ``run_as`` starts it, with ``limits`` set before."""
         own = tuple(one._replace(setter=run_as.then(one.setter)) for one in self.limits)
         return self._replace(limits=(*limits, *own), run_as=run_as.then(self.run_as))
 

@@ -356,7 +356,10 @@ _BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
 
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
-    """Return the plain memory beside the mappings: of PD's metadata, of very many hot blocks."""
+    """Return the plain memory beside the mappings.
+
+    It is that of PD's metadata, and of the records of very many hot blocks.
+    """
     found = []
     if process.metadata_bytes:
         registered = process.metadata_registered

@@ -93,7 +93,7 @@ def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
 def taken_from(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
-    """Return every allocation against the least that ``stock`` is.
+    """Return every process's allocations against the least that ``stock`` is.
 
     None where a pool is not known.
     """

@@ -58,7 +58,10 @@ def container_limits(command: Command) -> ContainerLimits | None:
 def _verbs_nodes(
     settings: ContainerSettings, environment: Mapping[str, Word]
 ) -> tuple[str, ...] | Unknown:
-    """Return through which nodes of the host it opens RDMA devices; a folder is all in it."""
+    """Return the host's device files by which a container opens RDMA devices.
+
+    A folder stands for all in it.
+    """
     engine = settings.engine
     # enroot, which pyxis starts, shows the host's /dev unless ENROOT_RESTRICT_DEV says otherwise.
     if settings.privileged or engine == "pyxis":
@@ -98,7 +101,7 @@ def _verbs_nodes(
 
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
-    """Return what is asked for, or NVIDIA_VISIBLE_DEVICES; None where neither tells the GPUs."""
+    """Return the GPUs asked for, else NVIDIA_VISIBLE_DEVICES; None where neither tells them."""
     for name in _GPU_RESOURCES:
         if count := settings.resources.get(name):
             return GivenGpus(int(count)) if count.isdecimal() else Unknown(f"{name}: {count}")

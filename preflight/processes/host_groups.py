@@ -289,7 +289,7 @@ def _plain(value: str) -> str:
 
 
 def _is_host(text: str) -> bool:
-    """Tell an address that one host alone has."""
+    """Return whether a text is an address that one host alone has."""
     try:
         address = ip_address(text)
     except ValueError:

@@ -234,7 +234,10 @@ def _resolvable(
 
 
 def _is_address(host: str) -> bool:
-    """Tell an address that is the same seen from here: no name, and not the container's own."""
+    """Return whether a host is given by an address that means the same from here.
+
+    A name does not, nor does the container's own address.
+    """
     try:
         return not ip_address(host).is_loopback
     except ValueError:
@@ -385,7 +388,10 @@ def split_address(text: str) -> Address:
 
 
 def master_address(text: str) -> str:
-    """Return a master's ``host:port`` as every way of writing it; other than that as it is."""
+    """Return a master's ``host:port`` in one form, however it is written.
+
+    What is no ``host:port`` stays as it is.
+    """
     if "://" in text:
         return text
     host, port, _ = split_address(text)

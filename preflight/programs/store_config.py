@@ -361,7 +361,7 @@ _HICACHE_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 def read_extra_config(
     given: SettingValue, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
-    """Return the object that it holds, and SGLang's words where it holds none."""
+    """Return the object of the extra config, and SGLang's words where there is none."""
     text = given.value
     if text is None or text == "":
         return {}, None

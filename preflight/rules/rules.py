@@ -209,7 +209,7 @@ class Spelling:
         self._left = MOST_LOOKED_UP
 
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
-        """Return a name of ``known``, if any is near."""
+        """Return the name of ``known`` that is most like ``name``; None where none is near."""
         if not self._left:
             return None
         self._left -= 1

@@ -104,7 +104,7 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 
 
 def _enough(setting: Planned, before: str) -> bool:
-    """Return whether it is as wanted or more: nothing is ever lowered that is a size."""
+    """Return whether a value is as wanted or more: nothing is ever lowered that is a size."""
     value, decided = safer(setting.kind, setting.name, before, setting.wanted)
     return before == setting.wanted or (decided and value == before)
 
@@ -120,7 +120,7 @@ def _path(setting: Planned) -> str | None:
 
 
 def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
-    """Yield drop-ins that make it last."""
+    """Yield the steps that write the drop-ins: they make the plan last."""
     names = ArtefactNames()
     rendered = [(SYSCTL_FILE, sysctl(plan, names).text)]
     systemd = not isinstance(root.names(SYSTEMD), Unknown)

@@ -88,7 +88,7 @@ _TAKES = {"pod": "in a new pod", "container": "in a new container", "host": "the
 
 
 def takes(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
-    """Return what it takes to do that: ``as root``, ``in a new container``, ``then a reboot``."""
+    """Return what the settings take: ``as root``, ``in a new container``, ``then a reboot``."""
     found: list[str] = []
     for setting in settings:
         root = "as root" if _as_root(setting, context) else ""
@@ -245,7 +245,7 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
 
 
 def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
-    """Set the limit that a service hands on to what it starts."""
+    """Return the lines that set the limit which a service hands on to what it starts."""
     path = drop_in(unit)
     reload, restart = ("systemctl", "daemon-reload"), ("systemctl", "restart", unit)
     both = f"{shell.line(reload, sudo)} && {shell.line(restart, sudo)}"
@@ -277,7 +277,7 @@ def _environment(setting: Setting, context: Context) -> Lines:
 
 
 def is_variable(name: str) -> bool:
-    """Return whether a shell takes it as the name of a variable."""
+    """Return whether a shell takes ``name`` as the name of a variable."""
     return name.isascii() and name.isidentifier()
 
 
@@ -362,7 +362,10 @@ def _start(context: Context, *words: str) -> Lines:
 
 
 def _module(setting: Setting, context: Context) -> Lines:
-    """Load it; one that is there has to go first, as options are taken at loading."""
+    """Return the lines that load a kernel module with its options.
+
+    One that is loaded has to go first, as options are taken at loading.
+    """
     name, options = setting.name, setting.wanted.split()
     lines = _on_the_host(context)
     if setting.now:

@@ -179,7 +179,7 @@ def _of_one_size_or_ipc(found: list[Wish]) -> list[Wish]:
 
 
 def _merge(found: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
-    """Return one wish a setting, with every reason; and what had to be decided between."""
+    """Return one wish for each setting, with every reason; and what had to be decided between."""
     merged: dict[tuple[Kind, str, str], Wish] = {}
     reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}
     conflicts = []

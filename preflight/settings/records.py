@@ -93,7 +93,7 @@ class PoolTarget(NamedTuple):
         return self.now_pages is None or self.pages > self.now_pages
 
     def as_object(self) -> dict[str, Any]:
-        """Return its fields, for JSON."""
+        """Return the target's fields, for JSON."""
         now = Unknown("this pool was not read") if self.now_pages is None else self.now_pages
         return {**self._asdict(), "now_pages": now}
 

@@ -97,7 +97,10 @@ class Journal:
         self._close()
 
     def add(self, entry: Entry) -> None:
-        """Save it, before the change is made. Raises JournalError, and then it must not be."""
+        """Save an entry before its change is made.
+
+        Raises JournalError, and then the change must not be made.
+        """
         self.entries.append(entry)
         try:
             self._save()
@@ -256,7 +259,10 @@ def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
 
 
 def _still_ours(entry: Entry, current: str) -> bool:
-    """Return whether it is what we read back, or on the way that a broken-off change was."""
+    """Return whether a value is the one that was read back after the change.
+
+    Of a change that was broken off, any value on the way to the wanted one is.
+    """
     if entry.got is not None:
         return current == entry.got
     if entry.path.endswith(_NR) and entry.before is not None:

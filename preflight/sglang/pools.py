@@ -259,7 +259,10 @@ def _most_bytes(memory: ServerMemory) -> float:
 
 
 def _without_indexer(sized: SizedServer, pools: HostPools) -> HostPools | Unknown:
-    """Return the offload manager mirrors keys and values alone."""
+    """Return the pools without the indexer's.
+
+    The offload manager mirrors keys and values alone.
+    """
     indexer = [pool for pool in pools.pools if pool.kind is PoolKind.INDEXER]
     if indexer and sized.release.indexer is not Indexer.ON_TOP:
         return Unknown("this release's offload pool of a sparse-attention model is not computed")

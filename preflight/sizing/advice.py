@@ -105,7 +105,7 @@ def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
 
 
 def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[str]:
-    """Return what makes the pools so; pages of 1 GiB are best had at boot."""
+    """Return the lines that make the pools so large; pages of 1 GiB are best had at boot."""
     lines: list[str] = []
     for spot, target in targets.items():
         if spot.page_size_bytes >= GIGANTIC_BYTES and spot.node is None:

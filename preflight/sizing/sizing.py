@@ -117,7 +117,7 @@ def read_host(root: Root) -> HostMemory:
 
 
 def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
-    """Hold one launch against the host."""
+    """Return the sizing of one launch, judged against the host."""
     usages = hugetlb_usages(inputs.launch)
     asked = asked_for(inputs.launch)
     unlimited = judge_fit(usages, {})
