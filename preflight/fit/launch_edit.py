@@ -151,7 +151,7 @@ def _removed(content: str, place: ValuePlace) -> Iterator[str]:
 def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
     """Yield ``content`` with the value behind the flag that it goes with.
 
-    A new variable stands beside that of the master.
+    A new variable is written as that of the master is, beside it.
     """
     if place.kind == "new-flag":
         beside = place.old

@@ -138,9 +138,9 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 def _split(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return what must be mapped as it is (or is the arena), and the host pools that need not.
+    """Return what must be mapped as it is (or is the arena), and what can do without huge pages.
 
-    Those pools do without huge pages.
+    The second are host pools.
     """
     must: list[Allocation] = []
     may: list[Allocation] = []

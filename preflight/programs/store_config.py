@@ -157,7 +157,7 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
 
 
 def _typed(key: str, value: Any) -> StoreEdit | None:
-    """Return a text with the type that its key has to have; None where it is no such value."""
+    """Return the edit that gives a value the type of its key; None where its text has no such."""
     try:
         meant = json.loads(value)
     except (ValueError, TypeError, RecursionError):

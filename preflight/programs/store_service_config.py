@@ -265,7 +265,10 @@ def _override(
     misread: list[str],
     unknown: list[tuple[str, str]],
 ) -> None:
-    """Put the raw text into ``values`` as ``setattr`` does, then as the C++ library reads it."""
+    """Read one ``-D key=value`` into ``values``.
+
+    ``setattr`` puts the raw text there, and the C++ library reads that.
+    """
     key, equals, text = word.text.partition("=")
     if not equals:
         if not word.unresolved:

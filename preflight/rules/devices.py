@@ -142,7 +142,7 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     """Yield the device lists of another engine, likewise.
 
-    It has one list for all ranks; a map, as SGLang has, is none.
+    It has one list for all ranks, also where SGLang would read a map.
     """
     consumer = process.consumer
     if consumer is None:

@@ -169,7 +169,7 @@ def _key(setting: Setting) -> tuple[Kind, str, str]:
 
 
 def _of_one_size_or_ipc(found: list[Wish]) -> list[Wish]:
-    """Return the wishes for a size of /dev/shm or for the host's, the one or the other.
+    """Return the wishes without a size of /dev/shm, where the host's is wanted.
 
     With the host's /dev/shm a size of one's own has no effect.
     """

@@ -112,10 +112,10 @@ def auto_budget_bytes(
 def gate_booked(
     pools: Sequence[HostPool], budget_bytes: int, release: SglangRelease
 ) -> tuple[GateAnswer, ...]:
-    """Compare one rank's pools with the budget that SGLang has sized them by.
+    """Return the gate's answers for one rank's pools, by the budget that has sized them.
 
     It does not matter what backs them. Nothing is read anew: each pool that is admitted is taken
-    off (``host_memory_budget_scope``).
+    off the budget (``host_memory_budget_scope``).
     """
 
     def booked(pool: HostPool) -> int:

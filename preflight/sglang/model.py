@@ -310,7 +310,7 @@ def _own_head(server: SglangServer, target: Model, release: SglangRelease) -> Dr
 def _head(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
-    """Return a one-layer head for each runner.
+    """Return the drafts that have a one-layer head for each runner.
 
     They are packed, or, before 0.5.18, the first is a pool of its own.
     """

@@ -140,9 +140,10 @@ def gather_flags(
 def _halves_may_overlap(
     flags: Flags, release: MooncakeRelease, settings: StoreSettings, shown: Shown, notes: list[Note]
 ) -> Unknown | None:
-    """Return Unknown where flags do not tell whether the model's L2 is registered as K and V.
+    """Return Unknown where K and V of L2 may be registered apart, which may end the server.
 
-    That may end the process. ``preflight.rules.memory`` judges it where the launch itself is given.
+    Flags do not tell whether the model's L2 is. ``preflight.rules.memory`` judges it where the
+    launch itself is given.
     """
     if flags.segment_scope == "process" or not flags.hicache_bytes or not settings.hugepages:
         return None
