@@ -16,6 +16,7 @@ from checks.base.pages import Default
 from checks.base.unknown import Unknown
 from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew
+from preflight.launches.source import Word
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import is_on, value_of
@@ -323,6 +324,46 @@ def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> It
     default = {"http": 80, "https": 443}.get(scheme if separator else "")
     for part in (rest if separator else str(value)).split(";"):
         yield _service(process, kind, part, default, setting, bound)
+
+
+class RouterTarget(NamedTuple):
+    """A server that a router is told of. mode: prefill or decode. bootstrap: None without one."""
+
+    mode: str
+    address: Address
+    bootstrap: int | Unknown | None
+    word: Word
+
+
+def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
+    """Yield the servers of ``--prefill URL [BOOTSTRAP_PORT]`` and ``--decode URL``.
+
+    Those whose URL is not known are left out. Source: sglang_router 0.3.2 router_args.py,
+    _parse_prefill_urls; sglang.srt.disaggregation of older releases has the bootstrap ports apart.
+    """
+    words = process.arguments if process.kind is ProcessKind.ROUTER else ()
+    apart = any(word.text.startswith("--prefill-bootstrap-ports") for word in words)
+    elsewhere: int | Unknown | None = Unknown("--prefill-bootstrap-ports") if apart else None
+    mode = ""
+    for place, word in enumerate(words):
+        text, following = word.text, words[place + 1 : place + 2]
+        if text.startswith("--"):
+            flag, _, text = text.partition("=")
+            mode = {"--prefill": "prefill", "--decode": "decode"}.get(flag, "")
+        scheme, separator, rest = text.partition("://")
+        if not mode or not separator or word.unresolved:
+            continue
+        address = split_address(rest)
+        if address.port is None:
+            address = address._replace(port=443 if scheme == "https" else 80)
+        bootstrap = elsewhere
+        if mode == "prefill" and following and "://" not in following[0].text:
+            said = following[0].text
+            if said.isdecimal():
+                bootstrap = int(said)
+            elif following[0].unresolved:
+                bootstrap = unresolved(following[0])
+        yield RouterTarget(mode, address, bootstrap, word)
 
 
 def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:

@@ -11,9 +11,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 from checks.base.needs import running_with_last
-from checks.base.unknown import known
+from checks.base.unknown import Unknown, known
 from preflight.launches.source import Word
+from preflight.processes.container_paths import network_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
+from preflight.processes.services import Address, RouterTarget, ports, router_targets
 from preflight.programs.sglang_argument_tables import (
     argument_flags,
     argument_table,
@@ -312,6 +314,122 @@ def transfer_threads_too_few(server: SglangServer) -> Iterator[Seen]:
         least = "" if _POOL in server.environment else f" at most, as {_POOL} is not set"
         count = f"{threads} thread{'s' * (threads != 1)}{least}"
         yield Seen(f"{count}, for {queues} queues", written.origin)
+
+
+# Those that speak of a request in one way.
+_ALIKE = {"ascend": "mooncake"}
+
+
+@RULES.launch("pd-backends-differ")
+def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    servers = [process.server for process in processes if process.server is not None]
+    if any(isinstance(server.value("disaggregation_mode"), Unknown) for server in servers):
+        return
+    used: dict[str, dict[str, SglangServer]] = {"prefill": {}, "decode": {}}
+    for server in servers:
+        if server.mode in used:
+            backend = server.value("disaggregation_transfer_backend")
+            if not isinstance(backend, str) or backend == "fake":
+                return
+            used[server.mode].setdefault(_ALIKE.get(backend, backend), server)
+    prefill, decode = used.values()
+    if prefill and decode and not prefill.keys() & decode.keys():
+        both = (f"{mode} over {' and '.join(found)}" for mode, found in used.items())
+        yield Seen(", ".join(both), next(iter(decode.values())).command.origin)
+
+
+@RULES.launch("pd-bootstrap-differs")
+def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    decoding = {_bootstrap(process) for process in processes if _mode(process) == "decode"}
+    for router, target, meant in _meant(processes):
+        if target.mode != "prefill":
+            continue
+        told: set[object] = decoding if target.bootstrap is None else {target.bootstrap}
+        bound = {_bootstrap(process) for process in meant if _mode(process) == "prefill"}
+        if not told or not bound or told & bound or not all(map(_is_int, told | bound)):
+            continue
+        who = f"the router says {target.bootstrap}"
+        if target.bootstrap is None:
+            who = f"the router says none, and decode takes its own, {_all_of(told)}"
+        named = f"{router.kind.value}: --prefill {target.word.text}"
+        text = f"{named}: its bootstrap port is {_all_of(bound)}; {who}"
+        yield Seen(text, target.word.origin)
+
+
+@RULES.launch("pd-router-misdirected")
+def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for router, target, meant in _meant(processes):
+        modes, text = {_mode(process) for process in meant}, ""
+        if not meant:
+            text = _listens_elsewhere(processes, target.address)
+        elif target.mode not in modes and "" not in modes:
+            text = f"that server runs with --disaggregation-mode {_all_of({*modes})}"
+        if text:
+            named = f"{router.kind.value}: --{target.mode} {target.word.text}"
+            yield Seen(f"{named}: {text}", target.word.origin)
+
+
+def _listens_elsewhere(processes: tuple[LaunchProcess, ...], address: Address) -> str:
+    """Return at which ports the service that is named listens instead; "" where it may there."""
+    service = [one for one in processes if _service_of(one) == address.host != ""]
+    bound = {port.port for one in service for port in ports(one)}
+    known_whole = all(map(_is_int, bound)) and all(one.server for one in service)
+    if not bound or not known_whole or address.port in bound:
+        return ""
+    return f"that service listens on port {_all_of({*bound})}"
+
+
+def _meant(
+    processes: tuple[LaunchProcess, ...],
+) -> Iterator[tuple[LaunchProcess, RouterTarget, list[LaunchProcess]]]:
+    """Yield what each router is told of, with the servers of the launch that it can be.
+
+    An address of a host is only taken for a server of the launch where it has as many as are named.
+    """
+    servers = [process for process in processes if process.kind is ProcessKind.SGLANG]
+    for router in processes:
+        targets = list(router_targets(router))
+        for target in targets:
+            host, here = target.address.host, network_of(router.command)
+            named = [one for one in servers if host and host == _service_of(one)]
+            if not named and host in ("localhost", "127.0.0.1", "0.0.0.0", "::1"):
+                named = [one for one in servers if network_of(one.command) == here]
+            elif not named and target.mode == "prefill":
+                named = [one for one in servers if _mode(one) == "prefill"]
+                alike = [one for one in targets if one.mode == "prefill"]
+                named = named if len(named) == len(alike) else []
+            ports = {one.number: one.server and one.server.value("port") for one in named}
+            if not any(isinstance(port, Unknown) for port in ports.values()):
+                meant = [one for one in named if ports[one.number] == target.address.port]
+                yield router, target, meant
+
+
+def _service_of(process: LaunchProcess) -> str:
+    """Return what the others of a Compose project call it by; "" for none."""
+    container = process.command.container
+    compose = container is not None and container.engine == "compose"
+    return network_of(process.command).rpartition("/")[2] if compose else ""
+
+
+def _mode(process: LaunchProcess) -> str:
+    """Return null, prefill or decode; "" where it is not known."""
+    server = process.server
+    if server is None or isinstance(server.value("disaggregation_mode"), Unknown):
+        return ""
+    return server.mode
+
+
+def _bootstrap(process: LaunchProcess) -> object:
+    server = process.server
+    return server.value("disaggregation_bootstrap_port") if server is not None else None
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int)
+
+
+def _all_of(values: set[object]) -> str:
+    return " or ".join(sorted(map(str, values)))
 
 
 def _is_own(word: Word) -> bool:

@@ -23,6 +23,8 @@ from tests.rules.test_rules_memory import UNEQUAL
 SERVICE_NEEDS = {"MOONCAKE_LOCAL_HOSTNAME": "a", "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE"}
 FOLDER = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "/ssd"}
 OFFLOADS = "mooncake_client --enable_offload=true"
+PREFILL = f"{SERVER} --disaggregation-mode prefill"
+ROUTER = "python3 -m sglang_router.launch_router --pd-disaggregation"
 LEAVE_OUT = "leave it out"
 RELEASES = (("0.5.23", "0.3.14"), ("0.5.18", "0.3.11.post1"))
 # Mended by another release or size, by nothing, or by what is no word of a launch.
@@ -68,6 +70,8 @@ LAUNCHES = (
     Launch("", {}, ((SERVICE, MASTER),)),
     Launch(f"{STORE} --model-path other", MASTER, ((f"{STORE} --served-model-name x", MASTER),)),
     Launch(STORE, MASTER, ((f"{STORE} --served-model-name m", MASTER),)),
+    Launch(f"{SERVER} --disaggregation-mode decode", {}, (PREFILL,)),
+    Launch(ROUTER, {}, (PREFILL, f"{SERVER} --disaggregation-mode decode --port 30001")),
 )
 
 

@@ -1,14 +1,21 @@
-"""Threads and queues of a prefill server."""
+"""Disaggregation: threads of a prefill server, and what its decode servers and router say."""
 
 from __future__ import annotations
 
 import pytest
 
+from checks.base.unknown import Unknown
+from preflight.launches.compose import read_compose
+from preflight.processes.processes import understand
+from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import SERVER
 from tests.builders.rule_examples import Example, Line, name_of, prove
 
 ID = "transfer-threads-too-few"
 PREFILL = f"{SERVER} --disaggregation-mode prefill"
+DECODE = f"{SERVER} --disaggregation-mode decode"
+AT = "--disaggregation-bootstrap-port"
+ROUTER = "python3 -m sglang_router.launch_router --pd-disaggregation"
 
 
 def prefill(line: str = PREFILL, **variables: str) -> Line:
@@ -32,9 +39,95 @@ EXAMPLES = [
         (prefill(f"{SERVER} --disaggregation-mode decode", pool="1"),),
     ),
     Example(ID, (prefill(pool="1"),), "1 thread", (prefill(pool="$N"),)),
+    Example(
+        "pd-backends-differ",
+        (PREFILL, f"{DECODE} --disaggregation-transfer-backend nixl"),
+        "prefill over mooncake, decode over nixl",
+        (PREFILL, DECODE),
+    ),
+    # One of two decode servers fits, one is not known, and one half of a pair is not here.
+    *(
+        Example(
+            "pd-backends-differ",
+            (PREFILL, f"{DECODE} --disaggregation-transfer-backend nixl"),
+            "over nixl",
+            right,
+        )
+        for right in (
+            (PREFILL, DECODE, f"{DECODE} --disaggregation-transfer-backend nixl"),
+            (PREFILL, f"{DECODE} --disaggregation-transfer-backend $BACKEND"),
+            (f"{DECODE} --disaggregation-transfer-backend nixl",),
+        )
+    ),
+    Example(
+        "pd-bootstrap-differs",
+        (PREFILL, DECODE, f"{ROUTER} --prefill http://localhost:30000 9000"),
+        "its bootstrap port is 8998; the router says 9000",
+        (PREFILL, DECODE, f"{ROUTER} --prefill http://localhost:30000 8998"),
+    ),
+    # Without one in the URL decode takes its own.
+    Example(
+        "pd-bootstrap-differs",
+        (f"{PREFILL} {AT} 9000", DECODE, f"{ROUTER} --prefill http://localhost:30000"),
+        "is 9000; the router says none, and decode takes its own, 8998",
+        (
+            f"{PREFILL} {AT} 9000",
+            f"{DECODE} {AT} 9000",
+            f"{ROUTER} --prefill http://localhost:30000",
+        ),
+    ),
+    Example(
+        "pd-bootstrap-differs",
+        (PREFILL, f"{ROUTER} --prefill http://10.0.0.1:30000 9000 --decode http://10.0.0.2:1"),
+        "the router says 9000",
+        # The router knows two, and the launch shows one: which it is is not known.
+        (
+            PREFILL,
+            f"{ROUTER} --prefill http://10.0.0.1:30000 9000 --prefill http://10.0.0.2:30000 8998",
+        ),
+    ),
+    Example(
+        "pd-bootstrap-differs",
+        (PREFILL, f"{ROUTER} --prefill http://localhost:30000 9000"),
+        "the router says 9000",
+        (f"{PREFILL} {AT} $PORT", f"{ROUTER} --prefill http://localhost:30000 9000"),
+    ),
+    Example(
+        "pd-router-misdirected",
+        (PREFILL, f"{DECODE} --port 30001", f"{ROUTER} --prefill http://localhost:30001"),
+        "--prefill http://localhost:30001: that server runs with --disaggregation-mode decode",
+        (PREFILL, f"{DECODE} --port 30001", f"{ROUTER} --decode http://localhost:30001"),
+    ),
+    Example(
+        "pd-router-misdirected",
+        (SERVER, f"{ROUTER} --prefill http://localhost:30000"),
+        "runs with --disaggregation-mode null",
+        (f"{SERVER} --disaggregation-mode $MODE", f"{ROUTER} --prefill http://localhost:30000"),
+    ),
 ]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
 def test_rule_finds_what_is_wrong_and_nothing_where_it_is_right(example: Example) -> None:
     prove(example)
+
+
+def test_a_router_of_compose_is_held_against_the_service_that_it_names() -> None:
+    """Both listen on one port, each in a network of its own."""
+    text = f"""
+services:
+  one: {{image: x, command: {PREFILL}}}
+  two: {{image: x, command: {DECODE}}}
+  router:
+    image: x
+    command: >-
+      {ROUTER} --prefill http://two:30000 --decode http://one:30000 --prefill http://one:30000
+      --decode http://two:30001 --decode http://elsewhere:30001
+"""
+    processes = understand(read_compose(text, "compose.yaml", {}).commands, Unknown)
+    said = [one.text for one in findings(processes) if one.rule.id == "pd-router-misdirected"]
+    assert said == [
+        "router: --prefill http://two:30000: that server runs with --disaggregation-mode decode",
+        "router: --decode http://one:30000: that server runs with --disaggregation-mode prefill",
+        "router: --decode http://two:30001: that service listens on port 30000",
+    ]
