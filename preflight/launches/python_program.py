@@ -2,17 +2,28 @@
 
 ``sglang.Engine(model_path="m", tp_size=2)`` and ``ServerArgs(...)`` take SGLang's arguments;
 ``subprocess.Popen([...])`` and its like take words, and SGLang's ``popen_launch_server`` a model
-and ``other_args`` (sglang ``test/test_utils.py``). Lists are followed through the names and ``+=``
-of a function; any other value is not known.
+and ``other_args`` (sglang ``test/test_utils.py``). Names, lists, ``os.environ`` and ``env=`` are
+followed in the order of the program, and its own functions where it calls them; loops over what is
+written go as often as they do. Any other value is not known.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
+from preflight.launches.python_values import (
+    MOST_TURNS,
+    Doubts,
+    Frame,
+    PythonValues,
+    doubted,
+    name_of,
+)
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, joined
 
@@ -22,72 +33,222 @@ _POPEN = frozenset(("popen_launch_server", "popen_launch_pd_server"))
 _SERVER = ("python3", "-m", "sglang.launch_server")
 # A program in which this many calls stand is not one that starts a few servers.
 _MOST_NODES = 200_000
-_MOST_WORDS = 200_000  # copied from lists: one may be added to itself, again and again
+_MOST_CALLS = 1000  # of its own functions
+_LITERALS = frozenset((ast.List, ast.Tuple, ast.BinOp, ast.Constant, ast.Name))
+_SWITCHES = ("True", "False", "None")
 
 
 def _read(launch: LaunchText) -> Reading:
     variables, notes = with_env_files(launch)
     try:
-        tree = ast.parse(launch.text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its escapes: they are its own matter
+            tree = ast.parse(launch.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SourceError(f"{launch.path} is not Python: {error}") from None
     if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
         raise SourceError(f"{launch.path} is too long a program: give the launch alone")
-    follower = _Follower(launch.path)
+    follower = _Follower(launch.path, variables)
     try:
-        follower.read(tree.body, {}, ())
+        follower.follow(tree)
     except RecursionError:
         raise SourceError(f"{launch.path} nests too deep: give the launch alone") from None
     readings = [Reading((), notes)]
-    readings += [read_words(words, variables, beside=launch.beside) for words in follower.started]
+    for one in follower.started:
+        reading = read_words(one.words, one.environment, beside=launch.beside)
+        commands = tuple(
+            each._replace(doubts=(*one.doubts, *each.doubts)) for each in reading.commands
+        )
+        readings.append(reading._replace(commands=commands))
     said = "a Python program is not run: what it starts but with literal words is not read"
     readings.append(Reading((), (SourceNote("script-not-read", said, Origin(launch.path)),)))
     return joined(readings)
 
 
-_Lists = dict[str, list[Word]]  # by the name that holds each
+class _Started(NamedTuple):
+    """The words of a process, its variables, and what its start hangs on."""
+
+    words: list[Word]
+    environment: dict[str, Word]
+    doubts: Doubts
 
 
-class _Follower:
-    """Follows statements in their order. started: the words of each process."""
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.started: list[list[Word]] = []
-        self.copied = 0
 
-    def read(self, body: Iterable[ast.stmt], lists: _Lists, doubts: tuple[SourceNote, ...]) -> None:
-        """Follow statements. lists: by the names around. doubts: what the statements hang on."""
+class _Follower(PythonValues):
+    """Follows statements in their order. started: each process."""
+
+    def __init__(self, path: str, variables: Mapping[str, Word]) -> None:
+        super().__init__(path, variables)
+        self.started: list[_Started] = []
+        self.calls_made = 0
+        self.functions: dict[str, _Function] = {}
+        self.later = frozenset[ast.stmt]()  # functions and classes of the module
+        self.entered: list[str] = []  # the functions that are being followed
+
+    def follow(self, tree: ast.Module) -> None:
+        """Follow the module, then each function that nothing in it calls."""
+        defined = (ast.FunctionDef, ast.AsyncFunctionDef)
+        self.functions = {each.name: each for each in tree.body if isinstance(each, defined)}
+        called = {
+            node.func.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        self.later = frozenset(
+            each for each in tree.body if isinstance(each, (*defined, ast.ClassDef))
+        )
+        module = self.frame()
+        self.read(tree.body, module, ())
+        for each in tree.body:
+            if isinstance(each, ast.ClassDef):
+                self.read_class(each, module)
+            elif isinstance(each, defined) and each.name not in called:
+                self.enter(each, None, module, ())
+
+    def read_class(self, body: ast.ClassDef, around: Frame) -> None:
+        frame = self.frame(around)
+        for statement in body.body:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                self.enter(statement, None, frame, ())
+            elif isinstance(statement, ast.ClassDef):
+                self.read_class(statement, frame)
+            else:
+                self.read([statement], frame, ())
+
+    def fields(self, body: ast.ClassDef, frame: Frame) -> None:
+        """Let ``Config.tp`` hold what the class says of ``tp``."""
+        for each in body.body:
+            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+                self.hold(f"{body.name}.{each.targets[0].id}", each.value, frame, frame, ())
+            elif isinstance(each, ast.AnnAssign) and each.value is not None:
+                name = f"{body.name}.{ast.unparse(each.target)}"
+                self.hold(name, each.value, frame, frame, ())
+
+    def enter(
+        self, function: _Function, call: ast.Call | None, around: Frame, doubts: Doubts
+    ) -> list[Word]:
+        """Follow a function's body; return the words that it returns. call: who calls it."""
+        self.calls_made += 1
+        if self.calls_made > _MOST_CALLS:
+            raise SourceError(f"{self.path} is too long a program: give the launch alone")
+        frame = self.frame(around)
+        named = [*function.args.posonlyargs, *function.args.args]
+        names = [each.arg for each in (*named, *function.args.kwonlyargs)]
+        for name in names:
+            frame.forget(name)
+        if call is not None:
+            given: dict[str, ast.expr] = {}
+            last = function.args.defaults
+            if last:
+                given |= dict(zip([each.arg for each in named[-len(last) :]], last, strict=True))
+            for each, default in zip(
+                function.args.kwonlyargs, function.args.kw_defaults, strict=True
+            ):
+                if default is not None:
+                    given[each.arg] = default
+            given |= dict(zip(names, call.args, strict=False))
+            given |= {each.arg: each.value for each in call.keywords if each.arg in names}
+            for name, value in given.items():
+                self.hold(name, value, around, frame, ())
+        self.entered.append(function.name)
+        self.read(function.body, frame, doubts)
+        self.entered.pop()
+        return frame.returned
+
+    def read(self, body: Iterable[ast.stmt], frame: Frame, doubts: Doubts) -> None:
+        """Follow statements. doubts: what they hang on."""
         for statement in body:
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                self.read(statement.body, dict(lists), ())
+                if statement not in self.later:
+                    self.read(statement.body, self.frame(frame), ())
+                elif isinstance(statement, ast.ClassDef):
+                    self.fields(statement, frame)
                 continue
-            inner = doubts
+            if isinstance(statement, ast.For) and not statement.orelse:
+                self.loop(statement, frame, doubts)
+                continue
+            inner, skipped = doubts, ""
             if isinstance(statement, ast.If | ast.While):
-                text = ast.unparse(statement.test)[:80]
-                said = f"nothing here decides {text}: read as if it were true"
-                inner = (*doubts, SourceNote("condition", said, self.at(statement)))
+                decided = self.decided(statement.test, frame)
+                if decided is None:
+                    inner = (*doubts, self.condition(statement))
+                elif isinstance(statement, ast.If):
+                    skipped = "orelse" if decided else "body"
             for field, value in ast.iter_fields(statement):
+                if field == skipped:
+                    continue
                 for each in value if isinstance(value, list) else [value]:
                     if isinstance(each, ast.ExceptHandler):
-                        self.read(each.body, lists, inner)
+                        self.read(each.body, frame, inner)
                     elif isinstance(each, ast.stmt):
-                        self.read([each], lists, inner if field != "orelse" else doubts)
+                        self.read([each], frame, inner if field != "orelse" else doubts)
                     elif isinstance(each, ast.AST):
-                        self.calls(each, lists)
-            self.assign(statement, lists, doubts)
+                        self.calls(each, frame, doubts)
+            self.assign(statement, frame, doubts)
 
-    def assign(self, statement: ast.stmt, lists: _Lists, doubts: tuple[SourceNote, ...]) -> None:
-        """Note what a statement makes of a list: ``=``, ``+=``, ``append`` and ``extend``."""
+    def loop(self, statement: ast.For, frame: Frame, doubts: Doubts) -> None:
+        """Follow a body as often as the loop goes, where that is written; else once, in doubt."""
+        self.calls(statement.iter, frame, doubts)
+        turns = self.turns(statement.iter, frame)
+        if turns is None or len(turns) > MOST_TURNS:
+            self.bind(statement.target, None, frame)
+            text = f"for {ast.unparse(statement.target)} in {ast.unparse(statement.iter)}"[:80]
+            said = f"how often {text} goes is not known: read once"
+            note = SourceNote("loop-not-counted", said, self.at(statement))
+            self.read(statement.body, frame, (*doubts, note))
+            return
+        for value in turns:
+            self.bind(statement.target, value, frame)
+            self.read(statement.body, frame, doubts)
+
+    def bind(self, target: ast.expr, value: ast.expr | None, frame: Frame) -> None:
+        """Let the names of a loop hold a value; None: one that is not known."""
+        if isinstance(target, ast.Tuple | ast.List):
+            parts: list[ast.expr | None] = [None] * len(target.elts)
+            if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(parts):
+                parts = [*value.elts]
+            for each, part in zip(target.elts, parts, strict=True):
+                self.bind(each, part, frame)
+        elif value is None:
+            frame.forget(ast.unparse(target))
+        else:
+            self.hold(ast.unparse(target), value, frame, frame, ())
+
+    def hold(self, name: str, value: ast.expr, found: Frame, frame: Frame, doubts: Doubts) -> None:
+        """Let ``name`` of ``frame`` hold a value, as ``found`` knows it."""
+        mapping, words = self.mapping(value, found), self.words(value, found)
+        if not doubts and (alias := found.mappings.get(ast.unparse(value))) is not None:
+            mapping = alias  # one object with two names
+        try:
+            plain: tuple[Any, ...] = (self.plain(value, found),)
+        except (ValueError, TypeError):
+            plain = ()
+        frame.forget(name)
+        if mapping is not None:
+            frame.mappings[name] = doubted(mapping, doubts) if doubts else mapping
+        elif _LITERALS & {type(value)} or not any(word.unresolved for word in words):
+            frame.lists[name] = [word._replace(doubts=(*word.doubts, *doubts)) for word in words]
+        if plain and not doubts:
+            frame.keep(name, plain[0])
+
+    def assign(self, statement: ast.stmt, frame: Frame, doubts: Doubts) -> None:
+        """Note what a statement makes of a name: ``=``, ``+=``, ``append``, ``update`` and more."""
         adds = False
         target: ast.expr | None = None
         value: ast.expr | None = None
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        if isinstance(statement, ast.Return) and statement.value is not None:
+            frame.returned = self.words(statement.value, frame)
+        elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target, value = statement.targets[0], statement.value
         elif isinstance(statement, ast.AnnAssign):
             target, value = statement.target, statement.value
         elif isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
             adds, target, value = True, statement.target, statement.value
+        elif isinstance(statement, ast.Delete):
+            for each in statement.targets:
+                self.entry(each, None, frame, doubts)
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             call = statement.value
             verb = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -95,57 +256,140 @@ class _Follower:
                 adds, target, value = True, getattr(call.func, "value", None), call.args[0]
                 if verb == "append":
                     value = ast.copy_location(ast.List([value], ast.Load()), value)
+            else:
+                self.change(call, verb, frame, doubts)
         if target is None or value is None:
             return
+        if isinstance(target, ast.Subscript):
+            self.entry(target, value, frame, doubts)
+            return
+        if isinstance(target, ast.Tuple | ast.List) and not doubts:
+            self.bind(target, value, frame)
+            return
         name = ast.unparse(target)
-        words = [word._replace(doubts=(*word.doubts, *doubts)) for word in self.words(value, lists)]
         if not adds:
-            lists.pop(name, None)
-            if isinstance(value, ast.List | ast.Tuple | ast.BinOp | ast.Constant | ast.Name):
-                lists[name] = words
-        elif name in lists:
-            lists[name] = [*lists[name], *words]
+            self.hold(name, value, frame, frame, doubts)
+        elif name in frame.lists:
+            words = self.words(value, frame)
+            text = isinstance(value, ast.JoinedStr) or isinstance(frame.plains.get(name), str)
+            if text and len(words) == len(frame.lists[name]) == 1:
+                joined_text = ast.BinOp(target, ast.Add(), value)
+                self.hold(name, ast.copy_location(joined_text, target), frame, frame, doubts)
+                return
+            frame.plains.pop(name, None)
+            frame.lists[name] = [
+                *frame.lists[name],
+                *(word._replace(doubts=(*word.doubts, *doubts)) for word in words),
+            ]
 
-    def calls(self, node: ast.AST, lists: _Lists) -> None:
-        for call in ast.walk(node):
-            if not isinstance(call, ast.Call):
-                continue
-            origin, name = self.at(call), _name(call.func)
+    def entry(self, target: ast.expr, value: ast.expr | None, frame: Frame, doubts: Doubts) -> None:
+        """Set one entry of a mapping, as ``os.environ["A"] = "1"``; without a value remove it."""
+        if not isinstance(target, ast.Subscript):
+            return
+        mapping = frame.mappings.get(ast.unparse(target.value))
+        if mapping is None:
+            return
+        self.plain_entry(ast.unparse(target.value), target.slice, value, frame)
+        (key,) = self.words(target.slice, frame)[:1] or [Word("", self.at(target), ("it",))]
+        if key.unresolved:
+            return
+        if value is None:
+            mapping.pop(key.text, None)
+        else:
+            mapping[key.text] = self.one(value, frame, doubts)
+
+    def plain_entry(self, name: str, key: ast.expr, value: ast.expr | None, frame: Frame) -> None:
+        held = frame.plains.pop(name, None)
+        try:
+            if isinstance(held, dict) and value is not None:
+                frame.keep(name, held | {self.plain(key, frame): self.plain(value, frame)})
+        except (ValueError, TypeError):
+            pass  # it is not known any more
+
+    def change(self, call: ast.Call, verb: str, frame: Frame, doubts: Doubts) -> None:
+        """Follow what a method does to a mapping."""
+        mapping = frame.mappings.get(ast.unparse(getattr(call.func, "value", call.func)))
+        if ast.unparse(call.func) == "os.putenv":
+            mapping, verb = self.environment, "__setitem__"
+        if mapping is None:
+            return
+        frame.plains.pop(ast.unparse(getattr(call.func, "value", call.func)), None)
+        if verb == "update":
+            for argument in call.args:
+                mapping.update(doubted(self.mapping(argument, frame) or {}, doubts))
+            for each in call.keywords:
+                if each.arg is not None:
+                    mapping[each.arg] = self.one(each.value, frame, doubts)
+            return
+        keys = self.words(call.args[0], frame) if call.args else []
+        if len(keys) != 1 or keys[0].unresolved:
+            return
+        if verb in ("setdefault", "__setitem__") and len(call.args) == 2:
+            if verb == "__setitem__" or keys[0].text not in mapping:
+                mapping[keys[0].text] = self.one(call.args[1], frame, doubts)
+        elif verb == "pop":
+            mapping.pop(keys[0].text, None)
+
+    def calls(self, node: ast.AST, frame: Frame, doubts: Doubts) -> None:
+        """Follow the calls of an expression: what starts a process, and the program's own."""
+        for call in _calls(node):
+            origin, name = self.at(call), name_of(call.func)
             words: list[Word] = []
-            if name in _SERVERS and call.keywords:
-                words = list(_server(call, origin))
+            environment = self.environment
+            if name in self.functions and isinstance(call.func, ast.Name):
+                if name not in self.entered:
+                    function = self.functions[name]
+                    frame.called[call] = self.enter(function, call, frame, doubts)
+            elif name in _SERVERS and call.keywords:
+                words = list(self.server(call, origin, frame))
             elif name in _STARTS and call.args:
-                words = self.words(call.args[0], lists)
+                words = self.words(call.args[0], frame)
                 if not words or words[0].unresolved:
                     continue
+                if any(each.arg == "shell" and _is_true(each.value) for each in call.keywords):
+                    words = [*(Word(text, origin) for text in ("bash", "-c")), words[0]]
+            elif ast.unparse(call.func) == "os.system" and call.args:
+                text = self.one(call.args[0], frame, ())
+                words = [*(Word(text, origin) for text in ("bash", "-c")), text]
             elif name in _POPEN and call.args:
                 words = [Word(text, origin) for text in (*_SERVER, "--model-path")]
-                words += self.words(call.args[0], lists)[:1]
+                words += self.words(call.args[0], frame)[:1]
                 others = [each.value for each in call.keywords if each.arg == "other_args"]
-                words += [word for each in others for word in self.words(each, lists)]
-                words += _address(self.words(call.args[1], lists) if len(call.args) > 1 else [])
-            if words:
-                self.started.append(words)
+                words += [word for each in others for word in self.words(each, frame)]
+                words += _address(self.words(call.args[1], frame) if len(call.args) > 1 else [])
+            if not words:
+                continue
+            for each in call.keywords:
+                given = self.mapping(each.value, frame) if each.arg == "env" else None
+                if given is not None:
+                    environment = {**environment, **given} if name in _POPEN else given
+            self.started.append(_Started(words, dict(environment), doubts))
 
-    def words(self, node: ast.expr, lists: _Lists) -> list[Word]:
-        """Return the words of a list, or the one of a text; what is not known stays open."""
-        origin = self.at(node)
-        if isinstance(node, ast.List | ast.Tuple):
-            return [word for item in node.elts for word in self.item(item, lists)]
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return [*self.words(node.left, lists), *self.words(node.right, lists)]
-        if (found := lists.get(ast.unparse(node))) is not None:
-            self.copied += len(found)
-            if self.copied > _MOST_WORDS:
-                raise SourceError(f"{self.path} is too long a program: give the launch alone")
-            return found
-        return [_word(node, origin)]
+    def server(self, node: ast.Call, origin: Origin, frame: Frame) -> Iterator[Word]:
+        """Yield the words of a server with these arguments; what is not known stays open."""
+        yield from (Word(text, origin) for text in _SERVER)
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                held = self.mapping(keyword.value, frame)
+                if held is None:
+                    yield Word("**", origin, ("the arguments behind **",))
+                for name, word in (held or {}).items():
+                    yield from _argument(name, [word], word.origin)
+                continue
+            at = Origin(origin.source, keyword.value.lineno)
+            yield from _argument(keyword.arg, self.words(keyword.value, frame), at)
 
-    def item(self, node: ast.expr, lists: _Lists) -> list[Word]:
-        return self.words(node.value if isinstance(node, ast.Starred) else node, lists)
 
-    def at(self, node: ast.AST) -> Origin:
-        return Origin(self.path, getattr(node, "lineno", None))
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls of an expression in the order of the program: arguments come first."""
+    for child in ast.iter_child_nodes(node):
+        yield from _calls(child)
+    if isinstance(node, ast.Call):
+        yield node
+
+
+def _is_true(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
 
 
 def _address(url: list[Word]) -> Iterator[Word]:
@@ -161,33 +405,15 @@ def _address(url: list[Word]) -> Iterator[Word]:
                 yield word if word.unresolved else word._replace(text=str(value))
 
 
-def _name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
-def _server(node: ast.Call, origin: Origin) -> Iterator[Word]:
-    """Yield the words of a server with these arguments; one that is not literal stays open."""
-    yield from (Word(text, origin) for text in _SERVER)
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            yield Word("**", origin, ("the arguments behind **",))
-            continue
-        at = Origin(origin.source, keyword.value.lineno)
-        flag = Word(f"--{keyword.arg.replace('_', '-')}", at)
-        value = keyword.value
-        if isinstance(value, ast.Constant) and isinstance(value.value, bool | None):
-            if value.value:
-                yield flag
-            continue
-        yield flag
-        yield _word(value, at)
-
-
-def _word(node: ast.expr, origin: Origin) -> Word:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
-        return Word(str(node.value), origin)
-    text = ast.unparse(node)[:80]
-    return Word(text, origin, (text,))
+def _argument(name: str, words: list[Word], at: Origin) -> Iterator[Word]:
+    """Yield a keyword's flag and its value; a switch alone, and nothing of one that is off."""
+    flag = Word(f"--{name.replace('_', '-')}", at)
+    if len(words) == 1 and not words[0].unresolved and words[0].text in _SWITCHES:
+        if words[0].text == "True":
+            yield flag._replace(doubts=words[0].doubts)
+        return
+    yield flag
+    yield from words
 
 
 KIND = LaunchKind("a Python program", lambda launch: launch.path.endswith(".py"), _read)

@@ -368,6 +368,7 @@ os.system("touch /tmp/never")
         ["mooncake_master", "--rpc_port", "50061"],
         ["python3", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-8B", "--tp-size", "2",
          "--page-size", "PAGE", "--enable-hierarchical-cache"],
+        ["touch", "/tmp/never"],
     ]  # fmt: skip
     by_program = {command.words[0].text: command for command in reading.commands}
     assert by_program["mooncake_client"].words[2].unresolved == ("str(port)",)
