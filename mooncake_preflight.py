@@ -80,11 +80,13 @@ def _run(module: str, words: list[str]) -> int:
     try:
         try:
             main = import_module(module).main
-        except KeyboardInterrupt as error:
-            refuse = import_module(module).refuse
-            return int(refuse(words, interrupted_code(error), "interrupted"))
-        except Exception as error:
-            return _without_program(words, error)
+        except BaseException as error:
+            ended = _interrupt_behind(error)
+            if ended is None and isinstance(error, Exception):
+                return _without_program(words, error)
+            if ended is None:
+                raise
+            return _refused(module, words, interrupted_code(ended))
         main()
     except KeyboardInterrupt as error:
         return interrupted_code(error)
@@ -93,12 +95,32 @@ def _run(module: str, words: list[str]) -> int:
     return 0
 
 
+def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the interrupt that ``error`` is or came of, as a RuntimeError of a class's making."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _refused(module: str, words: list[str], code: int) -> int:
+    """Let the program say that it was interrupted, where it can be imported after that."""
+    from importlib import import_module
+
+    try:
+        refuse = import_module(module).refuse
+    except Exception:  # an import that was broken off left half a package
+        return code
+    return int(refuse(words, code, "interrupted"))
+
+
 def _end_on_sigterm() -> None:
     """End on SIGTERM.
 
     The first process of a container has no default action: a stop would be lost. The second signal
-    ends it at once, whatever still hangs.
+    ends it at once, whatever still hangs. An interrupt where Python can only print it, as in the
+    callback of a weak reference, comes again a moment later.
     """
+    import _thread
     import os
     import signal
     import time
@@ -113,6 +135,21 @@ def _end_on_sigterm() -> None:
         if time.monotonic() - first > SAME_SIGNAL:
             os._exit(128 + number)
 
+    def later(number: int) -> None:
+        time.sleep(0.001)
+        os.kill(os.getpid(), number)
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        nonlocal first
+        error = lost.exc_value
+        if not isinstance(error, KeyboardInterrupt):
+            sys.__unraisablehook__(lost)
+            return
+        first = None
+        terminated = isinstance(error, TerminatedError)
+        _thread.start_new_thread(later, (error.args[0] if terminated else signal.SIGINT,))
+
+    sys.unraisablehook = again
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, end)
 

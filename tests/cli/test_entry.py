@@ -222,3 +222,48 @@ def test_a_termination_has_its_object_and_its_code(place: str) -> None:
             pytest.skip("no process namespace of its own without root")
         found = json.loads(ran.stdout)
         assert (ran.returncode, found["exit_code"], found["error"]) == (143, 143, "interrupted")
+
+
+# What Python calls on its own when an object goes: an error in it is printed, and forgotten.
+IN_A_CALLBACK = """
+import importlib.abc, os, signal, sys, weakref
+number = int(sys.argv.pop(1))
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "preflight.check.answer":
+            sys.meta_path.remove(self)
+            mark = type("Mark", (), {})()
+            seen = weakref.ref(mark, lambda _: os.kill(os.getpid(), number))
+            del mark
+sys.meta_path.insert(0, Interrupt())
+import mooncake_preflight
+mooncake_preflight.preflight()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("words", [("check", "--json"), ("exec", "--json")])
+def test_a_signal_that_python_could_only_print_is_not_lost(
+    number: int, code: int, words: tuple[str, ...]
+) -> None:
+    """Else exec would start the server that somebody has just stopped."""
+    command = [sys.executable, "-c", IN_A_CALLBACK, f"{int(number)}", *words, "--", "sleep", "3"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "Exception ignored" not in ran.stderr
+    told = json.loads(ran.stdout or ran.stderr)
+    assert (ran.returncode, told["error"]) == (code, "interrupted")
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "raise RuntimeError('Error calling __set_name__') from KeyboardInterrupt()",
+        "sys.modules['click'] = object(); raise KeyboardInterrupt",
+    ],
+)
+def test_an_interrupt_that_breaks_an_import_is_an_interrupt(raised: str) -> None:
+    """What Python makes of it, and what half an import leaves, is no defect of the program."""
+    code = INTERRUPTED.replace("os.kill(os.getpid(), signal.SIGINT)", raised)
+    command = [sys.executable, "-c", code, "preflight.cli.main", "preflight", "check"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (130, False)
