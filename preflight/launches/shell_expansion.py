@@ -322,7 +322,16 @@ class _Expansion:
             elif piece.text == "$0" and self.shell.name:
                 self.keep(self.shell.name)
             else:
-                self.keep(piece.text, (piece.name,))
+                text = self.with_number(piece.text)
+                self.keep(text, (piece.name if text == piece.text else text,))
+
+    def with_number(self, text: str) -> str:
+        """Return ``${nodes[$i]}`` as ``${nodes[0]}``: elements that nothing tells, told apart."""
+        match = _PARAMETER.fullmatch(text)
+        if match is None or match[1] or match[4] or not match[3] or match[3] in ("@", "*"):
+            return text
+        number = self.shell.number(match[3], self.origin)
+        return text if number is None else f"${{{match[2]}[{number}]}}"
 
     def output(self, piece: Piece) -> None:
         """Expand ``$(...)`` where the text that it writes is known."""

@@ -26,6 +26,7 @@ from preflight.programs.mooncake_flags import value_of
 _SSH_VALUES = frozenset("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w".split())
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
 _HOSTED = frozenset(("srun", "mpirun", "mpiexec", "pdsh"))
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?:\[-?\d+\])?\})")
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
 _ANYWHERE = (
     ProcessKind.OTHER,
@@ -226,7 +227,7 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
     for wrapper in process.command.wrappers:
         named = _named_host(wrapper)
         if named:
-            return f"host {named}", named
+            return f"host {named}", "" if named.startswith("$") else named
     server, consumer = process.server, process.consumer
     if server is not None and server.value("nnodes") != 1:
         rank = server.value("node_rank")
@@ -258,7 +259,9 @@ def _named_host(wrapper: Sequence[str]) -> str:
         name, equals, value = word.partition("=")
         if name in _NODE_OPTIONS:
             value = value if equals else "".join(wrapper[index + 1 : index + 2])
-            return "" if "," in value or "[" in value else value
+            # ${nodes[0]} is one host, whatever it is called; node[1-4] and a,b are several.
+            one = _VARIABLE.fullmatch(value) is not None
+            return "" if not one and ("," in value or "[" in value) else value
     return ""
 
 

@@ -225,8 +225,11 @@ def _count(process: LaunchProcess) -> int | Unknown:
 def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
     """Return the place that a process runs in, as a person calls it."""
     own = [group for group in groups if process.number in group.numbers]
-    if groups and place(process) == ():
-        return f"{own[0].what} (group {own[0].name})" if len(own) == 1 else "any of the hosts"
+    host = "this host"
+    if groups:
+        host = f"{own[0].what} (group {own[0].name})" if len(own) == 1 else "any of the hosts"
+    if place(process) == ():
+        return host
     where = process.command.place
     if where is not None and where.kind == "job":
         job, node = where.name
@@ -240,7 +243,7 @@ def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
             return f"container of {wrapper[-1]}"
         if wrapper[1:2] == ("exec",):
             return f"container {wrapper[-1]}"
-    return "this host"
+    return host
 
 
 def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:

@@ -49,6 +49,11 @@ def test_the_four_commands_of_a_guide_are_for_four_hosts() -> None:
     [
         (f"ssh -p 22 u@h1 {S}&\nssh h2 {S}&\n", ["host h1", "host h2"]),
         (f"srun -N 1 -w n1 {S}&\nsrun --nodelist=n2 {S}&\n", ["host n1", "host n2"]),
+        (  # what the nodes are called, the job alone knows; that they are two is written
+            "nodes=($(scontrol show hostnames $SLURM_JOB_NODELIST))\n"
+            f'for i in 0 1; do srun -N1 -w "${{nodes[$i]}}" {S}& done\n',
+            ["host ${nodes[0]}", "host ${nodes[1]}"],
+        ),
         (f"{S}--host 10.0.0.1 &\n{S}--host 10.0.0.2\n", ["10.0.0.1", "10.0.0.2"]),
         (
             f"{N}--dist-init-addr 10.0.0.1:5 --node-rank 0 &\n"
