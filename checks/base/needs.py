@@ -110,13 +110,15 @@ class GpuShare(NamedTuple):
 
     indices: those GPUs, among the ones that CUDA shows it. fraction: of each, None where nobody
     says. of_total: of the whole GPU, which has to be free when it starts (vLLM); else of what is
-    free then (SGLang). fills: whether it certainly takes all of that.
+    free then (SGLang). fills: whether it certainly takes all of that. elsewhere_below: with fewer
+    GPUs than this it may look for others on other hosts; 0 for never.
     """
 
     indices: tuple[int, ...]
     fraction: float | None
     of_total: bool = False
     fills: bool = True
+    elsewhere_below: int = 0
 
 
 class GivenGpus(NamedTuple):

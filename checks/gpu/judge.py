@@ -18,7 +18,7 @@ from checks.base.finding import (
     passed,
     skip,
 )
-from checks.base.fold import fold
+from checks.base.fold import fold, fold_names
 from checks.base.needs import GivenGpus, LaunchNeeds, ProcessNeeds, running_with_last
 from checks.base.units import GIB, Quantity, format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
@@ -86,11 +86,12 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     processes = gpu_processes(needs)
     # Ranks of other hosts have the same numbers.
     shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
+    shared += _of_vllm(needs, gpus)
     if not processes:
         if shared:
             return shared
         if any(process.program == "vllm" for process in needs.processes):
-            return [skip("which GPUs vLLM takes, and how much of each, is not judged")]
+            return [skip("how many GPUs vLLM takes here, or which are here, is not known")]
         return [passed("launch", "uses no GPU")]
     groups: dict[tuple[str | None, tuple[str, GivenGpus | None] | None], list[ProcessNeeds]] = {}
     for process in processes:
@@ -107,6 +108,51 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
             one = one._replace(subject=f"container at {container[0]}{where}")
         found.append(one)
     return [*found, *shared]
+
+
+def _of_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
+    """Judge the workers of each vLLM server, where GPUs are seen: it runs without them too."""
+    servers: dict[int, list[ProcessNeeds]] = {}
+    for process in needs.processes:
+        if process.gpu_share is not None and process.gpu_share.of_total:
+            servers.setdefault(process.id.command, []).append(process)
+    for workers in servers.values():
+        shares = [one.gpu_share for one in workers if one.gpu_share is not None]
+        wanted = 1 + max((index for share in shares for index in share.indices), default=-1)
+        visible = visible_gpus(gpus, workers[0])
+        if isinstance(visible, Unknown) or not visible or not wanted:
+            continue
+        count, below = len(visible), shares[0].elsewhere_below
+        names = [one.name for one in workers]
+        found = passed(
+            fold_names(names) if len(names) > 1 else names[0],
+            Quantity(f"{count} visible", count, "GPUs"),
+            Quantity(f"{wanted} GPU{'s' * (wanted > 1)}", wanted, "GPUs"),
+            "one for each worker on this host",
+        )
+        if count >= wanted:
+            unsaid = workers[0].container is not None and asked_gpus(workers[0]) is None
+            if not unsaid:
+                yield found
+        elif count < below:
+            yield found.warned(
+                f"one engine has {below} workers: vLLM before 0.11.1 takes Ray then, and waits for "
+                "other hosts of its cluster; newer ones end with an error",
+                SPAN_HOSTS,
+            )
+        else:
+            yield found.failed(
+                "vLLM ends: World size is larger than the number of available GPUs, or CUDA error: "
+                "invalid device ordinal",
+                SPAN_HOSTS,
+            )
+
+
+SPAN_HOSTS = (
+    "let it have more GPUs, use fewer workers (--tensor-parallel-size, --pipeline-parallel-size, "
+    "--data-parallel-size), or say how they are spread over hosts: --nnodes, or "
+    "--distributed-executor-backend ray"
+)
 
 
 def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:

@@ -70,7 +70,8 @@ class Consumer(NamedTuple):
 
     release: the one as which it was read; parts: those of what else runs in it. named: the releases
     that its launch names, by product. sockets: files that it makes anew, whoever has them.
-    gate_bytes: of MemAvailable, what it asks for itself before it starts. gpu_fraction: of all the
+    executor: what starts the workers, as it is written. gate_bytes: of MemAvailable, what it asks
+    for itself before it starts. gpu_fraction: of all the
     memory of each worker's GPU, what has to be free; gpu_fills: whether nothing says that it takes
     less of it.
     engines: its data-parallel engines here, each of ``workers`` processes with a GPU.
@@ -105,6 +106,7 @@ class Consumer(NamedTuple):
     gate_bytes: int = 0
     gpu_fraction: float | None = None
     gpu_fills: bool = False
+    executor: str = ""
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
         """Yield what its launch names in another release than it was read as, and as which."""

@@ -117,6 +117,7 @@ def _consumer(
         leader=leader,
         gpu_fraction=fraction if isinstance(fraction, float) and 0 < fraction <= 1 else None,
         gpu_fills=not _TAKES_LESS & arguments.flags.keys(),
+        executor=str(arguments.setting("distributed-executor-backend", "").value),
     )
 
 

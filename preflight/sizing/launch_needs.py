@@ -12,9 +12,10 @@ from checks.base.finding import Subject
 from checks.base.needs import GpuShare, LaunchNeeds, ProcessNeeds, Service, Storage
 from checks.base.pages import Default, MemoryKind, ProcessId
 from checks.base.units import format_bytes, format_page_size
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
 from checks.hugetlb.wanted import HEADROOM
 from checks.rdma.registration import pinned_bytes, registration_of
+from preflight.consumers.consumer import Consumer
 from preflight.launches.source import Reading
 from preflight.mooncake.allocations import (
     REGULAR_PAGE_BYTES,
@@ -54,6 +55,9 @@ _PROGRAMS = {
 }
 
 
+# The first release that refuses more workers than the host has GPUs, where nothing says how they
+# are started; 0.11.0 takes Ray where it is installed (vllm/config/parallel.py, __post_init__).
+VLLM_REFUSES = (0, 11, 1)
 _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
@@ -257,7 +261,23 @@ def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
     indices = range(min(consumer.ranks, MOST_RANKS)) if rank is None else (rank,)
     model = well_known_model(str(consumer.model))  # of others it may be one that only embeds
     fills = sure and consumer.gpu_fills and not isinstance(model, Unknown)
-    return GpuShare(tuple(indices), consumer.gpu_fraction, True, fills)
+    below = _elsewhere_below(consumer)
+    return GpuShare(tuple(indices), consumer.gpu_fraction, True, fills, below)
+
+
+def _elsewhere_below(consumer: Consumer) -> int:
+    """Return below how many GPUs vLLM takes Ray, which may know other hosts, in place of an error.
+
+    Not with processes of its own (mp, and --nnodes), nor in a release that is known to refuse.
+    """
+    if consumer.executor in ("mp", "uni") or consumer.hosts > 1:
+        return 0
+    named = consumer.named.get("vllm")
+    numbers = [] if named is None else named.release.split(".")[:3]
+    exact = len(numbers) == 3 and all(number.isdecimal() for number in numbers)
+    if not consumer.executor and exact and tuple(map(int, numbers)) >= VLLM_REFUSES:
+        return 0
+    return known(consumer.workers)
 
 
 def _gpu_registered(process: LaunchProcess) -> int | Unknown:

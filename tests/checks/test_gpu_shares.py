@@ -274,3 +274,45 @@ def test_where_the_hosts_gpus_are_not_recorded_one_is_named_by_its_index(tmp_pat
         visible_devices=None, accelerators=Unknown("not recorded"), nvml=Unknown("none")
     )
     assert taken_gpu(seen, ProcessNeeds("rank", "sglang", {}), 1) == "GPU 1"
+
+
+def vllm_counted(tmp_path: Path, text: str) -> list[str]:
+    """Return what is said of the number of vLLM's workers, on a host with 8 GPUs."""
+    path = tmp_path / "launch.sh"
+    path.write_text(text)
+    out = io.StringIO()
+    words = ["check", "--json", "--only", "gpu.count", "--root", "demo:h800", "--timeout", "600"]
+    with contextlib.redirect_stdout(out):
+        run([*words, str(path)])
+    findings = json.loads(out.getvalue())["findings"]
+    return [one["status"] for one in findings]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("vllm serve m -tp 8", ["pass"]),
+        ("vllm serve m -tp 2 -pp 2 -dp 2", ["pass"]),
+        # Which release it is decides: the older takes Ray, which may know other hosts.
+        ("vllm serve m -tp 16", ["warn"]),
+        ("docker run --gpus all vllm/vllm-openai:v0.11.0 m -tp 16", ["warn"]),
+        ("docker run --gpus all vllm/vllm-openai:v0.11.1 m -tp 16", ["fail"]),
+        ("docker run --gpus all vllm/vllm-openai:latest m -tp 16", ["warn"]),
+        ("vllm serve m -tp 16 --distributed-executor-backend mp", ["fail"]),
+        ("vllm serve m -tp 16 --distributed-executor-backend external_launcher", ["warn"]),
+        ("vllm serve m -tp 16 --distributed-executor-backend $BACKEND", ["warn"]),
+        ("vllm serve m -tp 16 --distributed-executor-backend ray", ["skip"]),
+        ("vllm serve m -tp $N", ["skip"]),
+        # One engine fits, and all of them do not: no engine asks for more than the host has.
+        ("vllm serve m -tp 4 -dp 4", ["fail"]),
+        ("vllm serve m -tp 4 -dp 4 --data-parallel-size-local 2", ["pass"]),
+        ("vllm serve m -tp 16 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1", ["pass"]),
+        ("vllm serve m -tp 32 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1", ["fail"]),
+        ("docker run --gpus 2 vllm/vllm-openai:v0.12.0 m -tp 4", ["fail"]),
+        ("CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp 4 --distributed-executor-backend mp", ["fail"]),
+        # Nothing says that the container has any: not judged, as before.
+        ("docker run vllm/vllm-openai:v0.12.0 m -tp 4", ["skip"]),
+    ],
+)
+def test_more_workers_of_vllm_than_gpus(tmp_path: Path, words: str, expected: list[str]) -> None:
+    assert vllm_counted(tmp_path, words) == expected
