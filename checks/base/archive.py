@@ -50,7 +50,7 @@ class _Blocks(io.BytesIO):
 
 
 def read_archive(path: str) -> Archive:
-    """A tar, plain or compressed with gzip, bzip2 or xz. Raises ArchiveError."""
+    """Read a tar, plain or compressed with gzip, bzip2 or xz. Raises ArchiveError."""
     import lzma
     import tarfile
     import zlib
@@ -110,7 +110,10 @@ def _most_members(content: bytes) -> int:
 
 
 def _xz_content(file: io.BufferedReader) -> bytes:
-    """At most a byte more than is allowed; the module's own reader takes what memory it is told."""
+    """Return the unpacked content of ``file``, at most one byte more than is allowed.
+
+    The memory that it takes is limited: the module's own reader takes as much as the file asks for.
+    """
     import lzma
 
     found = bytearray()
@@ -196,7 +199,10 @@ def _content(tar: TarFile, member: TarInfo) -> bytes:
 
 
 def _without_top(found: Archive) -> Archive:
-    """hwloc's archives hold a folder with the host's name, ours and plain ones hold none."""
+    """Return ``found`` without the one folder that all its names are in.
+
+    hwloc's archives have it, called as the host; ours and plain ones do not.
+    """
     names = {*found.files, *found.links, *found.folders}
     tops = {name.split("/", 2)[1] for name in names}
     if len(tops) != 1 or tops & {"proc", "sys", "etc", "dev"}:
@@ -217,7 +223,7 @@ def _without_top(found: Archive) -> Archive:
 
 
 def archive_bytes(files: Mapping[str, bytes]) -> bytes:
-    """A gzipped tar of ``files``, by relative name, in their order; the same for the same files."""
+    """Return a gzipped tar of ``files``, by relative name, in order; always the same bytes."""
     import gzip
     import io
     import tarfile

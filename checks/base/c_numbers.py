@@ -6,7 +6,7 @@ import re
 
 
 def leading_integer(text: str) -> int | None:
-    """What ``atoi`` and ``std::stoi`` read: the integer that ``text`` starts with, after blanks.
+    """Return the integer that ``text`` starts with, after blanks, as ``atoi`` and ``std::stoi`` do.
 
     None where there is none: ``atoi`` makes 0 of that, ``stoi`` throws.
     """
@@ -15,7 +15,7 @@ def leading_integer(text: str) -> int | None:
 
 
 def kernel_number(text: str) -> int | None:
-    """A number as the kernel prints it: decimal, 64 bits at most, perhaps negative; else None.
+    """Return a number as the kernel prints it, else None: decimal, 64 bits at most, or negative.
 
     ``int`` takes more, which is no number of a kernel's file: digits of other scripts, ``1_000``;
     and it raises on very long ones. Blanks around it are cut off.

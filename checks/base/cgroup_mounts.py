@@ -37,7 +37,7 @@ class CgroupMount(NamedTuple):
 
 
 def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
-    """Where the controller's limits on this process are; None where no cgroup can limit it."""
+    """Return where the controller's limits on this process are; None where no cgroup limits it."""
     memberships = read_memberships(root)
     if isinstance(memberships, Unknown):
         return None if memberships.absent else memberships
@@ -46,7 +46,7 @@ def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
 
 @or_unknown
 def read_memberships(root: Root) -> str | Unknown:
-    """/proc/self/cgroup, Unknown where a line of it names no cgroup.
+    """Read /proc/self/cgroup; Unknown where a line of it names no cgroup.
 
     It is empty where nothing ever mounted a hierarchy (kernel cgroup.c, cgrp_dfl_visible).
     """
@@ -92,7 +92,7 @@ def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount 
 
 
 def at_the_top(root: Root, paths: Mapping[str, str]) -> bool:
-    """Whether ``paths`` are known to be tops of hierarchies, which have no limits.
+    """Return whether ``paths`` are known to be tops of hierarchies, which have no limits.
 
     A namespace's top is called ``/`` too, and may be limited from outside.
     """
@@ -100,7 +100,7 @@ def at_the_top(root: Root, paths: Mapping[str, str]) -> bool:
 
 
 def paths_of(memberships: str, controller: str) -> dict[str, str]:
-    """File system -> the process's path, for each hierarchy that can hold the controller."""
+    """Return file system -> the process's path, for each hierarchy that can hold the controller."""
     paths = {}
     for line in memberships.splitlines():
         _, _, rest = line.partition(":")
@@ -113,7 +113,7 @@ def paths_of(memberships: str, controller: str) -> dict[str, str]:
 
 
 def mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
-    """A mountinfo line as the mount of one of ``paths``; None where it is none of them."""
+    """Read a mountinfo line as the mount of one of ``paths``; None where it is none of them."""
     before, dash, after = line.partition(" - ")
     fields, kind = before.split(), after.split()
     if not dash or len(fields) < 5 or len(kind) < 3 or kind[0] not in paths:
@@ -135,7 +135,7 @@ def mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount |
 
 
 def usual_mount(paths: Mapping[str, str], controller: str) -> CgroupMount:
-    """Where a hierarchy is mounted on most hosts, for a tree that does not tell."""
+    """Return where a hierarchy is mounted on most hosts, for a tree that does not tell."""
     filesystem, path = next(iter(paths.items()))
     point = CGROUP_MOUNT if filesystem == "cgroup2" else f"{CGROUP_MOUNT}/{controller}"
     return CgroupMount(filesystem, point, tuple(part for part in _parts(path) if part != ".."))
@@ -146,7 +146,7 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 def _unescape(path: str) -> str:
-    """A mountinfo path, which writes a blank as the octal escape 040."""
+    """Return a mountinfo path with its blanks, which it writes as the octal escape 040."""
     if "\\" not in path:
         return path
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)

@@ -48,7 +48,7 @@ def driver_gpus(root: Root) -> frozenset[str]:
 
 
 def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
-    """Every PCI function, in PCI order; where PCI shows none, the driver's GPUs."""
+    """Return the address of every PCI function and of the driver's GPUs, in PCI order."""
     addresses, driven = root.entries(PCI_DEVICES), driver_gpus(root)
     if isinstance(addresses, Unknown):
         return tuple(sorted(driven)) or addresses

@@ -21,12 +21,12 @@ class Installed(NamedTuple):
 
 
 def installed_mooncake(search_path: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:
-    """``(distribution, version)`` of each Mooncake wheel on the import path, first found first."""
+    """Return ``(distribution, version)`` of each Mooncake wheel on the import path, in order."""
     return _installed(is_mooncake, search_path)
 
 
 def installed_sglang(search_path: Iterable[str] | None = None) -> str | None:
-    """The version of the SGLang on the import path."""
+    """Return the version of the SGLang on the import path; None where there is none."""
     found = _installed(lambda name: name == "sglang", search_path)
     return found[0][1] if found else None
 
@@ -34,7 +34,10 @@ def installed_sglang(search_path: Iterable[str] | None = None) -> str | None:
 def _installed(
     wanted: Callable[[str], bool], search_path: Iterable[str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """The folders' names say it all; importlib.metadata would cost a third of a command's start."""
+    """Return name and version of the wanted distributions, as the folders' names say them.
+
+    importlib.metadata would cost a third of a command's start.
+    """
     found: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:
@@ -50,7 +53,7 @@ def _installed(
 
 
 def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
-    """``(name, version)`` of a folder's entry that is a distribution's ``.dist-info``.
+    """Return ``(name, version)`` of a folder's entry that is a ``.dist-info``; None for others.
 
     beside: the folder's entries that have "editable" in their names. What was installed editable is
     ``0.5.12+editable``: its code lies elsewhere, and has changed since. Source: setuptools' and
@@ -67,5 +70,5 @@ def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | 
 
 
 def is_mooncake(distribution: str) -> bool:
-    """Whether a distribution is one of Mooncake's wheels, each of which installs ``mooncake``."""
+    """Return whether a distribution is a wheel of Mooncake; each installs ``mooncake``."""
     return distribution.startswith("mooncake-transfer-engine")

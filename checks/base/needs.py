@@ -174,7 +174,7 @@ def running_with_last(started: Sequence[T]) -> list[T]:
 
 
 def is_root(user: str) -> bool:
-    """Whether a user setting (``name[:group]``) is root, as far as the word tells."""
+    """Return whether a user setting (``name[:group]``) is root, as far as the word tells."""
     return user.partition(":")[0].strip() in _ROOT_USERS
 
 

@@ -84,7 +84,7 @@ def _page(text: str, check: str) -> Page:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Each as one line, however it is wrapped in the file."""
+    """Return each paragraph of ``text`` as one line, however it is wrapped in the file."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 

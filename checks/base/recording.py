@@ -43,7 +43,7 @@ class Answers(NamedTuple):
 
 
 def no_answers() -> Answers:
-    """An empty record to fill."""
+    """Return an empty record to fill."""
     return Answers({}, {}, {}, {}, {})
 
 
@@ -92,7 +92,10 @@ class RecordingRoot(Root):
 
 
 def _once(known: dict[str, Answer], key: str, ask: Callable[[str], Answer]) -> Answer:
-    """Of two threads that ask at the same time, both get the answer that was there first."""
+    """Return the known answer for ``key``, or ask for it.
+
+    Two threads that ask at the same time both get the answer that was there first.
+    """
     if key in known:
         return known[key]
     return known.setdefault(key, ask(key))

@@ -52,11 +52,11 @@ class Root:
         return not self._prefix
 
     def locate(self, name: str) -> str:
-        """The real path of ``name`` (absolute, as on the live machine) below this root."""
+        """Return the real path of ``name`` (absolute, as on the live machine) below this root."""
         return self._prefix + name
 
     def text(self, name: str) -> str | Unknown:
-        """A file's whole content."""
+        """Read a file's whole content."""
         try:
             with open(
                 self.locate(name), encoding="utf-8", errors="replace", opener=without_waiting
@@ -69,7 +69,7 @@ class Root:
 
     @or_unknown
     def integer(self, name: str) -> int | Unknown:
-        """A file that holds one decimal number, as sysfs counters do."""
+        """Read a file that holds one decimal number, as sysfs counters do."""
         content = known(self.text(name))
         number = kernel_number(content)
         return not_a_number(name, content) if number is None else number
@@ -82,12 +82,12 @@ class Root:
         return not_a_number(name, content) if number is None else number
 
     def word(self, name: str) -> str | Unknown:
-        """A file's content without the white space around it."""
+        """Read a file's content without the white space around it."""
         content = self.text(name)
         return content if isinstance(content, Unknown) else content.strip()
 
     def names(self, name: str) -> tuple[str, ...] | Unknown:
-        """The entries of a folder, sorted."""
+        """Return the entries of a folder, sorted."""
         try:
             return tuple(sorted(os.listdir(self.locate(name))))
         except (OSError, ValueError) as error:
@@ -104,7 +104,7 @@ class Root:
         return () if isinstance(names, Unknown) else names
 
     def link(self, name: str) -> str | Unknown:
-        """The absolute name, below this root, of what ``name`` is once its links are followed."""
+        """Return the absolute name, below this root, of what ``name`` leads to by its links."""
         try:
             real = os.path.realpath(self.locate(name), strict=True)
         except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ class Root:
         return real[len(prefix) :] or "/"
 
     def mode(self, name: str) -> int | Unknown:
-        """A file's type and permission bits (``st_mode``), its links followed."""
+        """Return a file's type and permission bits (``st_mode``), its links followed."""
         try:
             return os.stat(self.locate(name)).st_mode
         except (OSError, ValueError) as error:
@@ -151,12 +151,15 @@ def without_waiting(path: str, flags: int) -> int:
 
 
 def call_key(name: str, *arguments: str | int) -> str:
-    """How a call is written down: ``topic.function argument argument``."""
+    """Return the name of a call in a recording: ``topic.function argument argument``."""
     return " ".join((name, *(str(argument) for argument in arguments)))
 
 
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
-    """A recorded answer; an object with the one key ``unknown`` (and ``absent``) is an Unknown."""
+    """Return a recorded answer, or Unknown where nothing was recorded.
+
+    An object with the one key ``unknown`` (and ``absent``) is an Unknown.
+    """
     if key not in calls:
         return Unknown(f"not recorded ({key.rstrip()})")
     answer = calls[key]

@@ -51,7 +51,7 @@ class TreeRoot(Root):
         return False
 
     def locate(self, name: str) -> str:
-        """A path below which nothing is: these files are not on this machine."""
+        """Return a path below which nothing is: these files are not on this machine."""
         return f"/dev/null/{name.lstrip('/')}"
 
     @or_unknown

@@ -39,9 +39,9 @@ def or_more(amount: str) -> str:
 
 
 def format_bytes(size_bytes: int, said: str = "{}") -> Quantity:
-    """``"264.06 GiB"``: two decimals, the largest binary unit that is not below one.
+    """Return a size in the largest binary unit in which it is at least one, as ``"264.06 GiB"``.
 
-    said: what is said of it, as ``"{} free"``.
+    said: the text around it, as ``"{} free"``.
     """
     text = f"{size_bytes} B"
     for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
@@ -52,7 +52,10 @@ def format_bytes(size_bytes: int, said: str = "{}") -> Quantity:
 
 
 def format_need(need_bytes: int, have_bytes: int) -> Quantity:
-    """``"50.00 GiB (3.20 MiB more)"``: a need, by how much where its digits do not show it."""
+    """Return a need, with the bytes that are missing where the digits of both are the same.
+
+    As ``"50.00 GiB (3.20 MiB more)"``.
+    """
     need = format_bytes(need_bytes)
     if need_bytes <= have_bytes or need != format_bytes(have_bytes):
         return need
@@ -60,7 +63,7 @@ def format_need(need_bytes: int, have_bytes: int) -> Quantity:
 
 
 def format_page_size(page_size_bytes: int) -> Quantity:
-    """``"2 MiB"``: a page size, which is a whole number of its unit."""
+    """Return a page size, which is a whole number of its unit, as ``"2 MiB"``."""
     text = f"{page_size_bytes} B"
     for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if page_size_bytes >= scale:
@@ -70,10 +73,13 @@ def format_page_size(page_size_bytes: int) -> Quantity:
 
 
 def counted(number: int, unit: str, said: str = "{}") -> Quantity:
-    """``"120000 pages"``: so many of ``unit``, which is a plural. said: as ``"{} left"``."""
+    """Return a number with its unit, which is a plural, as ``"120000 pages"``.
+
+    said: the text around it, as ``"{} left"``.
+    """
     return Quantity(said.replace("{}", f"{number} {unit}"), number, unit)
 
 
 def round_up(size: int, step: int) -> int:
-    """The least multiple of ``step`` that is at least ``size``."""
+    """Return the least multiple of ``step`` that is at least ``size``."""
     return -(-size // step) * step

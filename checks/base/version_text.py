@@ -14,7 +14,7 @@ Numbers = tuple[int, int, int, int]
 
 
 def version_numbers(text: str, product: str, examples: str) -> Numbers:
-    """``"0.3.13.post1"`` as ``(0, 3, 13, 1)``.
+    """Return the numbers of a version: ``"0.3.13.post1"`` is ``(0, 3, 13, 1)``.
 
     Raises ValueError that names ``product`` (with its article) and ``examples`` of the spelling.
     """

@@ -84,7 +84,7 @@ def _words(line: str) -> list[str]:
 
 
 def _default(menu: str, saved: dict[str, str]) -> str:
-    """The entry that the menu takes, before any variable of grubenv is put in."""
+    """Return the entry that the menu takes, before any variable of grubenv is put in."""
     if "next_entry" in menu and saved.get("next_entry"):
         return saved["next_entry"]
     given = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
@@ -108,7 +108,7 @@ def _grubenv(root: Root, folder: str) -> dict[str, str]:
 
 
 def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
-    """The entries of files of their own, the newest version first, as GRUB's blscfg has them."""
+    """Read the entries that have a file each, the newest version first, as in GRUB's blscfg."""
     found = []
     for name in root.listed(BLS_ENTRIES):
         path = f"{BLS_ENTRIES}/{name}"

@@ -74,7 +74,7 @@ def read_boot(root: Root, _: LaunchNeeds | None) -> BootFacts:
 
 
 def _modules_of(root: Root, release: str) -> frozenset[str] | Unknown:
-    """The modules that depmod found, and those that are built in."""
+    """Read the names of the modules that depmod found, and of those that are built in."""
     found = set()
     for name in ("modules.dep", "modules.builtin"):
         text = root.text(f"{MODULES}/{release}/{name}")
@@ -89,7 +89,10 @@ def _modules_of(root: Root, release: str) -> frozenset[str] | Unknown:
 
 
 def _blocked(root: Root) -> dict[str, str]:
-    """``blacklist x``, or ``install x /bin/false``. Source: modprobe.d(5)."""
+    """Return blocked modules -> file: ``blacklist x``, or ``install x /bin/false``.
+
+    Source: modprobe.d(5).
+    """
     found: dict[str, str] = {}
     for folder in MODPROBE_FOLDERS:
         for name in root.listed(folder):
@@ -103,7 +106,7 @@ def _blocked(root: Root) -> dict[str, str]:
 
 
 def _dkms(root: Root) -> dict[str, tuple[str, ...]]:
-    """Package and version -> kernels: /var/lib/dkms/nvidia/595.71.05/6.1.0-30-amd64."""
+    """Return package and version -> kernels: /var/lib/dkms/nvidia/595.71.05/6.1.0-30-amd64."""
     return {
         f"{package}/{version}": tuple(
             name for name in root.listed(f"{DKMS}/{package}/{version}") if name[:1].isdigit()
@@ -115,7 +118,7 @@ def _dkms(root: Root) -> dict[str, tuple[str, ...]]:
 
 
 def _apt(root: Root) -> dict[str, str] | Unknown:
-    """The last value of each setting that unattended upgrades go by."""
+    """Read the last value of each setting that unattended upgrades obey."""
     names = root.names(APT_FOLDER)
     if isinstance(names, Unknown):
         return names

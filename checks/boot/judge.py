@@ -23,7 +23,7 @@ _MATTER = re.compile(
 
 
 def _coming(boot: BootFacts, system: SystemFacts) -> BootEntry | str:
-    """What boots next, or why there is nothing to judge."""
+    """Return the entry that boots next, or the reason why there is nothing to judge."""
     container = system.container
     if container.inside:
         return _IN_CONTAINER
@@ -74,7 +74,10 @@ def next_modules(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
 
 
 def _missing(boot: BootFacts, coming: BootEntry, name: str) -> tuple[str, str]:
-    """What follows, and what mends it: DKMS builds it, where it has its sources."""
+    """Return what is wrong with a module that is missing, and the command that mends it.
+
+    DKMS builds it, where it has its sources.
+    """
     stem = name.partition("_")[0]
     for package, kernels in boot.dkms.items():
         if package.startswith(stem) and coming.release not in kernels:

@@ -29,18 +29,24 @@ _ROUTE = re.compile(r"^(\S+\t)([0-9A-F]{8})(\t)([0-9A-F]{8})(?=\t)", re.MULTILIN
 
 
 def is_version(found: re.Match[str]) -> bool:
-    """Whether four numbers with dots are the end of a release's name."""
+    """Return whether four numbers with dots are the end of a release's name."""
     return bool(_RELEASE.search(found.string[max(0, found.start() - 16) : found.start()]))
 
 
 def keeps_ipv4(address: int) -> bool:
-    """Loopback, link-local, multicast and above, masks, "this network": the same everywhere."""
+    """Return whether an address means the same everywhere, so that it need not be replaced.
+
+    Loopback, link-local, multicast and above, masks, "this network".
+    """
     first, second = address >> 24, address >> 16 & 255
     return first in (0, 127) or first >= 224 or (first, second) == (169, 254) or _is_mask(address)
 
 
 def _is_mask(address: int) -> bool:
-    """255.255.240.0 and the like; those that start with less are addresses too."""
+    """Return whether an address is a mask, as 255.255.240.0.
+
+    Masks that start with less than 255 are addresses too, and are not taken for one.
+    """
     inverted = ~address & 0xFFFFFFFF
     return address >> 24 == 255 and inverted & (inverted + 1) == 0
 
@@ -87,7 +93,7 @@ def _kept_bits(address: int) -> int:
 
 
 def hex_rows(name: str, text: str, ipv4: Callable[[int], int], ipv6: Callable[[int], int]) -> str:
-    """The kernel's tables that write addresses in hexadecimal, each put through its function."""
+    """Return one of the kernel's tables with each hexadecimal address put through its function."""
     found = _HEX_FILES.search(name)
     if found is None:
         return text
@@ -120,17 +126,17 @@ def _reversed(digits: str) -> str:
 
 
 def is_station(mac: str) -> bool:
-    """Whether a MAC address is some device's."""
+    """Return whether a MAC address is that of a device."""
     return mac.lower() not in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff")
 
 
 def mac_number(mac: str) -> int:
-    """``b8:ce:f6:12:34:56`` as a number."""
+    """Return ``b8:ce:f6:12:34:56`` as a number."""
     return int(mac.replace(":", ""), 16)
 
 
 def mac_text(number: int) -> str:
-    """A number as a MAC address."""
+    """Return a number as a MAC address."""
     return ":".join(f"{number >> shift & 255:02x}" for shift in range(40, -1, -8))
 
 
@@ -146,13 +152,16 @@ class Owner(NamedTuple):
     middle: int
 
     def identifier(self, mac: int) -> int:
-        """The same made of another MAC."""
+        """Return an identifier that is made of another MAC in the same way."""
         mac ^= self.flip
         return (mac >> 24 << 40) + (self.middle << 24) + (mac & 0xFFFFFF)
 
 
 def owner_of(value: int, macs: Set[int]) -> Owner | None:
-    """Whose MAC ``value`` is made of, ``macs`` being those that are known; None for nobody's."""
+    """Return the owner of the MAC that ``value`` is made of, None where it is made of none.
+
+    macs: those that are known.
+    """
     middle = value >> 24 & 0xFFFF
     if middle not in (0xFFFE, 0x0300):
         return None

@@ -14,9 +14,9 @@ from checks.capture.secrets import clean_text
 def anonymise(
     answers: Answers, extras: Mapping[str, Any], hosts: Iterable[str], users: Iterable[str]
 ) -> tuple[Answers, dict[str, Any]]:
-    """What a capture holds, with names and addresses replaced.
+    """Return what a capture holds, with names and addresses replaced.
 
-    hosts, users: names that are known to be somebody's, beside those that the answers show.
+    hosts, users: names that are known to be private, beside those that the answers show.
     """
     names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
@@ -40,7 +40,7 @@ def anonymise(
 
 
 def without_secrets(answers: Answers) -> Answers:
-    """What was recorded of a host, with secrets gone from what its files and calls say."""
+    """Return what was recorded of a host, without the secrets in its files and calls."""
 
     def clean(text: str) -> str:
         return clean_text(text, of_host=True)
@@ -65,7 +65,7 @@ def _strings(value: Any) -> Iterable[str]:
 
 
 def _map(change: Callable[[str], str], value: Any) -> Any:
-    """``value`` with every text in it changed, keys and reasons included."""
+    """Return ``value`` with every text in it changed, keys and reasons included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Unknown):

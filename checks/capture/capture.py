@@ -45,7 +45,7 @@ class CapturedRoot(Root):
         return False
 
     def locate(self, name: str) -> str:
-        """A path below which nothing is: these files are not on this machine."""
+        """Return a path below which nothing is: these files are not on this machine."""
         return f"/dev/null/{name.lstrip('/')}"
 
     def text(self, name: str) -> str | Unknown:
@@ -72,7 +72,7 @@ class CapturedRoot(Root):
         return Unknown(f"{name}: not in this capture")
 
     def _missing(self, name: str) -> bool:
-        """Whether a folder above it was listed without it, or is itself known to be missing."""
+        """Return whether a folder above it was listed without it, or is known to be missing."""
         parts = name.strip("/").split("/")
         for depth, part in enumerate(parts):
             above = "/" + "/".join(parts[:depth])
@@ -94,7 +94,7 @@ class Capture(CapturedRoot):
 
 
 def open_root(path: str) -> Root:
-    """The live machine ("/"), a folder laid out like one, a capture, an archive of a tree, a demo.
+    """Open the live machine ("/"), a folder laid out so, a capture, a tree's archive, a demo.
 
     Raises CaptureError for anything else; nothing is unpacked to disk.
     """
@@ -150,7 +150,7 @@ def _no_host(path: str) -> CaptureError:
 
 
 def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, bytes]:
-    """The members of a capture by relative name, ``capture.json`` first."""
+    """Return the members of a capture by relative name, ``capture.json`` first."""
     members: dict[str, bytes] = {}
     inline: dict[str, str] = {}
     for name, text in sorted(answers.texts.items()):
@@ -175,7 +175,7 @@ def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, byte
 
 
 def _is_plain(name: str, answers: Answers) -> bool:
-    """Whether a member of an archive may have this name, on every system that unpacks it."""
+    """Return whether a member of an archive may have this name, on every system that unpacks it."""
     parts = name.split("/")
     good = name.isascii() and name.isprintable() and "\\" not in name and name.startswith("/")
     return good and not {"", ".", ".."} & set(parts[1:]) and name not in answers.folders
@@ -200,7 +200,7 @@ def _json(value: object) -> bytes:
 
 
 def _from_folder(path: str) -> Capture:
-    """A capture that somebody unpacked."""
+    """Read a capture that somebody unpacked into a folder."""
 
     def read(name: str) -> bytes:
         with open(os.path.join(path, name), "rb") as file:

@@ -147,14 +147,14 @@ class PrivateNames:
         self._ready = True
 
     def replace(self, text: str) -> str:
-        """``text`` with every known name and address replaced."""
+        """Return ``text`` with every known name and address replaced."""
         if not self._ready:
             self._prepare()
         text = self._walk(_CREDENTIALS.sub("", text), _Replacer(self))
         return self._word.sub(lambda m: self._words[m[0]], text) if self._word else text
 
     def replace_text(self, name: str, text: str) -> str:
-        """A file's content; the ones with addresses in hexadecimal notation too."""
+        """Return a file's content with names and addresses replaced, hexadecimal addresses too."""
         if not self._ready:
             self._prepare()
         return self.replace(hex_rows(name, text, self.ipv4, self.ipv6))
@@ -173,7 +173,7 @@ class PrivateNames:
         return (upper << 64) + self.identifier(lower)
 
     def identifier(self, value: int) -> int:
-        """A GUID, or the lower half of an IPv6 address or GID."""
+        """Return what replaces a GUID, or the lower half of an IPv6 address or GID."""
         return self._identifier_of.get(value, value)
 
     def _walk(self, text: str, visit: _Visitor) -> str:
@@ -285,7 +285,7 @@ class _Replacer(_Visitor):
 
 
 def _is_private(name: str) -> bool:
-    """Whether a name may be somebody's: short or common words would be replaced everywhere."""
+    """Return whether a name may be private: short or common words would be replaced everywhere."""
     return len(name) > 2 and name.lower() not in KEPT_NAMES and not IPV4.fullmatch(name)
 
 

@@ -250,7 +250,7 @@ def _noted(what: str, text: str, removed: dict[str, None]) -> str:
 
 
 def _without_secret_objects(text: str, removed: dict[str, None]) -> str:
-    """Objects of the kind Secret become empty lines."""
+    """Replace the objects of the kind Secret by empty lines, and note that in ``removed``."""
     if _SECRET_KIND.search(text) is None:
         return text
     starts = [0, *(match.end() for match in _DOCUMENT.finditer(text)), len(text)]

@@ -13,14 +13,14 @@ DMA_BUF_SUPPORTED = 124
 
 
 def visible_devices() -> str | None:
-    """CUDA_VISIBLE_DEVICES of this process, None where it is not set."""
+    """Return CUDA_VISIBLE_DEVICES of this process, None where it is not set."""
     import os
 
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def nvml() -> dict[str, Any]:
-    """What NVML says: ``{"driver", "cuda", "devices": [...]}``, or ``{"error", "code"}``.
+    """Ask NVML: ``{"driver", "cuda", "devices": [...]}``, or ``{"error", "code"}``.
 
     A single value that a GPU does not have is None. ``code`` is NVML's own (nvmlReturn_t).
     """
@@ -77,7 +77,7 @@ def _library() -> Any:
 
 
 def _asked(function: Callable[..., Any] | None, *arguments: Any) -> Any:
-    """An answer, None where this GPU, driver or version of pynvml has none."""
+    """Return NVML's answer, None where this GPU, driver or version of pynvml has none."""
     pynvml = _library()
 
     try:
@@ -91,7 +91,7 @@ def _text(value: Any) -> str | None:
 
 
 def cuda_attributes() -> list[dict[str, int | None]]:
-    """Each GPU's ``rdma`` (attribute 116) and ``dma_buf`` (124), 1 or 0, in CUDA's order.
+    """Ask for each GPU's ``rdma`` (attribute 116) and ``dma_buf`` (124), 1 or 0, in CUDA's order.
 
     Asked in a child, which makes no CUDA context. Raises OSError without libcuda or a driver.
     """

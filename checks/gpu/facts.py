@@ -98,7 +98,10 @@ class GpuFacts(NamedTuple):
 
 
 def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
-    """Never raises. NVML is loaded only where PCI, the driver or a device node says NVIDIA."""
+    """Read the facts of the GPUs; never raises.
+
+    NVML is loaded only where PCI, the driver or a device node says NVIDIA.
+    """
     accelerators = read_accelerators(root)
     on_pci = () if isinstance(accelerators, Unknown) else accelerators
     driver = root.text(DRIVER_VERSION)
@@ -137,7 +140,7 @@ def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def _names(root: Root, folder: str) -> tuple[str, ...] | Unknown:
-    """A folder's entries, none where there is no such folder."""
+    """Return a folder's entries, none where there is no such folder."""
     names = root.names(folder)
     return () if isinstance(names, Unknown) and names.absent else names
 
@@ -164,7 +167,7 @@ def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown]:
-    """Which NVIDIA module is loaded, and its version, from /proc/driver/nvidia/version."""
+    """Return which NVIDIA module is loaded, and its version, from /proc/driver/nvidia/version."""
     if isinstance(content, Unknown):
         return ("", "") if content.absent else (content, content)
     first = content.partition("\n")[0]

@@ -17,7 +17,7 @@ NVML_LIBRARY_NOT_FOUND = 12  # nvmlReturn_t (nvml.h); other errors come from a d
 def nics_of(
     rdma: RdmaFacts, needs: LaunchNeeds, process: ProcessNeeds
 ) -> tuple[str, ...] | Unknown:
-    """The RDMA devices that ``process`` registers memory with."""
+    """Return the RDMA devices that ``process`` registers memory with."""
     return devices_in_use(rdma, process, release_of(needs.mooncake_version)).names
 
 
@@ -35,7 +35,7 @@ def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 
 
 def nic_node(rdma: RdmaFacts, name: str) -> int | Unknown | None:
-    """The NUMA node of an RDMA device, as Mooncake reads it; None where it names none."""
+    """Return the NUMA node of an RDMA device, as Mooncake reads it; None where it names none."""
     if isinstance(rdma.nics, Unknown):
         return rdma.nics
     nic = next((nic for nic in rdma.nics if nic.name == name), None)
@@ -43,7 +43,7 @@ def nic_node(rdma: RdmaFacts, name: str) -> int | Unknown | None:
 
 
 def splits_segment(process: ProcessNeeds) -> bool | Unknown:
-    """Whether Mooncake binds shares of its segment to the nodes of several NICs."""
+    """Return whether Mooncake binds shares of its segment to the nodes of several NICs."""
     if process.rdma is None:
         return False
     nodes = process.segment_nodes
@@ -51,7 +51,7 @@ def splits_segment(process: ProcessNeeds) -> bool | Unknown:
 
 
 def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
-    """The PCI addresses of the GPUs that this process may use, in NVML's order, which is PCI's."""
+    """Return the PCI addresses of the GPUs that this process may use, in NVML's (PCI) order."""
     if isinstance(gpus.nvml, Unknown):
         silent = gpus.nvml
     elif not gpus.nvml.error:
@@ -74,14 +74,14 @@ def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
 
 
 def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | None:
-    """CUDA_VISIBLE_DEVICES as the process will have it: its own, or what it inherits from here."""
+    """Return CUDA_VISIBLE_DEVICES as the process will have it: its own, or inherited from here."""
     own = process.environment.get("CUDA_VISIBLE_DEVICES")
     return gpus.visible_devices if own is None and process.container is None else own
 
 
 @or_unknown
 def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
-    """The PCI addresses of the GPUs that CUDA shows to ``process``, by their index there.
+    """Return the PCI addresses of the GPUs that CUDA shows to ``process``, by their index there.
 
     An entry of CUDA_VISIBLE_DEVICES that names no GPU ends the list, as in CUDA itself. Which GPUs
     a pod is given is not known: they are taken as the first.
@@ -105,7 +105,7 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
 
 @or_unknown
 def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
-    """The PCI addresses of those that the process's container or job is given, in CUDA's order."""
+    """Return the PCI addresses of the GPUs of the process's container or job, in CUDA's order."""
     physical = known(physical_gpus(gpus))
     given = known(asked_gpus(process))
     if given is None or not given.names:
@@ -115,7 +115,7 @@ def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unkno
 
 
 def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
-    """What its container or its job of Slurm is given; None where the launch does not say."""
+    """Return the GPUs given to its container or Slurm job; None where the launch does not say."""
     if process.container is not None:
         return process.container.gpus
     number = process.environment.get("SLURM_GPUS_ON_NODE", "")
@@ -135,7 +135,7 @@ def _numbered(entry: str, places: tuple[str, ...]) -> str | None:
 
 
 def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | Unknown | None:
-    """The GPU that an entry names, None for none; an MIG instance is a part of one."""
+    """Return the GPU that an entry names, None for none; Unknown for an MIG instance."""
     if entry.startswith("MIG-"):
         return Unknown(f"CUDA_VISIBLE_DEVICES names the MIG instance {entry}")
     if entry.startswith("GPU-"):
@@ -180,13 +180,13 @@ def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknow
 
 
 def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
-    """The processes of the launch that use a GPU."""
+    """Return the processes of the launch that use a GPU."""
     return [process for process in needs.processes if process.gpu is not None]
 
 
 @or_unknown
 def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> PciFunction | Unknown | None:
-    """The PCI function of the process's GPU; None where CUDA shows it no such GPU."""
+    """Return the PCI function of the process's GPU; None where CUDA shows it no such GPU."""
     visible = known(visible_gpus(gpus, process))
     if process.gpu is None or process.gpu >= len(visible):
         return None

@@ -156,7 +156,7 @@ SPAN_HOSTS = (
 
 
 def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """GPUs that several programs take, of those that run at one time on this host."""
+    """Judge the GPUs that several programs take, of those that run at one time on this host."""
     taken: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
         for index in process.gpu_share.indices if process.gpu_share is not None else ():
@@ -168,7 +168,11 @@ def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
-    """What the launch has ended before it starts the next may be another program."""
+    """Judge the programs on one GPU that run in the same turn, then all of them.
+
+    A launch that ends processes between two turns may have ended another program: a finding over
+    all turns is unknown.
+    """
     for turn in dict.fromkeys(one.turn for one in there):
         found = _together(place, [one for one in there if one.turn == turn])
         if found is not None:
@@ -213,7 +217,7 @@ def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:
 
 
 def _refuses(one: ProcessNeeds, other: ProcessNeeds) -> bool:
-    """Whether vLLM refuses to start as ``other`` once ``one`` runs, or the other way round."""
+    """Return whether vLLM refuses to start as ``other`` while ``one`` runs, or the reverse."""
     if one.id.command == other.id.command:
         return False
     first, later = one.gpu_share, other.gpu_share
@@ -310,7 +314,7 @@ MIG_ON = 1
 
 @or_unknown
 def _of_launch(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu] | Unknown:
-    """The GPUs in use, by address as NVML has them; all of the host's without a launch."""
+    """Return the GPUs in use, by address as NVML has them; all of the host's without a launch."""
     nvml = known(gpus.nvml)
     if nvml.error:
         return Unknown(f"NVML: {nvml.error}")

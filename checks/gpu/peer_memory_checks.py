@@ -41,7 +41,7 @@ def registers_gpu_memory(process: ProcessNeeds) -> bool:
 
 
 def takes_peer_memory(process: ProcessNeeds) -> bool:
-    """Whether Mooncake registers GPU memory through peer memory, as it does unless told not to."""
+    """Return whether Mooncake registers GPU memory through peer memory, as it does by default."""
     value = process.environment.get("WITH_NVIDIA_PEERMEM", "")
     return value.strip().lower() not in FALSE_WORDS
 
@@ -73,7 +73,7 @@ def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Findin
 
 
 def expandable_segments(process: ProcessNeeds) -> str:
-    """The variable that turns PyTorch's expandable segments on, "" if none does."""
+    """Return the variable that turns PyTorch's expandable segments on, "" if none does."""
     for name in ALLOCATOR_VARIABLES:
         for entry in process.environment.get(name, "").split(","):
             key, _, value = entry.partition(":")
@@ -141,7 +141,7 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
 
 @or_unknown
 def _dma_buf_problem(system: SystemFacts, gpus: GpuFacts) -> str | Unknown | None:
-    """Why GPU memory cannot be exported as dma-buf; None where it can."""
+    """Return why GPU memory cannot be exported as dma-buf; None where it can."""
     # The proprietary module never has it, whatever the GPU (NVIDIA open-gpu-kernel-modules).
     if gpus.kernel_module == "proprietary":
         return "the proprietary kernel module exports no dma-buf"

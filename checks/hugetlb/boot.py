@@ -36,7 +36,10 @@ class PoolWriter(NamedTuple):
 
 
 def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWriter, ...]:
-    """In the order in which they act: the kernel command line, sysctl, TuneD, systemd units."""
+    """Read what writes the pools at boot, in the order in which it acts.
+
+    That is: the kernel command line, sysctl, TuneD, systemd units.
+    """
     return (
         *_command_line(root),
         *(writer for file in files for writer in _of_settings(file.settings, file.path)),
@@ -48,7 +51,7 @@ def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWrit
 def pages_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> tuple[int, str] | None:
-    """``(pages, source)`` of the last writer of a whole pool; None where nobody sets it."""
+    """Return ``(pages, source)`` of the last writer of a whole pool; None where nobody sets it."""
     last, nodes = _last_writers(writers, page_size_bytes, default_page_bytes)
     if nodes:
         sources = sorted({source for _, source in nodes.values()})
@@ -62,7 +65,7 @@ def shares_after_boot(
     default_page_bytes: int | Unknown,
     nodes: Sequence[int],
 ) -> dict[int, int]:
-    """Pages of each of ``nodes``: the kernel spreads a whole pool evenly over those with memory."""
+    """Return the pages of each of ``nodes``; the kernel spreads a whole pool evenly over them."""
     last, own = _last_writers(writers, page_size_bytes, default_page_bytes)
     even = 0 if last is None or not nodes or own else last[0] // len(nodes)
     return {node: own[node][0] if node in own else even for node in nodes}
@@ -71,7 +74,7 @@ def shares_after_boot(
 def _last_writers(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> tuple[tuple[int, str] | None, dict[int, tuple[int, str]]]:
-    """Who wrote the whole pool last, and who wrote its nodes after that."""
+    """Return the last writer of the whole pool, and by node those that wrote a node after it."""
     last: tuple[int, str] | None = None
     nodes: dict[int, tuple[int, str]] = {}
     for writer in writers:
@@ -90,7 +93,7 @@ def _last_writers(
 def unread_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> str:
-    """The source of the last writer of a pool where its number is not read, else ""."""
+    """Return the source of the last writer of a pool where its number is not read, else ""."""
     last = ""
     for writer in writers:
         size = writer.page_size_bytes
@@ -114,7 +117,10 @@ def overruling(
 
 
 def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
-    """``default_hugepagesz=1G hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``."""
+    """Read the pools of a kernel command line.
+
+    As ``default_hugepagesz=1G hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``.
+    """
     found: list[PoolWriter] = []
     size: int | None = None
     for word in text.split():
@@ -148,7 +154,7 @@ def _command_line(root: Root) -> Iterator[PoolWriter]:
 
 
 def parse_sysctl(text: str, source: str) -> Iterator[PoolWriter]:
-    """The lines of one file that set the pool of the default page size."""
+    """Yield the lines of one file that set the pool of the default page size."""
     return _of_settings(parse_settings(text), source)
 
 
@@ -172,7 +178,7 @@ def _tuned(root: Root) -> Iterator[PoolWriter]:
 
 
 def _units(root: Root) -> Iterator[PoolWriter]:
-    """Units of this host's own that write ``nr_hugepages``: ``tee``, ``echo >`` and the like."""
+    """Yield what this host's own units write to ``nr_hugepages`` with ``tee``, ``echo >`` etc."""
     names = root.names(_UNITS)
     for name in () if isinstance(names, Unknown) else names:
         if not name.endswith(".service"):

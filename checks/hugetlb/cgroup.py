@@ -32,7 +32,7 @@ class HugeTlbLimit(NamedTuple):
 
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
-    """The tightest limit over this process's cgroup and its ancestors; None if none binds."""
+    """Return the tightest limit over this process's cgroup and its ancestors; None for none."""
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount
@@ -66,7 +66,7 @@ def _left(root: Root, limit_file: str, used_file: str) -> int | Unknown | None:
 
 
 def _size_name(page_size_bytes: int) -> str:
-    """The kernel's spelling: 2MB, 1GB, 64KB (mm/hugetlb_cgroup.c, mem_fmt)."""
+    """Return a page size as the kernel spells it: 2MB, 1GB, 64KB (mm/hugetlb_cgroup.c, mem_fmt)."""
     for unit, scale in (("GB", GIB), ("MB", MIB)):
         if page_size_bytes >= scale:
             return f"{page_size_bytes // scale}{unit}"

@@ -51,7 +51,7 @@ class FitVerdict(NamedTuple):
 
 
 def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) -> FitVerdict:
-    """The verdict for ``usages`` together. A spot missing from ``stock`` is unknown."""
+    """Return the verdict for ``usages`` together. A spot missing from ``stock`` is unknown."""
     needs = fit_needs(usages)
     start = start_needs(usages)
     missing = Unknown("not read")
@@ -83,7 +83,7 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
 
 
 def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Pages with which every mapping that is asked for succeeds, whatever the order."""
+    """Return the pages with which every mapping that is asked for succeeds, whatever the order."""
     return {
         spot: sum(_at(spot, usage.mapped) for usage in usages)
         + max(usage.headroom.get(spot, 0) for usage in usages)
@@ -92,10 +92,10 @@ def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 
 
 def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Pages with which every process starts for certain, its arena mapped or not.
+    """Return the pages with which every process starts for certain, its arena mapped or not.
 
-    For each process: all others have taken the most that they can, and it still gets the least
-    that it must have.
+    For each process: all others have taken the most that they can, and it still gets the least that
+    it must have.
     """
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
@@ -118,14 +118,14 @@ def _touches(spot: Spot, usage: Usage) -> bool:
 
 
 def _spots(every: Iterable[Pages]) -> list[Spot]:
-    """Each pool in use, and each node of it that something is bound to."""
+    """Return each pool in use, and each node of it that something is bound to."""
     used = {spot for pages in every for spot, count in pages.items() if count}
     pools = {Spot(spot.page_size_bytes, None) for spot in used}
     return sorted(used | pools, key=spot_order)
 
 
 def _at(spot: Spot, pages: Pages) -> int:
-    """What weighs on ``spot``: all that may come to lie there, so what is bound to none, too."""
+    """Return the pages that may come to lie on ``spot``, with those that are bound to no node."""
     return sum(
         count
         for at, count in pages.items()

@@ -39,7 +39,7 @@ CHECKS = CheckSet()
 
 @CHECKS.check("hugetlb.cgroup-limit", wanted_pages)
 def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Each page size, against this process's cgroup and what the launch's containers ask for."""
+    """Judge each page size by this process's cgroup and what the launch's containers ask for."""
     for spot in wanted.spots(bound=False):
         pages = wanted.everything.get(spot, 0)
         need_bytes = pages * spot.page_size_bytes
@@ -73,7 +73,7 @@ def _limit(
 
 
 def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
-    """What a manifest itself asks for, summed over the processes of one container."""
+    """Judge what a manifest itself asks for, summed over the processes of one container."""
     taken: dict[tuple[str, str], int] = {}
     limits: dict[tuple[str, str], Mapping[int, int]] = {}
     for process in needs.processes:
@@ -159,7 +159,10 @@ def _why_unread(facts: HugetlbFacts, spot: Spot) -> str:
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
-    """Pages that lie free in one piece. Above the largest order the allocator has to search."""
+    """Return how many pages lie free in one piece.
+
+    Above the largest order the allocator has to search.
+    """
     if isinstance(facts.free_blocks, Unknown):
         return facts.free_blocks
     if spot.page_size_bytes >= GIGANTIC_BYTES:

@@ -22,7 +22,7 @@ CHECKS = CheckSet()
 
 
 def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
-    """What to set for one spot: its nodes, or where pages are bound, all nodes of the size."""
+    """Return what to set for one spot: its nodes; where pages are bound, all nodes of the size."""
     every = all_targets(facts.hugetlb, wanted.everything)
     size = spot.page_size_bytes
     mine = {at: target for at, target in every.items() if at.page_size_bytes == size}
@@ -36,7 +36,7 @@ def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Targ
 
 
 def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
-    """One pool, or one node of it, against what the launch takes there."""
+    """Judge one pool, or one node of it, by what the launch takes there."""
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
     subject = f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
     need = counted(everything, "pages", f"{{}} ({format_bytes(everything * spot.page_size_bytes)})")
@@ -128,7 +128,7 @@ def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
 
 
 def _barred(facts: HugetlbFacts, pool: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
-    """Who bars nodes that have pages of this size."""
+    """Return what bars nodes that have pages of this size."""
     barred = facts.hugetlb.barred
     if isinstance(pool, Unknown) or isinstance(barred, Unknown):
         return ()

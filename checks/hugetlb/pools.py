@@ -51,7 +51,8 @@ class Pool(NamedTuple):
         return self.total_pages - self.free_pages + self.reserved_pages
 
     def available_pages(self, memory_available_bytes: int | Unknown) -> int:
-        """Pages that a new mapping can have: free, not reserved, plus what overcommit would add.
+        """Return the pages that a new mapping can have: free, not reserved, plus what overcommit
+        would add.
 
         Surplus pages are made when a mapping asks for them, out of memory that must be there.
         """
@@ -78,7 +79,7 @@ class HugeTlb(NamedTuple):
     barred: Mapping[int, Evidence] | Unknown = MappingProxyType({})
 
     def usable_nodes(self, pool: Pool) -> tuple[int, ...] | Unknown:
-        """The nodes of a pool that are not barred, ascending."""
+        """Return the nodes of a pool that are not barred, ascending."""
         if isinstance(self.barred, Unknown):
             return self.barred if len(pool.nodes) > 1 else tuple(pool.nodes)
         return tuple(sorted(node for node in pool.nodes if node not in self.barred))
@@ -109,7 +110,7 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
 
 
 def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
-    """The nodes outside of this process's cpuset, and those that are a GPU's memory.
+    """Return the nodes outside of this process's cpuset, and those that are a GPU's memory.
 
     A mapping is granted on the free pages of allowed nodes alone (mm/hugetlb.c, allowed_mems_nr).
     """

@@ -17,7 +17,7 @@ Limits = Mapping[int, HugeTlbLimit | Unknown | None]
 def read_stock(
     root: Root, hugetlb: HugeTlb, memory_available_bytes: int | Unknown, spots: Iterable[Spot]
 ) -> dict[Spot, Stock | Unknown]:
-    """Pages available at each of ``spots``, within what the cgroup below ``root`` allows."""
+    """Read the pages available at each of ``spots``, within what the cgroup of ``root`` allows."""
     wanted = tuple(spots)
     sizes = {spot.page_size_bytes for spot in wanted}
     limits = {size: hugetlb_limit(root, size) for size in sizes}
@@ -30,9 +30,10 @@ def stock_of(
     memory_available_bytes: int | Unknown,
     spots: Iterable[Spot],
 ) -> dict[Spot, Stock | Unknown]:
-    """Pages available at each of ``spots``: free and not reserved, within ``limits`` by size.
+    """Return the pages available at each of ``spots``: free, not reserved, within ``limits``.
 
-    On the nodes that this process may use, and none that is a GPU's memory.
+    limits: by page size. Counted are the nodes that this process may use, without those that are a
+    GPU's memory.
     """
     stock: dict[Spot, Stock | Unknown] = {}
     for spot in spots:
@@ -55,7 +56,7 @@ def stock_of(
 
 
 def stated_stock(pages: int, page_size_bytes: int, nodes: Sequence[int]) -> dict[Spot, Stock]:
-    """A pool of ``pages`` that somebody states, spread over ``nodes`` as ``vm.nr_hugepages`` is."""
+    """Return a stated pool of ``pages``, spread over ``nodes`` as ``vm.nr_hugepages`` is."""
     stock = {Spot(page_size_bytes, None): Stock(pages, pages)}
     for index, node in enumerate(nodes):
         share = pages // len(nodes) + (index < pages % len(nodes))
@@ -85,7 +86,10 @@ def _pool_stock(
 def _stock_on(
     pool: Pool, nodes: Collection[int], memory_available_bytes: int | Unknown
 ) -> Stock | Unknown:
-    """Reservations and surplus pages belong to no node until they are touched: hence the bounds."""
+    """Return the least and the most pages that ``nodes`` can give.
+
+    Reservations and surplus pages belong to no node until they are touched: hence two bounds.
+    """
     if not pool.nodes:
         return Unknown(f"{pool.source}: the kernel shows no pool per NUMA node")
     here = sum(share.free_pages for at, share in pool.nodes.items() if at in nodes)

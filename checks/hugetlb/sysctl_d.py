@@ -84,7 +84,10 @@ def parse_settings(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _dotted(name: str) -> str:
-    """Where a slash comes first, slashes part the name, and dots belong to its parts."""
+    """Return a setting's name with dots between its parts.
+
+    Where a slash comes first in it, slashes separate the parts and dots belong to them.
+    """
     first = next((letter for letter in name if letter in "./"), ".")
     return name if first == "." else name.translate(str.maketrans("./", "/."))
 

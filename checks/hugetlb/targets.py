@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
 
 def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
-    """Each pool that must grow, node by node where pages are bound to nodes.
+    """Return a target for each pool that must grow, node by node where pages are bound to nodes.
 
     The target counts the pages that others hold; nothing is ever lowered.
     """
@@ -40,7 +40,7 @@ def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 
 
 def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
-    """The same for every pool that is needed, those that are large enough included."""
+    """Return a target for every pool that is needed, those that are large enough included."""
     targets: dict[Spot, Target] = {}
     for size in sorted({spot.page_size_bytes for spot, pages in needs.items() if pages}):
         pool = hugetlb.pool(size)
@@ -79,7 +79,7 @@ def _grow(
 
 
 def _spread(hugetlb: HugeTlb, pool: Pool | Unknown, size: int, needs: Pages) -> Pages:
-    """What is bound to no node: of the whole pool, or where nodes are barred, of the others."""
+    """Return the pages bound to no node: of the whole pool, or of the nodes that are not barred."""
     whole = Spot(size, None)
     usable = () if isinstance(pool, Unknown) else hugetlb.usable_nodes(pool)
     if isinstance(pool, Unknown) or isinstance(usable, Unknown) or len(usable) == len(pool.nodes):
@@ -89,7 +89,7 @@ def _spread(hugetlb: HugeTlb, pool: Pool | Unknown, size: int, needs: Pages) -> 
 
 
 def now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, int]:
-    """``(pages now, pages that others keep)`` of a pool, or of one node of it."""
+    """Return ``(pages now, pages that others keep)`` of a pool, or of one node of it."""
     if isinstance(pool, Unknown):
         return (0 if pool.absent else None), 0
     if node is None:
@@ -104,7 +104,7 @@ def now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, in
 def reserve_settings(
     targets: Mapping[Spot, Target], default_page_bytes: int | Unknown
 ) -> "tuple[Setting, ...]":
-    """The settings that make the pools so; ``vm.nr_hugepages`` is the default size's alone."""
+    """Return the settings that make the pools so; ``vm.nr_hugepages`` is for the default size."""
     from checks.base.finding import Kind, Setting
 
     settings: list[Setting] = []

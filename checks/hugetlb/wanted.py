@@ -40,7 +40,7 @@ def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
 
 
 def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
-    """``8 x 14306 (ranks) + 128`` as the sum over processes, equal ones together."""
+    """Return the pages as a sum over processes, equal ones as one term: ``8 x 14306 + 128``."""
     counts: dict[int, int] = {}
     if needs is None or isinstance(needs.usages, Unknown):
         return ""

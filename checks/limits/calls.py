@@ -12,7 +12,7 @@ MOST_PROCESSES = 3000
 
 
 def identity() -> dict[str, Any]:
-    """User namespace, who called sudo, whether this is a Slurm job, and who is root."""
+    """Read the user namespace, who called sudo, whether this is a Slurm job, and who is root."""
     sudo_uid = os.environ.get("SUDO_UID", "")
     return {
         "user_namespace": os.readlink("/proc/self/ns/user"),
@@ -23,13 +23,16 @@ def identity() -> dict[str, Any]:
 
 
 def _root_names() -> list[str]:
-    """Users of number 0 (passwd(5)). Other sources of users give none (sssd.conf(5), min_id)."""
+    """Return the users of number 0 (passwd(5)).
+
+    Other sources of users give none (sssd.conf(5), min_id).
+    """
     rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
     return [row[0] for row in rows if len(row) == 7 and row[2] == "0"]
 
 
 def processes() -> dict[str, Any]:
-    """Processes with pinned memory, the daemons above with their limits, this user's threads."""
+    """Read processes with pinned memory, the daemons above and their limits, own threads."""
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdecimal()), reverse=True)
     pinned: list[dict[str, Any]] = []
     daemons: list[dict[str, Any]] = []
@@ -60,14 +63,14 @@ def processes() -> dict[str, Any]:
 
 
 def _row(content: bytes, name: bytes) -> bytes:
-    """The first word of a row of /proc/PID/status; of Uid, who the kernel counts it to."""
+    """Return the first word of a row of /proc/PID/status; of Uid, the user the kernel counts."""
     start = content.find(name)
     words = content[start + len(name) : start + 60].split() if start >= 0 else []
     return words[0] if words else b""
 
 
 def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
-    """A file's content; nothing for a process that is gone or hidden."""
+    """Read a file; returns nothing for a process that is gone or hidden."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -81,7 +84,7 @@ def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
 
 
 def _limits(pid: int) -> dict[str, list[str]]:
-    """Soft and hard limits as ``/proc/PID/limits`` writes them."""
+    """Read the soft and hard limits as ``/proc/PID/limits`` writes them."""
     limits = {}
     for line in _content(f"/proc/{pid}/limits").decode(errors="replace").splitlines():
         for key, title in (("memlock", "Max locked memory"), ("nofile", "Max open files")):

@@ -75,7 +75,7 @@ class LimitFacts(NamedTuple):
 
     @or_unknown
     def effective(self, bit: int) -> bool | Unknown:
-        """Whether a capability is in effect here and the kernel's ``capable()`` would honour it."""
+        """Return whether a capability is in effect here, as the kernel's ``capable()`` says."""
         mask = known(self.effective_capabilities)
         if not mask >> bit & 1:
             return False
@@ -83,7 +83,7 @@ class LimitFacts(NamedTuple):
 
 
 def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
-    """Everything about limits below ``root``; ``needs`` changes nothing here."""
+    """Read everything about limits below ``root``; ``needs`` changes nothing here."""
     status = status_rows(root.text(STATUS))
     limits = root.text(LIMITS)
     identity = root.call("limits.identity")
@@ -113,7 +113,7 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
 
 @or_unknown
 def status_rows(content: str | Unknown) -> dict[str, str] | Unknown:
-    """``/proc/PID/status`` as name -> value."""
+    """Return the rows of ``/proc/PID/status`` as name -> value."""
     content = known(content)
     rows = (line.partition(":") for line in content.splitlines())
     return {name: value.strip() for name, colon, value in rows if colon}
@@ -121,7 +121,7 @@ def status_rows(content: str | Unknown) -> dict[str, str] | Unknown:
 
 @or_unknown
 def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
-    """The second of the four user ids: real, effective, saved, file system."""
+    """Return the second of the four user ids: real, effective, saved, file system."""
     status = known(status)
     ids = status.get("Uid", "").split()
     if len(ids) < 2 or not ids[1].isdecimal():
@@ -187,7 +187,7 @@ def _pinned(processes: object) -> tuple[tuple[Pinned, ...] | Unknown, bool]:
 
 @or_unknown
 def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
-    """Each running daemon that starts containers or jobs, by its process name."""
+    """Return each running daemon that starts containers or jobs, by its process name."""
     processes = known(processes)
     rows = processes.get("daemons") if isinstance(processes, dict) else None
     if not isinstance(rows, list):

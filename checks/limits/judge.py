@@ -141,7 +141,7 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """What it maps for certain: its program, libraries and GPU come on top of that."""
+    """Judge what a process maps for certain: its program, libraries and GPU come on top of that."""
     found = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     after = {

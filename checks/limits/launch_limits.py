@@ -91,7 +91,10 @@ def may(
 
 
 def _may_there(run_as: RunAs, name: str, container: ContainerLimits) -> bool | Unknown:
-    """The same in a container that the engine makes, whose namespace is not looked at."""
+    """Return whether the capability is in effect in a container that the engine makes.
+
+    The container's user namespace is not looked at.
+    """
     added = {each.upper().removeprefix("CAP_") for each in container.capabilities}
     if not container.privileged and not added & {name, "ALL"}:
         return False

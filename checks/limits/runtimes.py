@@ -151,7 +151,10 @@ def _login_bound(
 
 
 def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> RuntimeLimits:
-    """All that is visible below ``root``; ``daemons``: the limits of those that run, by name."""
+    """Read all limits that are visible below ``root``.
+
+    daemons: the limits of those that run, by name.
+    """
     docker_default, userns_remap = _docker(root)
     return RuntimeLimits(
         units=tuple(_units(root, {} if isinstance(daemons, Unknown) else daemons)),
@@ -166,7 +169,10 @@ def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> 
 
 
 def parse_limit(text: str) -> int | Unknown | None:
-    """``unlimited``, ``infinity`` or a number with K, M, G, T (of 1024), as all of these write."""
+    """Return a limit in bytes, None for ``unlimited``, ``infinity`` or -1.
+
+    A number may have K, M, G, T (of 1024), as all of these files write it.
+    """
     word = text.strip()
     if word in ("unlimited", "infinity", "-1"):
         return None
@@ -182,7 +188,7 @@ def parse_limit(text: str) -> int | Unknown | None:
 
 @or_unknown
 def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unknown:
-    """The row ``name`` of a ``/proc/PID/limits``."""
+    """Return the limit in the row ``name`` of a ``/proc/PID/limits``."""
     content = known(content)
     for line in content.splitlines():
         if line.startswith(name):
@@ -193,7 +199,7 @@ def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unk
 
 
 def limit_of_words(words: object, source: str) -> Limit | Unknown:
-    """A pair of words, soft and hard, as a call hands them over."""
+    """Return the limit of a pair of words, soft and hard, as a call returns them."""
     if not isinstance(words, list) or len(words) != 2:
         return Unknown(f"{source}: has no pair of limits")
     return _limit(str(words[0]), str(words[1]), source)
@@ -221,7 +227,7 @@ def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
 
 
 def _unit_files(root: Root, unit: str) -> Iterator[tuple[str, str]]:
-    """(path, content) of the unit's file and its drop-ins, in the order in which systemd reads."""
+    """Yield (path, content) of the unit's file and its drop-ins, in systemd's order."""
     for folder in UNIT_FOLDERS:
         content = root.text(f"{folder}/{unit}")
         if not isinstance(content, Unknown):
@@ -231,7 +237,7 @@ def _unit_files(root: Root, unit: str) -> Iterator[tuple[str, str]]:
 
 
 def _drop_ins(root: Root, folders: list[str]) -> Iterator[tuple[str, str]]:
-    """Sorted by name over all folders; the same name in a stronger folder hides the weaker."""
+    """Yield drop-ins sorted by name; of one name, the one in the strongest folder."""
     paths: dict[str, str] = {}
     for folder in folders:
         names = root.names(folder)
@@ -246,7 +252,7 @@ def _drop_ins(root: Root, folders: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unknown | None, str]:
-    """The last ``key=soft[:hard]`` and its file; an empty value takes back the earlier ones."""
+    """Return the last ``key=soft[:hard]`` and its file; an empty value undoes the earlier ones."""
     value, source = "", ""
     for path, content in files:
         for line in content.splitlines():
@@ -297,7 +303,7 @@ def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
 
 
 def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
-    """The rows in the order in which pam_limits reads them; a later one wins."""
+    """Read the rows in the order in which pam_limits reads them; a later one wins."""
     paths = ["/etc/security/limits.conf"]
     names = root.names(PAM_FOLDER)
     if not isinstance(names, Unknown):
@@ -342,7 +348,7 @@ def _pam_services(root: Root) -> frozenset[str] | Unknown:
 
 
 def _slurm(root: Root) -> bool | Unknown | None:
-    """Whether slurmd gives jobs the submitting shell's memlock: it does, unless told otherwise."""
+    """Return whether slurmd gives jobs the submitting shell's memlock, as it does by default."""
     for path in SLURM_CONFIGS:
         content = root.text(path)
         if isinstance(content, Unknown):

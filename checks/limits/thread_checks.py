@@ -127,7 +127,7 @@ def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
 
 
 def _has_store(process: ProcessNeeds) -> bool:
-    """Whether setup() is certainly called in it; what cannot be told is one thread at least."""
+    """Return whether setup() is certainly called in it; else one thread at least is counted."""
     if process.program == "store_service":
         return True
     regions = () if isinstance(process.regions, Unknown) else process.regions
@@ -137,7 +137,7 @@ def _has_store(process: ProcessNeeds) -> bool:
 
 
 def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
-    """The bound that leaves the least decides."""
+    """Judge by the bound that leaves the fewest threads."""
     wanted = counted(
         need.least, "threads", f"{{}} to start, about {need.usual} under load (estimate)"
     )
@@ -196,7 +196,7 @@ def _of_user(
     nproc: Limit | Unknown,
     run_as: RunAs,
 ) -> Finding:
-    """RLIMIT_NPROC, which counts what all processes of the user have."""
+    """Judge RLIMIT_NPROC, which counts the threads of all processes of the user."""
     subject = Subject(f"{subject}, user", "user")
     if isinstance(nproc, Unknown):
         return unknown(subject, nproc)
@@ -225,7 +225,10 @@ def _of_user(
 
 
 def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool | Unknown:
-    """What copy_process asks: the initial namespace's user 0, or one of two capabilities there."""
+    """Return whether the user is exempt, as copy_process asks.
+
+    It is the initial namespace's user 0, or has one of two capabilities there.
+    """
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace
     if not limits.initial_user_namespace:

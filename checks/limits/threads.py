@@ -42,7 +42,10 @@ class ThreadFacts(NamedTuple):
 
 
 def read_threads(root: Root, status: dict[str, str] | Unknown, processes: object) -> ThreadFacts:
-    """``status``: the rows of /proc/self/status. processes: the answer of limits.processes."""
+    """Read what limits threads.
+
+    status: the rows of /proc/self/status. processes: the answer of limits.processes.
+    """
     return ThreadFacts(_kernel(root), _cgroups(root), _of_user(processes), _cpus(status))
 
 
@@ -62,7 +65,7 @@ def _kernel(root: Root) -> tuple[Ceiling, ...] | Unknown:
 
 
 def _cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
-    """Those that have a limit, the own one first."""
+    """Return the cgroups that have a limit, this process's own first."""
     mount = own_mount(root, "pids")
     if mount is None or isinstance(mount, Unknown):
         return () if mount is None else mount

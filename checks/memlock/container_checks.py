@@ -52,7 +52,7 @@ def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Fi
 
 
 def _remapped(needs: LaunchNeeds | None, remapped: str) -> Iterator[Finding]:
-    """Processes that count on a capability which Docker's remapping takes the effect of."""
+    """Judge processes that rely on a capability which has no effect because Docker remaps users."""
     for process in needs.rdma_processes if needs is not None else ():
         container = process.container
         if container is None or container.runtime == "kubernetes":
@@ -155,7 +155,7 @@ def _unit_then(limits: LimitFacts, unit: UnitLimit) -> Finding:
 
 
 def _login_then(limits: LimitFacts) -> Finding:
-    """A login as root: pam_limits gives it neither ``*`` nor a group's row."""
+    """Judge a login as root, to whom pam_limits gives neither the row of ``*`` nor a group's."""
     if known(limits.euid) != 0:
         return skip("limits.d is compared for root alone", "logins")
     pam = known(limits.runtimes.pam)

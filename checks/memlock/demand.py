@@ -107,14 +107,17 @@ class Grant(NamedTuple):
 
 
 def format_limit(limit: Limit, said: str = "") -> Quantity:
-    """``8.00 MiB``, ``unlimited``; the hard limit where it differs. said: what follows it."""
+    """Return ``8.00 MiB`` or ``unlimited``; with the hard limit where it differs.
+
+    said: the text behind it.
+    """
     soft, hard = ("unlimited" if part is None else format_bytes(part) for part in limit)
     text = soft if soft == hard else f"{soft} soft, {hard} hard"
     return Quantity(text + said, limit.soft, "bytes")
 
 
 def soft_text(limit: Limit | Unknown) -> str:
-    """The soft limit in bytes, as a setting has it: ``unlimited``; "" where it is not known."""
+    """Return the soft limit in bytes, as a setting has it, or ``unlimited``; "" where not known."""
     if isinstance(limit, Unknown):
         return ""
     return "unlimited" if limit.soft is None else str(limit.soft)
@@ -127,7 +130,7 @@ def demand(
     largest_bytes: int | Unknown = NO_LARGEST,
     release: MooncakeRelease | None = None,
 ) -> Demand | Unknown:
-    """What ``process`` pins on ``nics`` devices, in base pages of ``page_bytes``.
+    """Return what ``process`` pins on ``nics`` devices, in base pages of ``page_bytes``.
 
     largest_bytes: of one registration; a longer region is pinned as ``release`` registers it.
     """
@@ -160,7 +163,7 @@ def demand(
 
 
 def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None) -> Grant:
-    """What a process, or one of this shell, may pin on this host."""
+    """Return what a process, or one of this shell, may pin on this host."""
     container = None if process is None else process.container
     inside = system.container.inside
     if container is None:
@@ -190,7 +193,7 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
 
 
 def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts) -> Grant:
-    """``base`` with the capability of who runs it in place of that of this shell."""
+    """Return ``base`` with the capability of the user that runs it instead of this shell's."""
     void = may(run_as, "IPC_LOCK", None, limits, system)
     user = run_as.user
     who = user.reason if isinstance(user, Unknown) else f"run by {user or 'whoever starts it'}"
@@ -202,7 +205,7 @@ def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts)
 def _with_launch(
     base: Grant, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
 ) -> Grant:
-    """``base`` with what the launch itself makes of the limit."""
+    """Return ``base`` with the limit that the launch itself sets."""
     after = start_limit("memlock", base.limit, process, limits, system)
     evidence, by = base.evidence, after.by
     if after.refused is not None:
@@ -231,7 +234,10 @@ def _own(limits: LimitFacts, origin: str) -> Grant:
 
 
 def _login_hint(limits: LimitFacts) -> str:
-    """Whether a new login would have no limit, as pam_limits sets it; for whom is not looked at."""
+    """Return advice where a new login would have no limit, as pam_limits sets it, else "".
+
+    Which users the row is for is not looked at.
+    """
     if isinstance(limits.runtimes.pam, Unknown):
         return ""
     rows = [row for row in limits.runtimes.pam if row.name == "memlock"]
@@ -276,7 +282,7 @@ def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
 def _with_capability(
     limits: LimitFacts, container: ContainerLimits, base: Grant, inside: bool
 ) -> Grant:
-    """``base`` with what the container's added capabilities make of it."""
+    """Return ``base`` with the effect of the container's added capabilities."""
     if container.user is not None and not is_root(container.user):
         # Added capabilities reach the effective set of user 0 alone: others start with none.
         return base._replace(void=False)
@@ -298,7 +304,7 @@ def _with_capability(
 def _outside_initial_namespace(
     limits: LimitFacts, container: ContainerLimits, inside: bool
 ) -> tuple[bool | Unknown, Evidence] | None:
-    """What is known against the container's being in the initial user namespace, None if nothing.
+    """Return what shows that the container is not in the initial user namespace; None for nothing.
 
     The first is what then becomes of ``Grant.void``: False, or Unknown.
     """
@@ -318,6 +324,6 @@ def _outside_initial_namespace(
 
 
 def declares_ipc_lock(container: ContainerLimits) -> bool:
-    """Whether the container's settings add the capability, in effect or not."""
+    """Return whether the container's settings add the capability, in effect or not."""
     added = {name.upper().removeprefix("CAP_") for name in container.capabilities}
     return container.privileged or bool(added & {"IPC_LOCK", "ALL"})

@@ -66,7 +66,7 @@ def _judge_limit(
 
 
 def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
-    """The verdict where the limit counts; subject, formula and evidence are the caller's."""
+    """Return the verdict where the limit counts; the caller adds subject, formula and evidence."""
     have, limit = granted.have, granted.limit
     limit_bytes = 0 if isinstance(limit, Unknown) or limit.soft is None else limit.soft
     need: str = format_need(wanted.bytes, limit_bytes)
@@ -107,7 +107,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
 
 
 def _within(soft: int, wanted: Demand) -> str:
-    """What would fit into the limit as it is: fewer bytes, or fewer NICs."""
+    """Return what would fit into the limit as it is: fewer bytes, or fewer NICs; "" for none."""
     if wanted.more is not None or not soft:
         return ""
     each = (wanted.bytes - wanted.ring_bytes) // wanted.nics
@@ -139,7 +139,7 @@ def demand_on(
 
 
 def page_bytes(system: SystemFacts) -> int:
-    """The base page; where it could not be told the largest that Linux has, to be safe."""
+    """Return the base page size; where it is not known the largest of Linux, to be safe."""
     size = system.page_bytes if unread(system) is None else Unknown("not read")
     return 65536 if isinstance(size, Unknown) else size
 
@@ -174,6 +174,9 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
 
 
 def _lift(granted: Grant, soft: int | None, runtime: str) -> tuple[Setting, ...]:
-    """No setting of a shell or container lifts what the launch itself sets; a unit's own does."""
+    """Return the setting that lifts the limit.
+
+    Nothing in a shell or container lifts what the launch itself sets; a setting of its unit does.
+    """
     lift = _LIFT._replace(now=str(soft), described_by=runtime, unit=granted.unit)
     return (lift,) if granted.unit or not granted.by_launch else ()

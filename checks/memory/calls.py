@@ -6,9 +6,9 @@ import os
 
 
 def space(path: str) -> dict[str, int | bool]:
-    """``statvfs`` of ``path``: its size, and what an unprivileged process may still take, bytes.
+    """Return the bytes of ``path``'s file system, and what an unprivileged process may still take.
 
-    full_of_files: its file system counts files, and has no room for another.
+    full_of_files: its file system counts files, and has no room for another. Source: ``statvfs``.
     """
     found = os.statvfs(path)
     return {

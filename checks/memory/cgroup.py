@@ -57,7 +57,7 @@ _HIERARCHIES = {
 
 @or_unknown
 def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unknown | None:
-    """The tightest limit over the cgroup and its ancestors; None where nothing limits.
+    """Return the tightest limit over the cgroup and its ancestors; None where nothing limits.
 
     throttles: whether memory.high counts, beyond which the kernel slows down and kills nobody.
 
@@ -96,7 +96,7 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
 
 
 def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMount | Unknown]]:
-    """Where the hierarchies of ``paths`` are mounted, each with its file system."""
+    """Yield where the hierarchies of ``paths`` are mounted, each with its file system."""
     content = root.text(MOUNTS)
     if isinstance(content, Unknown):
         if not content.absent:
@@ -113,7 +113,7 @@ def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMoun
 
 @or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
-    """The tightest limit of one folder; None where it sets none."""
+    """Return the tightest limit of one folder; None where it sets none."""
     tightest: MemoryHeadroom | None = None
     used: int | None = None
     for name in files.limits:
@@ -136,7 +136,7 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
 
 @or_unknown
 def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
-    """The usage less the page cache that reclaim can take."""
+    """Return the usage less the page cache that reclaim can take, bytes."""
     usage = known(root.count(f"{folder}/{files.usage}"))
     content = known(root.text(f"{folder}/memory.stat"))
     rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
@@ -152,7 +152,7 @@ def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
 
 
 def _protected_below(root: Root, folder: str) -> bool:
-    """Whether a descendant keeps memory from reclaim; so is one that cannot be read."""
+    """Return whether a descendant keeps memory from reclaim, or one cannot be read."""
     names = root.names(folder)
     if isinstance(names, Unknown):
         return True

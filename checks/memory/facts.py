@@ -42,7 +42,7 @@ class MemoryFacts(NamedTuple):
     shm_refuses: str = ""
 
     def value(self, key: str) -> int | Unknown:
-        """A row of /proc/meminfo in bytes."""
+        """Return a row of /proc/meminfo in bytes."""
         return self.meminfo if isinstance(self.meminfo, Unknown) else self.meminfo.value(key)
 
 

@@ -18,7 +18,7 @@ RESERVE_BYTES = 10 * GIB
 
 
 def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
-    """Memory on regular pages that all processes of the launch take on this host."""
+    """Return the bytes on regular pages that all processes of the launch take on this host."""
     total = 0
     for process in needs.processes:
         if isinstance(process.regular_bytes, Unknown):
@@ -77,7 +77,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
 
 @CHECKS.check("memory.cgroup", the_launch)
 def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """This process's own cgroup, and the limit that a manifest of the launch sets."""
+    """Judge this process's own cgroup, and the limit that a manifest of the launch sets."""
     found = passed("cgroup")
     charged, headroom = _charged(needs, memory), memory.headroom
     need_bytes, headroom = found.known(charged), found.known(headroom)
@@ -142,7 +142,7 @@ def _limited(
 
 
 def _containers(needs: LaunchNeeds) -> Iterator[Finding]:
-    """The limits that the launch's own manifest sets, each over the processes of its container."""
+    """Judge the limits of the launch's own manifest, each by the processes of its container."""
     inside: dict[tuple[str, int], list[ProcessNeeds]] = {}
     for process in needs.processes:
         container = process.container

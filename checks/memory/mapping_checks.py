@@ -23,7 +23,7 @@ _REMOVE = "remove the files that killed servers left there"
 
 @CHECKS.check("shm.space", the_launch)
 def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """/dev/shm as it is here, and as each of the launch's containers would have its own."""
+    """Judge /dev/shm as it is here, and as each of the launch's containers would have its own."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
     groups: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
@@ -39,7 +39,7 @@ def _anybody(needs: LaunchNeeds) -> bool:
 
 
 def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[Finding]:
-    """Of ``processes`` that share one /dev/shm: that of their container, or this one."""
+    """Judge the /dev/shm that ``processes`` share: that of their container, or this host's."""
     need_bytes = sum(process.shm_bytes for process in processes)
     ranks = sum(1 for process in processes if process.gpu is not None)
     container = processes[0].container if processes else None
@@ -76,7 +76,7 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
 
 
 def shm_wanted_bytes(need_bytes: int) -> int:
-    """What to give /dev/shm where the launch itself puts ``need_bytes`` there.
+    """Return how large /dev/shm has to be where the launch itself puts ``need_bytes`` there.
 
     With room for NCCL and torch, which nobody counts; a tmpfs costs nothing until it is used.
     """

@@ -103,7 +103,7 @@ def http(host: str, port: int, path: str) -> dict[str, Any]:
 
 
 def _seconds(share: float) -> float:
-    """That share of the time limit, at least what a local network takes."""
+    """Return that share of the time limit, at least what a local network takes."""
     return max(0.2, LIMIT_SECONDS.get() * share)
 
 

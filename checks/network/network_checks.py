@@ -117,17 +117,21 @@ def _port(
 
 
 def _together(one: BoundPort, other: BoundPort) -> bool:
-    """Whether an engine publishes both for one container: neither waits for the other."""
+    """Return whether an engine publishes both for one container: neither waits for the other."""
     return one.address is not None and other.address is not None and one.owner == other.owner
 
 
 def _of_one(one: BoundPort, other: BoundPort) -> bool:
-    """Whether one process binds both: at one of them its own processes meet."""
+    """Return whether one process binds both: at one of them its own processes meet."""
     return one.owner == other.owner and one.inner != other.inner
 
 
 def _meet(one: str | None, other: str | None) -> bool:
-    """Whether two ports of one number exclude each other; a process's own address is not read."""
+    """Return whether two ports of one number exclude each other.
+
+    None: an address that the process finds for itself, which is not read. It may be taken for no
+    known one.
+    """
     if one is None or other is None:
         return not one and not other
     return one == other or not one or not other

@@ -36,7 +36,7 @@ class Allowed(NamedTuple):
 
 
 def read_allowed(root: Root) -> Allowed:
-    """Never raises; what a file did not say is Unknown."""
+    """Read which CPUs and nodes are allowed. Never raises; what a file did not say is Unknown."""
     status = root.text(STATUS)
     source, cpuset_cpus, cpuset_mems = _cpuset(root)
     cpus = _allowed(status, "Cpus_allowed_list", parse_cpu_list)
@@ -47,7 +47,7 @@ def read_allowed(root: Root) -> Allowed:
 
 
 def read_list(root: Root, name: str, parse: Parser) -> List:
-    """A file's list, Unknown where it is none."""
+    """Read a file's list, Unknown where it is none."""
     content = root.text(name)
     return content if isinstance(content, Unknown) else _parsed(content, name, parse)
 
@@ -69,7 +69,7 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 
 
 def _cpuset(root: Root) -> tuple[str, List, List]:
-    """The folder of the cpuset that says what is allowed, and its CPUs and nodes."""
+    """Return the folder of the cpuset that says what is allowed, and its CPUs and nodes."""
     memberships = root.text(MEMBERSHIPS)
     for top, path in (*_usual(memberships), *_mounted(root)):
         parts = [part for part in path.split("/") if part]
@@ -88,7 +88,7 @@ def _cpuset(root: Root) -> tuple[str, List, List]:
 
 
 def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
-    """Where this process's cpuset is on most hosts, with its path there."""
+    """Yield where this process's cpuset is on most hosts, with its path there."""
     for line in () if isinstance(memberships, Unknown) else memberships.splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:
@@ -98,7 +98,7 @@ def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
 
 
 def _mounted(root: Root) -> Iterator[tuple[str, str]]:
-    """The same wherever somebody mounted them: cpuset(7), before and beside cgroups."""
+    """Yield the same wherever cpusets are mounted: cpuset(7), before and beside cgroups."""
     path, mounts = root.word(CPUSET), root.text(MOUNTED)
     if isinstance(path, Unknown) or isinstance(mounts, Unknown):
         return

@@ -13,7 +13,7 @@ LIMIT_SECONDS = 5.0
 
 
 def memory_policy() -> dict[str, int]:
-    """The errno of each call, 0 where it is permitted: get_mempolicy, set_mempolicy, mbind.
+    """Return the errno of each call, 0 where it is permitted: get_mempolicy, set_mempolicy, mbind.
 
     Each is made with the preferred policy and no node, which any cpuset accepts: what refuses it is
     a seccomp filter, or a kernel without NUMA (ENOSYS). Raises OSError if the child is killed.
@@ -50,7 +50,8 @@ def memory_policy() -> dict[str, int]:
 
 
 def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
-    """What ``attempt`` returns (plain data) in a forked child, killed after ``limit_seconds``.
+    """Return what ``attempt`` returns (plain data) in a forked child, killed after
+    ``limit_seconds``.
 
     Raises OSError with the reason when the child gives none: it was killed, failed, or took longer.
     """

@@ -72,7 +72,7 @@ class NumaFacts(NamedTuple):
 
 
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
-    """The whole topic is unknown where the nodes may not be listed: no node would be one node."""
+    """Read the topic; all of it is unknown where nodes may not be listed, which is not one node."""
     names = root.names(NODES)
     if isinstance(names, Unknown) and not names.absent:
         return names
@@ -80,7 +80,7 @@ def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
 
 
 def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
-    """Never raises; what a file did not say is Unknown."""
+    """Read the facts of NUMA. Never raises; what a file did not say is Unknown."""
     allowed = read_allowed(root)
     tables = read_node_meminfo(root)
     return NumaFacts(
@@ -107,7 +107,7 @@ def _node(root: Root, node: int, tables: Mapping[int, Meminfo | Unknown]) -> Num
 
 
 def _cpus(root: Root, folder: str) -> tuple[int, ...] | Unknown:
-    """Kernels before 2.6.29 have the map alone."""
+    """Read a node's CPUs; kernels before 2.6.29 have the map alone."""
     cpus = read_list(root, f"{folder}/cpulist", parse_cpu_list)
     if isinstance(cpus, Unknown) and cpus.absent:
         return read_list(root, f"{folder}/cpumap", parse_cpu_map)

@@ -27,7 +27,7 @@ class Meminfo(NamedTuple):
 
 @or_unknown
 def read_meminfo(root: Root) -> Meminfo | Unknown:
-    """The host's table, less the memory of GPUs; keys as the kernel spells them."""
+    """Read the host's table, less the memory of GPUs; keys as the kernel spells them."""
     table = known(read_whole_meminfo(root))
     values = dict(table.values)
     for node in gpu_memory_nodes(root):
@@ -39,12 +39,12 @@ def read_meminfo(root: Root) -> Meminfo | Unknown:
 
 
 def read_whole_meminfo(root: Root) -> Meminfo | Unknown:
-    """The table as programs read it: the memory of a GPU that is a NUMA node counts in it."""
+    """Read the table as programs do: the memory of a GPU that is a NUMA node counts in it."""
     return _read(root, "/proc/meminfo")
 
 
 def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
-    """Each NUMA node's table; empty where the kernel shows no nodes."""
+    """Read each NUMA node's table; empty where the kernel shows no nodes."""
     return {node: _read(root, f"{NODES}/node{node}/meminfo") for node in numa_nodes(root)}
 
 

@@ -21,7 +21,7 @@ _AROUND = " \t\n\0"
 
 
 def numa_nodes(root: Root) -> tuple[int, ...]:
-    """The nodes that sysfs shows, ascending; empty where it shows none (no NUMA, no sysfs)."""
+    """Return the nodes that sysfs shows, ascending; empty where it shows none (no NUMA)."""
     names = root.names(NODES)
     if isinstance(names, Unknown):
         return ()
@@ -31,7 +31,7 @@ def numa_nodes(root: Root) -> tuple[int, ...]:
 
 
 def memory_nodes(root: Root) -> tuple[int, ...]:
-    """The nodes with memory of the host, over which the kernel spreads ``vm.nr_hugepages``."""
+    """Return the nodes with host memory, over which the kernel spreads ``vm.nr_hugepages``."""
     gpus = gpu_memory_nodes(root)
     # Kernels before 3.8 have the second alone.
     for name in ("has_memory", "has_normal_memory"):
@@ -43,7 +43,7 @@ def memory_nodes(root: Root) -> tuple[int, ...]:
 
 
 def gpu_memory_nodes(root: Root) -> frozenset[int]:
-    """The nodes that are a GPU's own memory (GH200, GB200): each GPU's NUMA_STATUS says its node.
+    """Return the nodes that are a GPU's own memory (GH200, GB200), as each GPU's NUMA_STATUS says.
 
     Source: nv-procfs.c of NVIDIA's open-gpu-kernel-modules.
     """
@@ -59,23 +59,29 @@ def gpu_memory_nodes(root: Root) -> frozenset[int]:
 
 
 def node_list(nodes: Iterable[int]) -> str:
-    """``node 1`` or ``nodes 0, 1``."""
+    """Return ``node 1`` or ``nodes 0, 1``."""
     numbers = sorted(nodes)
     return f"node{'s' if len(numbers) != 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def parse_node_list(text: str) -> tuple[int, ...]:
-    """``"0-1,4"`` as ``(0, 1, 4)``, ascending, each once. Raises ValueError on anything else."""
+    """Return ``"0-1,4"`` as ``(0, 1, 4)``, ascending, each once.
+
+    Raises ValueError on anything else.
+    """
     return _parse_list(text, MOST_NODES, "NUMA nodes")
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """The same of CPUs; an empty list, which a node of memory alone has, is ``()``."""
+    """Return a list of CPUs likewise; an empty one, as a node of memory alone has, is ``()``."""
     return _parse_list(text, MOST_CPUS, "CPUs") if text.strip(_AROUND) else ()
 
 
 def parse_cpu_map(text: str) -> tuple[int, ...]:
-    """``"00000001,0000000f"``, of which each word has 32 CPUs, as ``(0, 1, 2, 3, 32)``."""
+    """Return ``"00000001,0000000f"``, of which each word has 32 CPUs, as ``(0, 1, 2, 3, 32)``.
+
+    Raises ValueError on anything else.
+    """
     words = text.strip(_AROUND).split(",")
     if not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in words):
         raise ValueError(f"not a map of CPUs: {text.strip()[:80]!r}")

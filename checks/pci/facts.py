@@ -92,7 +92,10 @@ class PciFacts(NamedTuple):
 
 
 def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
-    """Never raises. What has no PCI function (soft-RoCE) is in no list here."""
+    """Read the facts of PCI; never raises.
+
+    What has no PCI function (soft-RoCE) is in no list here.
+    """
     one_node = len(numa_nodes(root)) <= 1
     found = read_accelerators(root)
     accelerators = () if isinstance(found, Unknown) else found

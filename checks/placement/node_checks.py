@@ -109,7 +109,7 @@ def _memory_of(
 
 
 def _lies_on(process: ProcessNeeds, nodes: tuple[int, ...]) -> bool:
-    """Whether all of its memory is bound to some of these nodes."""
+    """Return whether all memory of ``process`` is bound to some of these nodes."""
     bound = process.among or (() if process.node is None else (process.node,))
     return bool(bound) and set(bound) <= set(nodes)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def folder(path: str) -> dict[str, Any]:
-    """What ``path`` is for this user, with the size of its file system in bytes."""
+    """Return what ``path`` is for this user, with the size of its file system in bytes."""
     import stat
 
     mode = os.lstat(path).st_mode
@@ -24,7 +24,7 @@ def folder(path: str) -> dict[str, Any]:
 
 
 def direct(path: str) -> dict[str, Any]:
-    """Whether files of the folder can be opened with O_DIRECT: tried on one without a name.
+    """Return whether files of the folder can be opened with O_DIRECT: tried on one without a name.
 
     O_TMPFILE leaves nothing behind, whatever becomes of this process.
     """

@@ -54,7 +54,7 @@ def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
 
 
 def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | Unknown:
-    """The folder, or where the process makes it itself, the nearest one above it."""
+    """Return the folder, or where the process makes it itself, the nearest one above it."""
     place = path.rstrip("/") or "/"
     answer = root.call("storage.folder", place)
     first = answer

@@ -13,7 +13,7 @@ TRY_SECONDS = 2.0
 
 
 def machine() -> dict[str, Any]:
-    """Architecture, base page size, namespaces, and what the environment says of a container."""
+    """Return architecture, base page size, namespaces, and what the environment says."""
     return {
         "architecture": os.uname().machine,
         "page_bytes": os.sysconf("SC_PAGE_SIZE"),
@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
 
 
 def _libc() -> str:
-    """``glibc 2.36``; "" for a C library that does not say."""
+    """Return the C library's name and version, as ``glibc 2.36``; "" for one that does not say."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
@@ -33,14 +33,14 @@ def _libc() -> str:
 
 
 def cgroup_namespace() -> str:
-    """``cgroup:[4026531835]``: of which namespace the paths in /proc/self/cgroup are."""
+    """Return the namespace of the paths in /proc/self/cgroup, as ``cgroup:[4026531835]``."""
     return os.readlink("/proc/self/ns/cgroup")
 
 
 def io_uring() -> int:
-    """The errno of making a ring with one entry, 0 if it works; tried in a child.
+    """Return the errno of making a ring with one entry, 0 if it works.
 
-    A child, since a seccomp profile may kill whoever tries, and a ring counts against memlock.
+    Tried in a child: a seccomp profile may kill whoever tries, and a ring counts against memlock.
     """
     import ctypes
 
@@ -59,7 +59,7 @@ def io_uring() -> int:
 
 
 def _exit_code(child: int) -> int:
-    """The child's exit status. Raises OSError where it was killed or takes too long."""
+    """Return the child's exit status. Raises OSError where it was killed or takes too long."""
     import signal
     import time
 

@@ -76,7 +76,7 @@ class SystemFacts(NamedTuple):
 
 
 def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
-    """What this system is; io_uring is tried only for a launch that wants it, or without one."""
+    """Read what this system is; io_uring is tried where a launch wants it, or without a launch."""
     release = root.word(KERNEL_RELEASE)
     machine = root.call("system.machine")
     mounts = root.text(MOUNTS)
@@ -163,7 +163,7 @@ def _own_pid_namespace(machine: object) -> bool | Unknown:
 
 
 def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
-    """``ID`` and ``VERSION_ID``."""
+    """Return ``ID`` and ``VERSION_ID`` of os-release."""
     content: str | Unknown = Unknown("no os-release", absent=True)
     for path in _OS_RELEASE:
         content = root.text(path)
@@ -178,7 +178,10 @@ def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
 
 
 def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
-    """The surest sign first: what names Kubernetes is also a container of some runtime."""
+    """Return which container this is, from the surest sign there is.
+
+    What names Kubernetes comes first: it is also a container of some runtime.
+    """
     in_cluster = isinstance(machine, dict) and machine.get("kubernetes") is True
     secrets = "/var/run/secrets/kubernetes.io"
     if in_cluster:
@@ -216,7 +219,10 @@ def _lines(content: str | Unknown) -> list[str]:
 
 @or_unknown
 def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
-    """2 where only the unified hierarchy is mounted; controllers of a hybrid are those of 1."""
+    """Return 2 where only the unified hierarchy is mounted, 0 where none is, else 1.
+
+    In a hybrid, the controllers are those of version 1.
+    """
     mounts = known(mounts)
     kinds = {line.partition(" - ")[2].partition(" ")[0] for line in mounts.splitlines()}
     if "cgroup" in kinds:
@@ -235,7 +241,7 @@ def _seccomp(root: Root) -> str | Unknown:
 
 
 def _hypervisor(root: Root) -> str | Unknown:
-    """``sys_vendor product_name`` where the firmware is a known virtual machine's."""
+    """Return ``sys_vendor product_name`` where the firmware is a known virtual machine's, or ""."""
     vendor = root.word("/sys/class/dmi/id/sys_vendor")
     if isinstance(vendor, Unknown):
         return "" if vendor.absent else vendor

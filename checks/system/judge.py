@@ -58,7 +58,7 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
 
 
 def errno_refuses(errno: int | Unknown | None) -> bool:
-    """Whether a ring was tried and refused."""
+    """Return whether a ring was tried and refused."""
     return isinstance(errno, int) and errno != 0
 
 
@@ -126,7 +126,7 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
 
 
 def _asked_sizes(needs: LaunchNeeds | None) -> list[int]:
-    """The huge page sizes that the launch maps, arena and fallbacks included."""
+    """Return the huge page sizes that the launch maps, arena and fallbacks included."""
     usages = () if needs is None or isinstance(needs.usages, Unknown) else needs.usages
     return sorted(
         {
@@ -140,7 +140,7 @@ def _asked_sizes(needs: LaunchNeeds | None) -> list[int]:
 
 
 def _spelled(sizes: list[int]) -> str:
-    """As MC_STORE_HUGEPAGE_SIZE spells it."""
+    """Return the largest of ``sizes`` as MC_STORE_HUGEPAGE_SIZE spells it."""
     return format_page_size(sizes[-1]).replace("iB", "B").replace(" ", "")
 
 

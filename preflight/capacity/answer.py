@@ -120,7 +120,10 @@ def compute_capacity(
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
-    """Raises UsageError for a launch without a server, and for numbers that cannot be."""
+    """Return the answer.
+
+    Raises UsageError for a launch without a server, and for numbers that cannot be.
+    """
     found = deployments(inputs, options, root, asked.cluster)
     workload = workload_of(asked.wanted, inputs.processes)
     store = _store(inputs, options, asked, folders)
@@ -190,7 +193,7 @@ def _server(
 def _conversation(
     workload: MultiTurnWorkload | Unknown | None, asked: CapacityRequest, page: int
 ) -> int | None:
-    """The tokens that one client keeps at the end; of one request where no workload is given."""
+    """Return the tokens that one client keeps at the end; of one request without a workload."""
     if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
     length = asked.wanted.request_length

@@ -29,7 +29,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def tiers_of(rounds: Sequence[Round]) -> tuple[str, ...]:
-    """Names of the tiers that the rounds speak of, nearest to the GPU first."""
+    """Return the names of the tiers that the rounds speak of, nearest to the GPU first."""
     names: dict[str, None] = {}
     for each in rounds:
         names.update((name, None) for name, _, _ in each.hits)
@@ -37,37 +37,37 @@ def tiers_of(rounds: Sequence[Round]) -> tuple[str, ...]:
 
 
 def drawn_tiers(rounds: Sequence[Round]) -> tuple[str, ...]:
-    """Those that there is a line to draw of: of a tier that nothing is known of, there is none."""
+    """Return the tiers that have a line to draw: one that nothing is known of has none."""
     return tuple(tier for tier in tiers_of(rounds) if not _open(rounds, tier))
 
 
 def spans_are_known(rounds: Sequence[Round], tier: str) -> bool:
-    """Whether the most that tiers up to ``tier`` may serve is more than a guess."""
+    """Return whether the most that tiers up to ``tier`` may serve is more than a guess."""
     names = tiers_of(rounds)
     return not any(_open(rounds, name) for name in names[: names.index(tier) + 1])
 
 
 def _open(rounds: Sequence[Round], tier: str) -> bool:
-    """Nothing is certain of it and nothing expected, though it may serve something."""
+    """Return whether nothing of a tier is certain or expected, though it may serve something."""
     told = any(name == tier for each in rounds for name, _ in each.likely)
     spans = {(low, high) for each in rounds for name, low, high in each.hits if name == tier}
     return not told and all(low == 0 for low, _ in spans) and any(high > 0 for _, high in spans)
 
 
 def reusing(rounds: Sequence[Round]) -> tuple[Round, ...]:
-    """Rounds with anything to reuse: the first has nothing that was seen before."""
+    """Return rounds with anything to reuse: the first has nothing that was seen before."""
     return tuple(each for each in rounds if each.reusable_tokens > 0)
 
 
 def thinned(rounds: Sequence[Round], most: int) -> tuple[Round, ...]:
-    """At most so many of the rounds, evenly, the first and the last among them."""
+    """Return at most so many of the rounds, evenly, the first and the last among them."""
     if len(rounds) <= most:
         return tuple(rounds)
     return tuple(rounds[at * (len(rounds) - 1) // (most - 1)] for at in range(most))
 
 
 def letter_of(tier: str) -> str:
-    """``L2`` is ``2``, ``SSD`` is ``S``."""
+    """Return the letter of a tier: ``L2`` is ``2``, ``SSD`` is ``S``."""
     return tier[1] if tier[:1] == "L" and tier[1:2].isdigit() else tier[:1] or "?"
 
 
@@ -80,7 +80,7 @@ class Hit(NamedTuple):
 
 
 def hit_of(each: Round, tier: str) -> Hit:
-    """What tiers up to ``tier`` serve in a round; nothing where the round does not say."""
+    """Return what tiers up to ``tier`` serve in a round; nothing where the round does not say."""
     likely = dict(each.likely)
     nearer = 0.0
     for name, low, high in each.hits:
@@ -97,13 +97,13 @@ def _part(number: float) -> float:
 
 
 def whole_percent(part: float) -> int:
-    """Rounded to the next, but away from all and from nothing: 100 is everything."""
+    """Return a part in whole per cent, but 0 only for nothing and 100 only for everything."""
     whole = round(part * 100)
     return min(99, max(1, whole)) if 0 < part < 1 else whole
 
 
 def hit_text(hit: Hit) -> str:
-    """``96 %``, ``50 to 100 %`` or ``80 % (50 to 100 %)``."""
+    """Return ``96 %``, ``50 to 100 %`` or ``80 % (50 to 100 %)``."""
     least, expected, most = map(whole_percent, hit)
     if least == most:
         return f"{least} %"
@@ -112,12 +112,12 @@ def hit_text(hit: Hit) -> str:
 
 
 def evicting_text(each: Round) -> str:
-    """``L1, L2, perhaps L3``."""
+    """Return ``L1, L2, perhaps L3``."""
     return ", ".join((*each.evicting, *(f"perhaps {name}" for name in each.may_evict_too)))
 
 
 def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -> str:
-    """The plot without a final newline; a sentence where there is nothing to plot."""
+    """Return the plot without a final newline; a sentence where there is nothing to plot."""
     shown = reusing(rounds)
     if not shown:
         return textwrap.fill("Nothing is reused in these rounds: there is no curve to draw", width)
@@ -145,7 +145,7 @@ def caption(rounds: Sequence[Round]) -> str:
 def _plot(
     rounds: Sequence[Round], tiers: Sequence[str], width: int, plain: bool
 ) -> list[list[tuple[str, int]]]:
-    """Rows of (character, index of its tier or -1 for none)."""
+    """Return rows of (character, index of its tier or -1 for none)."""
     across, down = (1, 1) if plain else (2, 4)
     columns = _columns(rounds, width)
     size = columns[-1] + 1
@@ -172,7 +172,7 @@ def _plot(
 
 
 def _columns(rounds: Sequence[Round], width: int) -> list[int]:
-    """Where each round stands."""
+    """Return the column of each round."""
     if len(rounds) == 1:
         return [0]
     step = max(1, min(8, (width - 1) // (len(rounds) - 1)))
@@ -181,7 +181,7 @@ def _columns(rounds: Sequence[Round], width: int) -> list[int]:
 
 
 def _legend(rounds: Sequence[Round], tiers: Sequence[str], width: int) -> list[str]:
-    """``1 L1, 2 up to L2``: what a line's digits stand for."""
+    """Return what a line's digits stand for: ``1 L1, 2 up to L2``."""
     first = tiers_of(rounds)[0]
     named = [f"{letter_of(t)} {'' if t == first else 'up to '}{clean(t)}" for t in tiers]
     margin = " " * _AXIS
@@ -189,7 +189,7 @@ def _legend(rounds: Sequence[Round], tiers: Sequence[str], width: int) -> list[s
 
 
 def _axis(rounds: Sequence[Round], size: int) -> list[str]:
-    """The line below the plot, with as many round numbers as there is room for."""
+    """Return the line below the plot, with as many round numbers as there is room for."""
     row = [" "] * (size + 8)
     free = 0
     for column, each in zip(_columns(rounds, size), rounds, strict=True):

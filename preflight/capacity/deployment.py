@@ -95,7 +95,7 @@ _DEFAULT_POLICY = "cache_aware"
 
 
 def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
-    """What the launch's router says; None without one. Raises UsageError."""
+    """Return what the launch's router says; None without one. Raises UsageError."""
     for process in processes:
         words, prefix = process.arguments, ""
         if process.kind is not ProcessKind.ROUTER:
@@ -146,7 +146,10 @@ class Cluster(NamedTuple):
 def deployments(
     inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
 ) -> tuple[Deployment, ...]:
-    """Every server of the launch. Raises UsageError where there is none, or a number cannot be."""
+    """Return every server of the launch.
+
+    Raises UsageError where there is none, or a number cannot be.
+    """
     models = Models(root, options.model_config)
     elsewhere = options.available_bytes is not None
     gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)
@@ -184,7 +187,7 @@ def deployments(
 
 
 def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
-    """The hosts that run this launch: those given, else as many as its largest server spans."""
+    """Return how many hosts run this launch: as given, else what its largest server spans."""
     if cluster.hosts is not None:
         return cluster.hosts
     counts = [process.server.number("nnodes") for process in inputs.processes if process.server]
@@ -192,7 +195,10 @@ def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
 
 
 def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
-    """Servers like that of ``process``, which spans ``nnodes`` hosts. Raises UsageError."""
+    """Return the number of servers like that of ``process``, which spans ``nnodes`` hosts.
+
+    Raises UsageError.
+    """
     hosts = nnodes if cluster.hosts is None else cluster.hosts
     if hosts % nnodes:
         raise UsageError(

@@ -19,7 +19,7 @@ SCHEMA = "mooncake-preflight/capacity/v1"
 
 
 def capacity_text(found: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
-    """The whole answer without a final newline. ascii_only: no other characters."""
+    """Return the whole answer without a final newline. ascii_only: no other characters."""
     parts = [
         "\n\n".join(part for part in _server(server, found, width, paint, ascii_only) if part)
         for server in found.servers
@@ -104,7 +104,7 @@ def _workload(workload: MultiTurnWorkload) -> str:
 def summarize_rounds(
     server: ServerCapacity, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
-    """One sentence for each tier, and one for what is lost first."""
+    """Yield one sentence for each tier, and one for what is lost first."""
     rounds = server.capacity.rounds
     if not rounds or not isinstance(workload, MultiTurnWorkload):
         return
@@ -117,12 +117,12 @@ def summarize_rounds(
 
 
 def first_evicting(rounds: tuple[Round, ...], name: str) -> int | None:
-    """The first round by whose end the tier has evicted, for certain."""
+    """Return the first round by whose end the tier has evicted, for certain."""
     return next((each.number for each in rounds if name in each.evicting), None)
 
 
 def first_maybe(rounds: tuple[Round, ...], name: str) -> int | None:
-    """The first round by whose end it may have."""
+    """Return the first round by whose end the tier may have evicted."""
     return next((each.number for each in rounds if name in each.may_evict), None)
 
 
@@ -146,7 +146,7 @@ def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
 
 
 def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
-    """The first round in which all tiers together no longer have everything, and the last."""
+    """Yield the first round in which all tiers together no longer have everything, and the last."""
     lost = [each for each in rounds if each.hits and each.hits[-1][1] < 1 and each.reusable_tokens]
     if not lost:
         yield "no token that was seen before is computed again"
@@ -170,7 +170,7 @@ def _known(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format
 
 
 def share(least: float, most: float) -> str:
-    """``40 to 79%``."""
+    """Return ``40 to 79%``, or one number where both are the same."""
     low, high = percent(least), percent(most)
     return low if low == high else f"{low.removesuffix('%')} to {high}"
 

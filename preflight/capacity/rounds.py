@@ -51,12 +51,12 @@ class Turn(NamedTuple):
 def rounds(
     workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
 ) -> tuple[Round, ...]:
-    """Every round of ``workload``; ``tiers``: nearest to the GPU first."""
+    """Return every round of ``workload``; ``tiers``: nearest to the GPU first."""
     return tuple(_rounds(workload, page_tokens, tiers))
 
 
 def cached_tokens(workload: MultiTurnWorkload, rounds_: int, page_tokens: int) -> int:
-    """What one client leaves in the cache: whole pages, and not the last token of an answer."""
+    """Return what one client leaves in the cache: whole pages, without an answer's last token."""
     return max(0, workload.context_tokens(rounds_) - 1) // page_tokens * page_tokens
 
 
@@ -96,7 +96,7 @@ def _rounds(
 
 
 def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
-    """Whether the tier has had to evict by the end of the round."""
+    """Return whether the tier has had to evict by the end of the round."""
     if isinstance(tier.fills, Unknown):
         return False
     if maybe:
@@ -106,7 +106,7 @@ def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
 
 
 def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
-    """The parts of the reusable tokens, least and most, and the mean of random orders."""
+    """Return the parts of the reusable tokens, least and most, and the mean of random orders."""
     reusable = turn.clients * turn.before
     if not reusable:
         return 1.0, 1.0, 1.0
@@ -136,9 +136,9 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
 
 
 def _before_full(turn: Turn, tier: TierModel) -> float:
-    """The clients whose turn comes before the tier is full, where it was not when the round began.
+    """Return the tokens of the clients whose turn comes before the tier is full.
 
-    Each adds what its round adds: the order does not matter.
+    It was not when the round began. Each adds what its round adds: the order does not matter.
     """
     step = turn.after - turn.before
     if isinstance(tier.fills, Unknown) or step <= 0 or tier.late:
@@ -148,7 +148,10 @@ def _before_full(turn: Turn, tier: TierModel) -> float:
 
 
 def _same_order(turn: Turn, capacity: int) -> float:
-    """All others took a turn since: the earlier in the round the longer, the later the shorter."""
+    """Return the tokens still there where clients keep their order: all others took a turn since.
+
+    Those before it in the round took this round's longer turn, those behind it the last round's.
+    """
     step = turn.after - turn.before
     # The client at place p finds capacity - p * after - (clients - 1 - p) * before of its own.
     first = capacity - (turn.clients - 1) * turn.before
@@ -156,7 +159,10 @@ def _same_order(turn: Turn, capacity: int) -> float:
 
 
 def _random_order(turn: Turn, capacity: int) -> float:
-    """The mean over all orders: of those still to come, as many as not were after it last time."""
+    """Return the mean over all orders.
+
+    Of the clients still to come, any number may have been behind it last time, each as likely.
+    """
     total = 0.0
     for place in range(turn.clients):
         left = capacity - place * turn.after
@@ -168,7 +174,7 @@ def _random_order(turn: Turn, capacity: int) -> float:
 
 
 def _falling(first: int, step: int, count: int, most: int) -> float:
-    """The sum of min(most, max(0, first - i * step)) for i below ``count``."""
+    """Return the sum of min(most, max(0, first - i * step)) for i below ``count``."""
     if first < most:
         full = 0
     elif step <= 0:
@@ -207,7 +213,7 @@ class Tiers(NamedTuple):
 
 
 def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
-    """Nearest to the GPU first."""
+    """Return the models of the tiers, nearest to the GPU first."""
     sticky = deployment.groups == 1
     policy = deployment.server.value("radix_eviction_policy")
     ordered = policy in (None, "lru")
@@ -223,7 +229,7 @@ def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
 
 
 def _spread(tier: Tier) -> Bounds | Unknown:
-    """Of all groups: as many as one holds where all hold the same, else all of them."""
+    """Return the tokens of all groups: what one holds where all hold the same, else all of them."""
     own, total = tier.group_tokens, tier.tokens
     if isinstance(own, Bounds) and isinstance(total, Bounds):
         return Bounds(own.least, total.most)
@@ -264,7 +270,7 @@ def _pool(deployment: Deployment, pool: Tier, nearer: TierModel) -> TierModel:
 
 
 def _front(nearer: TierModel) -> int:
-    """The most tokens that all tiers in front hold."""
+    """Return the most tokens that all tiers in front hold."""
     return _ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps.most
 
 

@@ -54,7 +54,7 @@ def host_tier(deployment: Deployment) -> Tier | None:
 
 
 def _spread(deployment: Deployment) -> str:
-    """How a token lies on the ranks."""
+    """Return in words how a token lies on the ranks."""
     ranks, groups = deployment.ranks, deployment.groups
     each = ranks // groups
     geometry = deployment.given.hardware.geometry
@@ -71,7 +71,7 @@ def _spread(deployment: Deployment) -> str:
 
 @or_unknown
 def _l2_tokens(deployment: Deployment) -> Bounds:
-    """Of one group: what all of its ranks hold at once."""
+    """Return the L2 tokens of one group: what all of its ranks hold at once."""
     request, memory = known(deployment.request), deployment.memory
     if memory.refused is not None:
         raise UnknownFactError(memory.refused)
@@ -98,7 +98,7 @@ def _l2_tokens(deployment: Deployment) -> Bounds:
 
 
 def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
-    """Of ``--hicache-size``: exact, but for sliding windows without the GPU's size."""
+    """Return the tokens of ``--hicache-size``; bounds for sliding windows without a GPU's size."""
     counts: list[int | None] = [None]
     if model_of(request).sliding is not None:
         device, page = ratio_tokens(deployment.given, request), request.page_tokens
@@ -121,7 +121,7 @@ def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
 
 
 def _tokens(pools: HostPools) -> Bounds:
-    """The main pool's; with a second one for sliding windows, as few as that holds at worst."""
+    """Return the main pool's tokens; with a second one for sliding windows, that one's at least."""
     own = pools.pools[0].tokens
     windows = [pool.tokens for pool in pools.pools if pool.kind is PoolKind.WINDOW]
     return Bounds(min([own, *windows]), own)

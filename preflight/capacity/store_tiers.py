@@ -92,7 +92,7 @@ def _full_pool(
 
 
 def pages_held(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> int:
-    """Whole pages that the pool takes before its master evicts."""
+    """Return how many whole pages the pool takes before its master evicts."""
     total = sum(part.bytes * part.number for part in pool)
     by_watermark = int(total * eviction.watermark) // sum(objects.whole)
     if len(set(objects.whole)) == 1:
@@ -141,7 +141,10 @@ def offload_tier(
     objects: PageObjects | Unknown,
     folders: Mapping[str, Folder | Unknown],
 ) -> Tier | None:
-    """What is offloaded to disks; None where nothing is. counts: of each process, by its name."""
+    """Return what is offloaded to disks; None where nothing is.
+
+    counts: of each process, by its name.
+    """
     limit, parts = 0, []
     for process in processes:
         offload = offload_of(process)
@@ -207,7 +210,7 @@ def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: i
 
 @or_unknown
 def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
-    """Every segment of the cluster that is known of; Unknown where one process's is not."""
+    """Return every segment of the cluster that is known of; Unknown where one process's is not."""
     hosts = cluster_hosts(inputs, cluster)
     found: list[Segments] = []
     for process in inputs.processes:
@@ -241,7 +244,7 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
 
 @or_unknown
 def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, given: float | None) -> Eviction:
-    """As the launch's own master is told, else ``given``, else the default of ``mooncake``."""
+    """Return how the launch's own master evicts, else ``given``, else ``mooncake``'s default."""
     release = mooncake_release(mooncake)
     watermark, ratio = release.eviction_watermark, release.eviction_ratio
     origin, lease = f"default of Mooncake {mooncake}", release.lease_seconds
@@ -264,7 +267,7 @@ def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, given: float |
 
 
 def _duration_seconds(word: Word, name: str) -> float:
-    """``10000`` (milliseconds), ``500ms``, ``10s``, ``5m`` or ``1h``."""
+    """Return the seconds of ``10000`` (milliseconds), ``500ms``, ``10s``, ``5m`` or ``1h``."""
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
     found = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
@@ -311,7 +314,7 @@ class PageObjects(NamedTuple):
 
 @or_unknown
 def page_objects(request: PoolRequest) -> PageObjects:
-    """The objects of a page of ``request``'s server; Unknown where its model's are not known."""
+    """Return the objects of a page of the server; Unknown where its model's are not known."""
     geometry = model_of(request)
     whole: list[int] = []
     beside: list[int] = []
@@ -339,7 +342,7 @@ def model_of(request: PoolRequest) -> ModelGeometry:
 
 
 def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """One rank's row in each pipeline stage. Raises UnknownFactError."""
+    """Return one rank's row in each pipeline stage. Raises UnknownFactError."""
     geometry = model_of(request)
     why = ""
     if request.dcp > 1:
@@ -356,7 +359,10 @@ def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
 
 @or_unknown
 def held_token_bytes(request: PoolRequest) -> Bounds:
-    """One token on the ranks of one group; by the sliding-window layers' part of the tokens."""
+    """Return the bytes of one token on the ranks of one group.
+
+    The bounds differ by the sliding-window layers, which hold a part of the tokens.
+    """
     rows = _rows(request)
     row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
     sliding = sum(row.sliding for row in rows)
@@ -364,7 +370,7 @@ def held_token_bytes(request: PoolRequest) -> Bounds:
 
 
 def _halves(parts: tuple[int, ...]) -> tuple[int, ...]:
-    """K and V: the two halves of one tensor, or a tensor each where they differ in width."""
+    """Return the sizes of K and V: halves of one tensor, or a tensor each where widths differ."""
     return (parts[0] // 2, parts[0] // 2) if len(parts) == 1 else parts
 
 
@@ -374,7 +380,7 @@ _MOST_UNITS = 4026531840
 
 
 def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
-    """What an object of ``object_bytes`` takes; None where it is larger than any bin."""
+    """Return what an object of ``object_bytes`` takes; None where it is larger than any bin."""
     unit_bits = 0
     while segment_bytes >> unit_bits > _MOST_UNITS:
         unit_bits += 1
@@ -385,7 +391,7 @@ def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
 
 
 def _bin_units(units: int) -> int:
-    """The least bin that is not smaller."""
+    """Return the size of the least bin that is not smaller than ``units``."""
     if units < 1 << _MANTISSA_BITS:
         return units
     step = 1 << (units.bit_length() - 1 - _MANTISSA_BITS)
@@ -393,6 +399,6 @@ def _bin_units(units: int) -> int:
 
 
 def objects_that_fit(object_bytes: int, segment_bytes: int) -> int:
-    """How many objects of one size a segment takes."""
+    """Return how many objects of one size a segment takes."""
     taken = occupied_bytes(object_bytes, segment_bytes)
     return 0 if not taken else segment_bytes // taken

@@ -80,7 +80,7 @@ class TraceAnswer(NamedTuple):
 
 
 def rounds_of(workload: MultiTurnWorkload) -> Rounds:
-    """The same as requests to be made."""
+    """Return the workload as requests to be made."""
     return Rounds(
         workload.clients,
         workload.rounds,
@@ -91,7 +91,7 @@ def rounds_of(workload: MultiTurnWorkload) -> Rounds:
 
 
 def page_of(found: CapacityAnswer) -> int:
-    """The pages by which tokens become blocks: the first server's."""
+    """Return the tokens of the pages by which tokens become blocks: the first server's."""
     return found.servers[0].page_tokens or DEFAULT_PAGE_TOKENS
 
 
@@ -173,7 +173,7 @@ def _server_replays(
 
 
 def _doubling(curve: Curve) -> Iterator[int]:
-    """Sizes that double, to thousands of blocks, up to where nothing more is gained."""
+    """Yield sizes that double, to thousands of blocks, up to where nothing more is gained."""
     size, end = _FIRST_SIZE, curve.size_for(curve.ceiling) or 1
     yield size
     while size < end:
@@ -202,9 +202,9 @@ class ReplayPlan(NamedTuple):
 
 
 def _behind_router(found: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
-    """Servers that are alike, behind one router, answer one stream of requests: the first is all.
+    """Return the replays: servers that are alike, behind one router, answer one stream of requests.
 
-    Those that differ are each replayed with all of it.
+    The first of them stands for all. Those that differ are each replayed with all of it.
     """
     plans = [plan_of(server, found.router, asked) for server in found.servers]
     if found.router is None:
@@ -282,7 +282,7 @@ def plan_of(
 
 
 def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:
-    """What the answer rests on, and what is left out of it."""
+    """Yield what the answer rests on, and what is left out of it."""
     rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:
         why = f" ({router.origin})" if router else ""
@@ -304,7 +304,7 @@ def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -
 
 
 def _own(tier: Tier | None) -> Bounds | None:
-    """What one cache holds; None where it is not known."""
+    """Return what one cache holds; None where it is not known."""
     return tier.group_tokens if tier and isinstance(tier.group_tokens, Bounds) else None
 
 
@@ -317,7 +317,7 @@ def _why(tier: Tier | None) -> str:
 
 
 def _threshold(server: ServerCapacity) -> int:
-    """prefetch_threshold of --hicache-storage-backend-extra-config."""
+    """Return prefetch_threshold of --hicache-storage-backend-extra-config, in tokens."""
     text = server.deployment.server.value("hicache_storage_backend_extra_config")
     try:
         config = json.loads(text) if isinstance(text, str) else {}

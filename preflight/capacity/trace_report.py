@@ -19,7 +19,10 @@ Row = list[str]
 
 
 def trace_text(found: CapacityAnswer, answer: TraceAnswer, width: int, plot: str) -> str:
-    """The trace, each server's tiers on it, and the curve; no final newline. plot: of the curve."""
+    """Return the trace, each server's tiers on it, and the curve; no final newline.
+
+    plot: of the curve.
+    """
     parts = [filled(trace_head(answer), width)]
     for server, replay in zip(found.servers, answer.servers, strict=True):
         if isinstance(replay, Unknown):
@@ -40,7 +43,7 @@ def trace_text(found: CapacityAnswer, answer: TraceAnswer, width: int, plot: str
 
 
 def trace_head(answer: TraceAnswer) -> str:
-    """What the trace is."""
+    """Return what the trace is, in a sentence."""
     curve, block = answer.curve, answer.block_tokens
     over = "" if answer.span_seconds is None else f" in {_duration(answer.span_seconds)}"
     distinct = "" if curve.distinct is None else f", {curve.distinct:,} of them distinct"
@@ -59,7 +62,7 @@ def _duration(seconds: float) -> str:
 
 
 def percent(rate: float) -> str:
-    """``17.8%``."""
+    """Return a part as ``17.8%``."""
     return f"{100 * rate:.1f}%"
 
 
@@ -68,7 +71,7 @@ def _span(low: str, high: str) -> str:
 
 
 def rate_span(least: float, most: float) -> str:
-    """``4.9 to 5.0%``."""
+    """Return ``4.9 to 5.0%``, or one number where both are the same."""
     low, high = map(percent, sorted((least, most)))
     return low if low == high else f"{low.removesuffix('%')} to {high}"
 
@@ -81,7 +84,7 @@ def _counts(least: int, most: int) -> str:
 def tier_rows(
     server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer
 ) -> tuple[Row, list[Row]]:
-    """Heads, and what each tier answers."""
+    """Return heads, and what each tier answers."""
     names = [tier.name for tier in server.capacity.tiers]
     speed = answer.asked.prefill_tokens_per_second
     heads = ["tier", "hits", "tokens not computed", "tokens evicted"]
@@ -118,7 +121,7 @@ def tier_rows(
 
 
 def _of(flows: Flows, name: str, merged: bool) -> tuple[float, int, int]:
-    """The part of accesses, tokens, and blocks evicted of a tier; of L1 and L2 as one."""
+    """Return the part of accesses, tokens, and blocks evicted of a tier; of L1 and L2 as one."""
     names = ("L1", "L2") if merged and name == "L2" else (name,)
     return (
         sum(map(flows.rate, names)),
@@ -131,7 +134,7 @@ _MOVES = (("L1", "L2"), ("L2", "L1"), ("L2", "L3"), ("L3", "L2"), ("L3", "SSD"),
 
 
 def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> Iterator[str]:
-    """What has to move between the tiers."""
+    """Yield what has to move between the tiers."""
     size = server.capacity.bytes_per_token
     if isinstance(size, Unknown):
         return
@@ -155,7 +158,7 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
 
 
 def tier_sizes(found: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
-    """The tiers whose sizes are known, in blocks, of all caches together; and what was asked."""
+    """Return the tiers whose sizes are known, in blocks, of all caches; and what was asked."""
     held = [
         (tier.name, tier.tokens.most)
         for server in found.servers
@@ -166,7 +169,7 @@ def tier_sizes(found: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, in
 
 
 def curve_rows(found: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
-    """Heads, and what one cache answers by its size."""
+    """Return heads, and what one cache answers by its size."""
     size = found.servers[0].capacity.bytes_per_token
     known: dict[int, str] = {}
     for name, blocks in tier_sizes(found, answer):
@@ -185,7 +188,7 @@ def curve_rows(found: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Ro
 
 
 def curve_sentences(found: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
-    """The ceiling, the knee, and what was asked for."""
+    """Yield the ceiling, the knee, and what was asked for."""
     curve, block = answer.curve, answer.block_tokens
     size = found.servers[0].capacity.bytes_per_token
 
@@ -220,7 +223,7 @@ def curve_sentences(found: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]
 
 
 def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
-    """So many tokens as the launch's own flags: L2 or the pool alone, not both."""
+    """Yield the launch's own flags for so many tokens: for L2 or the pool alone, not both."""
     tiers = {tier.name: tier for tier in server.capacity.tiers}
     host, pool, size = tiers.get("L2"), tiers.get("L3"), server.capacity.bytes_per_token
     if host is not None and server.deployment.groups == 1:
@@ -239,7 +242,7 @@ def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
 
 
 def trace_object(found: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
-    """All of it, as ``trace`` of ``schemas/capacity-v1.schema.json``."""
+    """Return all of it, as ``trace`` of ``schemas/capacity-v1.schema.json``."""
     curve, block = answer.curve, answer.block_tokens
     sizes = sorted({size for size, _ in answer.best})
     best = dict(answer.best)

@@ -39,7 +39,7 @@ class MultiTurnWorkload(NamedTuple):
     shorter: bool = False
 
     def context_tokens(self, rounds: int) -> int:
-        """One client's prompt and answer after so many rounds."""
+        """Return the tokens of one client's prompts and answers after so many rounds."""
         if rounds <= 0:
             return 0
         return self.first_tokens + (rounds - 1) * self.next_tokens + rounds * self.output_tokens
@@ -80,7 +80,7 @@ _OTHERS = tuple(
 def workload_of(
     wanted: WorkloadOptions, processes: Sequence[LaunchProcess]
 ) -> MultiTurnWorkload | Unknown | None:
-    """The workload that is asked about; None for none. Raises UsageError.
+    """Return the workload that is asked about; None for none. Raises UsageError.
 
     Numbers go over a command line, that over the benchmark that the launch itself starts.
     """
@@ -131,7 +131,7 @@ def _over(found: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorklo
 
 
 def read_command(text: str) -> MultiTurnWorkload:
-    """``python3 bench_multiturn.py --num-clients 80 ...``, or its options alone."""
+    """Read ``python3 bench_multiturn.py --num-clients 80 ...``, or its options alone."""
     try:
         words = shlex.split(text, comments=True)
     except ValueError as error:
@@ -160,7 +160,7 @@ def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
 
 
 def _options(words: Sequence[str], where: str) -> dict[str, str]:
-    """Values by name, as argparse reads them: abbreviations count, the last one wins."""
+    """Return values by name, as argparse reads them: abbreviations count, the last one wins."""
     found = dict(_DEFAULTS)
     names = (*_DEFAULTS, *_SWITCHES, *_OTHERS)
     index = 0

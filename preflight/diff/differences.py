@@ -34,7 +34,7 @@ def changes(old: Answer, new: Answer) -> list[Change]:
 
 
 def exit_code(old: Answer, new: Answer) -> int:
-    """0: nothing changes. 1: something does. 2: the verdict of check is a worse one."""
+    """Return 0 where nothing changes, 1 where something does, 2 where check's verdict is worse."""
     key = AnswerKey(Section.VERDICT, "check", "verdict")
     if _WORSE.index(new[key]) > _WORSE.index(old[key]):
         return 2
@@ -89,7 +89,7 @@ def differences_text(
 
 
 def _folded(rows: list[Change]) -> list[Change]:
-    """The same change of several subjects as one: ``launch.sh:3 rank 0-7``."""
+    """Return the same change of several subjects as one: ``launch.sh:3 rank 0-7``."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for one in rows:
         alike = (one.key.section, one.key.name, one.old, one.new)
@@ -104,7 +104,7 @@ def _folded(rows: list[Change]) -> list[Change]:
 
 
 def _of_the_release(one: Change) -> bool:
-    """Whether a flag comes or goes, and nobody gave it."""
+    """Return whether a flag comes or goes, and nobody gave it."""
     both = (one.old, one.new)
     return NO_FLAG in both and any(isinstance(text, DefaultValue) for text in both)
 

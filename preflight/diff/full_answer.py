@@ -221,7 +221,7 @@ def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _pieces(pieces: list[Allocation]) -> str:
-    """One kind of memory of a process: all its bytes, and what backs them."""
+    """Return one kind of memory of a process: all its bytes, and what backs them."""
     pages: Counter[tuple[str, int]] = Counter()
     for one in pieces:
         pages[BACKINGS[one.backing], one.page_size_bytes] += one.pages
@@ -279,7 +279,7 @@ def _told(value: Any) -> str:
 
 
 def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
-    """What the keys of each process hold, and what the bytes behind them depend on."""
+    """Yield what the keys of each process hold, and what the bytes behind them depend on."""
     for one in launch_keys(sized.sizing):
         name = one.process.name
         yield AnswerKey(Section.KEYS, name, "key"), one.random or one.pattern
@@ -292,7 +292,7 @@ def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _host(facts: Facts) -> Iterator[tuple[AnswerKey, str]]:
-    """What of the host decides most: kernel, driver, rdma-core, NICs with their nodes, pools."""
+    """Yield the facts of the host that decide most: kernel, driver, rdma-core, NICs, pools."""
     for name, read in _HOST.items():
         try:
             value = read(facts)

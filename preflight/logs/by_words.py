@@ -200,7 +200,7 @@ def index_rows() -> list[Explanation]:
 
 
 def index_text(rows: Iterable[Explanation], width: int) -> str:
-    """For a terminal ``width`` columns wide: a line, who prints it, its cause and its checks."""
+    """Return each line, who prints it, its cause and its checks, for a terminal of ``width``."""
     return "\n".join(
         "\n".join(
             [
@@ -214,7 +214,7 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
 
 
 def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> str:
-    """For a terminal ``width`` columns wide, without a final newline."""
+    """Return the answer for a terminal ``width`` columns wide, without a final newline."""
     parts = []
     if found.lines:
         count = len(found.lines)

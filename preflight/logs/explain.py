@@ -51,12 +51,12 @@ class LogReading(NamedTuple):
 
 
 def explain_log(lines: Iterable[str]) -> list[Explanation]:
-    """The known problems in ``lines`` (lines, or ``text.read_blocks``), root causes first."""
+    """Return the known problems in ``lines`` (or ``text.read_blocks``), root causes first."""
     return read_log(lines).explanations
 
 
 def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
-    """The same with the number of lines. Holds one block of the log at a time.
+    """Read the known problems and the number of lines. Holds one block of the log at a time.
 
     alone: a line that was quoted: what stands beside it is not known, and decides nothing.
     """
@@ -77,7 +77,10 @@ def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
 
 
 def explanations_text(reading: LogReading, paint: Paint, width: int, here: Here = NOWHERE) -> str:
-    """For a terminal ``width`` columns wide, without a final newline; paint(text, colour)."""
+    """Return the answer for a terminal ``width`` columns wide, without a final newline.
+
+    paint(text, colour).
+    """
     found = reading.explanations
     cut = [] if reading.whole else [textwrap.fill(_CUT, width, break_on_hyphens=False)]
     if not found:
@@ -145,7 +148,7 @@ def _row(name: str, text: str, width: int) -> str:
 
 
 def _sentence(text: str) -> str:
-    """A sentence of it: a capital where it starts with a plain word, a full stop."""
+    """Return a sentence: a capital where it starts with a plain word, a full stop."""
     first = text.split(" ", 1)[0]
     if first.isalpha() and first.islower() and first not in _TYPED:
         text = text[0].upper() + text[1:]
@@ -153,7 +156,7 @@ def _sentence(text: str) -> str:
 
 
 def explanations_object(reading: LogReading, exit_code: int) -> dict[str, Any]:
-    """The same as one JSON object; ``exit_code`` is that of the process."""
+    """Return the answer as one JSON object; ``exit_code`` is that of the process."""
     return {
         "schema": SCHEMA,
         "exit_code": exit_code,
@@ -247,12 +250,12 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
 
 
 def _records_of(pattern: Pattern) -> tuple[str, ...]:
-    """The records of known problems that print such a line."""
+    """Return the records of known problems that print such a line."""
     return tuple(one.check for one in advisories() if pattern.id in one.log)
 
 
 def number(values: Mapping[str, Any], name: str) -> int | None:
-    """A value as a whole number, decimal or 0x; None where it is missing or absurd."""
+    """Return a value as a whole number, decimal or 0x; None where it is missing or absurd."""
     text = values.get(name, "")
     if isinstance(text, int):
         return text
@@ -265,7 +268,7 @@ def number(values: Mapping[str, Any], name: str) -> int | None:
 
 
 def _of_others(case: Case, seen: Hits) -> Values:
-    """The groups of the first of the case's other lines that the log holds."""
+    """Return the groups of the first of the case's other lines that the log holds."""
     other = next((seen[id_] for id_ in case.seen if id_ in seen), None)
     if other is None:
         return {}
@@ -321,7 +324,7 @@ def _summed(template: str, values: Values) -> str:
 
 
 def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """How many pages a mapping takes, of the size that the line or the log names."""
+    """Return how many pages a mapping takes, of the size that the line or the log names."""
     mark, shared = seen.get("mark.hugepage-size"), seen.get("mark.hugepage-shm")
     size_bytes = number(groups, "size") or (number(shared.last, "size") if shared else None)
     default = 2 * MIB
@@ -339,7 +342,7 @@ def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """What is left of the arena, and how large it would have to be."""
+    """Return what is left of the arena, and how large it would have to be."""
     asked, offset, size = (number(groups, name) for name in ("asked", "offset", "size"))
     if asked is None or offset is None or size is None:
         return {}
@@ -347,7 +350,7 @@ def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """What SGLang's check of host memory misses, in its GB of 10^9.
+    """Return what SGLang's check of host memory misses, in its GB of 10^9.
 
     What it prints as free is after its reserve, in all releases from 0.5.2 on.
     """
@@ -368,7 +371,7 @@ def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """What the process that the kernel killed held."""
+    """Return what the process that the kernel killed held, in bytes."""
     hit = seen.get("kernel.oom-victim")
     sizes = [number(hit.first, name) for name in ("anon", "file", "shmem")] if hit else []
     known = [size for size in sizes if size is not None]
@@ -382,7 +385,7 @@ def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """What the pages of one call of the GPU's driver come to."""
+    """Return how many bytes the pages of one call of the GPU's driver are."""
     pages = number(groups, "pages")
     if pages is None or pages > 1 << 48:
         return {}
@@ -390,7 +393,7 @@ def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """How many of what was asked for, or waited for, did not come."""
+    """Return how many of what was asked for, or waited for, did not come."""
     wanted, got = ("wanted", "joined") if "wanted" in groups else ("asked", "got")
     most, least = number(groups, wanted), number(groups, got)
     if most is None or least is None:
@@ -399,7 +402,7 @@ def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """What is no multiple of the allocator's slabs."""
+    """Return what is no multiple of the allocator's slabs."""
     size, address, slab = (number(groups, name) for name in ("size", "address", "slab"))
     if not slab or size is None or address is None:
         return {}
@@ -409,7 +412,7 @@ def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Which program of Mooncake has the flag in some releases, and in which."""
+    """Return which program of Mooncake has the flag in some releases, and in which."""
     from preflight.programs.mooncake_flags import flag_table
 
     releases, programs = flag_table()

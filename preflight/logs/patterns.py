@@ -137,7 +137,7 @@ def read_patterns() -> tuple[Pattern, ...]:
 
 
 def _of_record(one: Advisory) -> Pattern:
-    """The lines that a record of a known problem brings itself."""
+    """Return a pattern for the lines that a record of a known problem brings itself."""
     found = "|".join(map(re.escape, one.lines))
     ids = (one.check, *one.covered_by)
     ranges = "; ".join(map(range_text, one.affected))
@@ -183,7 +183,7 @@ def _pattern(row: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> P
 def _checked(
     row: Mapping[str, Any], keys: Mapping[str, _Reader], shared: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """The fields of one row, by ``keys``: what reads each."""
+    """Return the fields of one row. keys: what reads each."""
     fields: dict[str, Any] = {}
     for key, value in row.items():
         if key not in keys:
@@ -202,19 +202,19 @@ def _kind(value: Any, kind: type, name: str) -> Any:
 
 
 def _text(value: Any, shared: Mapping[str, Any]) -> str:
-    """A text, or parts of one that are joined."""
+    """Return a text, or parts of one that are joined."""
     parts = value if isinstance(value, list) else [value]
     joined = "".join(_kind(part, str, "text") for part in parts)
     return _SHARED.sub(lambda found: str(_kind(shared[found[1]], str, "text")), joined)
 
 
 def _prose(value: Any, shared: Mapping[str, Any]) -> str:
-    """A text whose lines are one."""
+    """Return a text with its lines joined to one."""
     return " ".join(_text(value, shared).split())
 
 
 def _texts(value: Any, shared: Mapping[str, Any]) -> tuple[str, ...]:
-    """A list of texts, in which an entry of [shared] may stand for several."""
+    """Return a list of texts, in which an entry of [shared] may stand for several."""
     every: list[str] = []
     for each in _kind(value, list, "list"):
         found = _SHARED.fullmatch(_kind(each, str, "text"))
@@ -223,7 +223,7 @@ def _texts(value: Any, shared: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _words(value: Any, shared: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """By group, one text or several."""
+    """Return one text or several, by group."""
     table = _kind(value, dict, "table").items()
     return {name: _texts(v if isinstance(v, list) else [v], shared) for name, v in table}
 

@@ -138,7 +138,10 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 
 def _line_around(block: str, at: int) -> tuple[int, int]:
-    """Where the line at ``at`` starts and ends; a carriage return ends one too (progress bars)."""
+    """Return where the line at ``at`` starts and ends.
+
+    A carriage return ends a line too (progress bars).
+    """
     start = block.rfind("\n", 0, at) + 1
     end = block.find("\n", at)
     back = block.rfind("\r", start, at) + 1
@@ -147,7 +150,10 @@ def _line_around(block: str, at: int) -> tuple[int, int]:
 
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
-    """Groups that took part; ``name2`` stands for ``name`` in another branch of the expression."""
+    """Return the groups that took part.
+
+    ``name2`` stands for ``name`` in another branch of the expression.
+    """
     return {
         key.rstrip(_DIGITS): _CONTROL.sub(" ", value)[:_LONGEST_VALUE].strip()
         for key, value in match.groupdict().items()
@@ -156,7 +162,7 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
 
 
 def _excerpt(line: str, at: int) -> str:
-    """The line without control characters, shortened around what was found."""
+    """Return the line without control characters, shortened around what was found."""
     if len(line) > _LONGEST_EXCERPT:
         start = max(0, min(at - 80, len(line) - _LONGEST_EXCERPT))
         line = line[start : start + _LONGEST_EXCERPT]
@@ -200,7 +206,8 @@ class Bounded:
 
 
 def why_no_log(handle: int) -> str:
-    """Why what is open as ``handle`` is no log, "" for a file, a pipe, a terminal and /dev/null.
+    """Return why what is open as ``handle`` is no log; "" for a file, a pipe, a terminal and
+    /dev/null.
 
     Other devices have no end: /dev/zero would be read for ever. Raises OSError.
     """
@@ -217,7 +224,7 @@ def why_no_log(handle: int) -> str:
 
 
 def read_blocks(stream: ByteReader) -> Iterator[str]:
-    """The text of ``stream`` in blocks that end with a line's end; wrong bytes are replaced.
+    """Yield the text of ``stream`` in blocks that end with a line's end; wrong bytes are replaced.
 
     For ``explain_log`` in place of lines. Raises OSError as the stream does.
     """
@@ -235,7 +242,7 @@ def read_blocks(stream: ByteReader) -> Iterator[str]:
 
 
 def blocks(lines: Iterable[str]) -> Iterator[str]:
-    """Lines, or blocks of lines, with or without their ends, as blocks for searching."""
+    """Yield lines, or blocks of lines, with or without their ends, as blocks for searching."""
     held: list[str] = []
     size = 0
     for line in lines:

@@ -147,7 +147,8 @@ def _cell(size: int) -> str:
 
 
 def columns_of(sizes: Sequence[int], width: int) -> list[int]:
-    """Columns in proportion to ``sizes``, ``width`` in all; what is there at all has one or more.
+    """Return columns in proportion to ``sizes``, ``width`` in all; every size above 0 has one or
+    more.
 
     Where more than ``width`` sizes are above 0, the largest have a column each.
     """

@@ -143,7 +143,7 @@ def error_page(message: str, made: Made) -> str:
 
 
 def page_style() -> str:
-    """What the pictures of a page need beside the page's own."""
+    """Return the style that the pictures of a page need beside the page's own."""
     with open(data_file("pictures.css"), encoding="utf-8") as file:
         return file.read()
 

@@ -73,7 +73,7 @@ class _Plot(NamedTuple):
 
 
 def _plot(found: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
-    """None where nothing hits, or there is one size alone."""
+    """Return the plot; None where nothing hits, or there is one size alone."""
     sizes = [size for size, _ in answer.best]
     if not answer.curve.ceiling or len(sizes) < 2:
         return None
@@ -90,12 +90,12 @@ def _plot(found: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
 
 
 def _top(ceiling: float) -> float:
-    """The next ten per cent."""
+    """Return the next ten per cent above ``ceiling``, at most 1."""
     return min(1.0, (int(ceiling * 10) + 1) / 10)
 
 
 def _short(tokens: int) -> str:
-    """``64K``, ``4.1M``: of tokens, by thousands."""
+    """Return a number of tokens by thousands: ``64K``, ``4.1M``."""
     for unit, scale in (("G", 10**9), ("M", 10**6), ("K", 10**3)):
         if tokens >= scale:
             return f"{tokens / scale:.3g}{unit}"
@@ -105,7 +105,7 @@ def _short(tokens: int) -> str:
 def plot_text(
     found: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
 ) -> str:
-    """The curve for a terminal; "" where there is none to draw."""
+    """Return the curve for a terminal; "" where there is none to draw."""
     plot = _plot(found, answer)
     if plot is None:
         return ""
@@ -152,7 +152,7 @@ def plot_text(
 
 
 def _between(points: Sequence[tuple[float, float]], across: float) -> float:
-    """On the straight lines between points."""
+    """Return the height at ``across`` on the straight lines between points."""
     before = points[0]
     for point in points:
         if point[0] >= across:
@@ -165,7 +165,7 @@ def _between(points: Sequence[tuple[float, float]], across: float) -> float:
 
 
 def plot_figure(found: CapacityAnswer, answer: TraceAnswer, **attributes: str) -> Html:
-    """The curve as an SVG element; empty where there is none to draw."""
+    """Return the curve as an SVG element; empty where there is none to draw."""
     plot = _plot(found, answer)
     if plot is None:
         return Html("")
@@ -227,14 +227,14 @@ svg { font-family: system-ui, sans-serif; background: #fff; --text: #1f2328; --l
 
 
 def plot_svg(found: CapacityAnswer, answer: TraceAnswer) -> str:
-    """A whole document; "" where there is nothing to draw."""
+    """Return the curve as a whole document; "" where there is nothing to draw."""
     drawn = plot_figure(found, answer, xmlns="http://www.w3.org/2000/svg")
     head, bracket, rest = str(drawn).partition(">")
     return f"{head}{bracket}<style>{_ALONE}</style>{rest}\n" if drawn else ""
 
 
 def trace_page(found: CapacityAnswer, answer: TraceAnswer, style: str) -> str:
-    """A page with all that the text says. style: of pictures."""
+    """Return a page with all that the text says. style: of pictures."""
     title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
     parts = [element("h1", title), element("p", trace_head(answer))]
     for server, replay in zip(found.servers, answer.servers, strict=True):

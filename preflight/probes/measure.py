@@ -410,7 +410,7 @@ def measure(order: Order, progress: Progress) -> Measurement:
 
 
 def _become_child(order: Order, parent: int, reading: Connection, writing: Connection) -> None:
-    """Never returns."""
+    """Run the child; never returns."""
     code = 70
     try:
         reading.close()

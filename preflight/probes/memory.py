@@ -78,7 +78,7 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
 
 
 def map_range(layout: Layout) -> int:
-    """Map the range; its address. Raises OSError: no memory, or no huge page.
+    """Map the range and return its address. Raises OSError: no memory, or no huge page.
 
     It is never unmapped: the process that asks for it ends soon.
     """

@@ -103,7 +103,7 @@ class Player:
         self._pools.append(allocator.alloc(order["bytes"]))
 
     def _own_pool(self, order: dict[str, Any]) -> str:
-        """Map as SGLang's own allocator, which does without huge pages where there are none."""
+        """Map a pool as SGLang's own allocator: without huge pages where there are none."""
         import mmap
 
         size, page = order["bytes"], order["page_bytes"]

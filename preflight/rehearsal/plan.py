@@ -201,7 +201,7 @@ def _ends(process: MappedProcess, launch: Launch, last: int) -> tuple[int, ...]:
 
 
 def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, Any]:
-    """Order a client; where the rehearsal's own services are is added when they are up."""
+    """Return the order for a client; the rehearsal's services are added when they are up."""
     if kind == "program":
         return {"do": "program"}
     if kind == "dummy":

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def facts_object(facts: Facts, root: str) -> Json:
-    """All topics as one JSON object, ``schemas/facts-v1.schema.json``."""
+    """Return all topics as one JSON object, ``schemas/facts-v1.schema.json``."""
     return {
         "schema": SCHEMA,
         "version": program_version(),
@@ -31,7 +31,7 @@ def facts_object(facts: Facts, root: str) -> Json:
 
 
 def facts_text(facts: Facts, width: int) -> str:
-    """All topics for a person, each fact on a line of its own."""
+    """Return all topics for a person, each fact on a line of its own."""
     blocks = []
     for topic in READERS:
         value = plain(facts.topic(topic))
@@ -60,7 +60,7 @@ def _lines(value: Any, indent: str, width: int) -> list[str]:
 
 
 def _entry(entry: Any, indent: str, width: int) -> list[str]:
-    """An item of a list: on one line where it fits there."""
+    """Return the lines of an item of a list: one line where it fits there."""
     if not isinstance(entry, Mapping):
         return [f"{indent}- {_simple('', entry) or entry}"]
     parts = {name: _simple(name, item) for name, item in entry.items()}
@@ -72,7 +72,7 @@ def _entry(entry: Any, indent: str, width: int) -> list[str]:
 
 
 def _simple(name: str, value: Any) -> str | None:
-    """A value that needs no lines of its own; None for the others."""
+    """Return a value that needs no lines of its own; None for the others."""
     if isinstance(value, Mapping):
         return _unknown(value) or ("none" if not value else None)
     if isinstance(value, list):

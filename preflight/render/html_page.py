@@ -38,10 +38,10 @@ Cell = str | Keyed
 
 
 def page(title: str, body: str, script: str = "", style: str = "") -> str:
-    """A whole document. ``title`` is text; ``body``, ``script`` and ``style`` are taken as they
-    stand, after the page's own.
+    """Return a whole document.
 
-    Raises ValueError for a script that would end its own element.
+    ``title`` is text; ``body``, ``script`` and ``style`` are taken as they stand, after the page's
+    own. Raises ValueError for a script that would end its own element.
     """
     scripts = [_data("page.js"), *([script] if script else [])]
     for text in scripts:
@@ -75,7 +75,7 @@ def page(title: str, body: str, script: str = "", style: str = "") -> str:
 
 
 def escape(text: str) -> Html:
-    """Text as markup, without secrets; what cannot be seen is written out."""
+    """Return text as markup, without secrets; what cannot be seen is written out."""
     if isinstance(text, Html):
         return text
     return markupsafe.escape(_UNSEEN.sub(lambda m: f"\\x{ord(m[0]):02x}", public(text)))
@@ -112,12 +112,12 @@ def facts_list(rows: Iterable[tuple[str, str]]) -> Html:
 
 
 def join(parts: Iterable[str], between: str = "") -> Html:
-    """Several texts or markups as one markup."""
+    """Return several texts or markups as one markup."""
     return Html(escape(between).join(escape(part) for part in parts))
 
 
 def status_badge(status: str) -> Html:
-    """A status as a word in its colour; a column of them sorts the worst first."""
+    """Return a status as a word in its colour; a column of them sorts the worst first."""
     known = status in STATUSES
     key = STATUSES.index(status) if known else len(STATUSES)
     kind = f"badge {status}" if known else "badge"
@@ -133,11 +133,11 @@ def table(
     sortable: bool = False,
     numeric_columns: Collection[int] = (),
 ) -> Html:
-    """A table in a box of its own, which scrolls where the window is narrower.
+    """Return a table in a box of its own, which scrolls where the window is narrower.
 
     The first cell of a row is its heading. name: told to who cannot see the heading above it, where
-    there is no caption. numeric_columns: by index, shown to the right and sorted
-    as numbers with their units (``1.5 GiB`` after ``900 MiB``).
+    there is no caption. numeric_columns: by index, shown to the right and sorted as numbers with
+    their units (``1.5 GiB`` after ``900 MiB``).
     """
     kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
     heads = [

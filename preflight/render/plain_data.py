@@ -11,7 +11,10 @@ from checks.base.unknown import Unknown
 
 
 def plain(value: Any) -> Any:
-    """Records as objects, mappings with keys as texts, what is not known as {"unknown": reason}."""
+    """Return a value as JSON has it.
+
+    Records become objects, mappings have texts as keys, what is not known is {"unknown": reason}.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, float):
@@ -39,7 +42,7 @@ def fields(record: Any, *names: str) -> dict[str, Any]:
 
 
 def _key(key: Any) -> str:
-    """A tuple's parts are joined: JSON has no key but a text."""
+    """Return a key as text. A tuple's parts are joined: JSON has no key but a text."""
     if isinstance(key, tuple):
         return " ".join(_key(part) for part in key)
     key = plain(key)

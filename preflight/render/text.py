@@ -18,10 +18,10 @@ def cell_widths(
     least: int = LEAST_CELL,
     whole_words: bool = False,
 ) -> list[int | None]:
-    """None where a column may have what it takes; the widest give way until a line fits.
+    """Return each column's width, None where it may have what it takes.
 
-    firm: columns that are never broken. whole_words: nor is a word (a name to copy), though a line
-    is then too long.
+    The widest give way until a line fits. firm: columns that are never broken. whole_words: nor is
+    a word (a name to copy), though a line is then too long.
     """
     floors = [least] * len(lines[0])
     if whole_words:

@@ -20,7 +20,8 @@ from checks.run.facts import Facts
 
 
 def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
-    """Never raises for what is unknown; a list that could not be read is empty here.
+    """Return the topology. Never raises for what is unknown; a list that could not be read is
+    empty.
 
     GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
     left out, where that is known.

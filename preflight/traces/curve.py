@@ -133,7 +133,7 @@ class _Stack:
         self.tree.append(count)
 
     def thinned(self, divisor: int, part: int, scale: int) -> _Stack:
-        """A new one that follows the blocks of ``part`` alone, and has counted nothing yet."""
+        """Return a new one that follows the blocks of ``part`` alone and has counted nothing."""
         found = _Stack(scale)
         kept = {block: at for block, at in self.last.items() if block % divisor == part}
         touched: dict[int, int] = {}
@@ -200,7 +200,7 @@ class CurveCounter:
         self._stacks = [each.thinned(scale, part, scale) for part, each in enumerate(old)]
 
     def _steps(self, part: int) -> dict[int, float]:
-        """What a part has counted since it is followed."""
+        """Return what a part has counted since it is followed."""
         stack = self._stacks[part]
         # A block that every request has is followed by one part or none: what its accesses are
         # more or fewer than all accesses was, or would have been, found at once.
@@ -208,7 +208,7 @@ class CurveCounter:
         return _sum(self._counted[part], stack.steps, {1: missed, 2: -missed} if missed else {})
 
     def curve(self) -> Curve:
-        """The curve of all that was taken so far."""
+        """Return the curve of all that was taken so far."""
         if self.uses is not None:
             found = _curve(self._stacks[0].steps, self.accesses)
             return found._replace(distinct=self.distinct)
@@ -233,7 +233,7 @@ def _sum(*every: dict[int, float]) -> dict[int, float]:
 
 
 def _curve(steps: dict[int, float], accesses: int) -> Curve:
-    """Distances become sizes: a cache of n blocks answers what is found at 1 to n."""
+    """Return the curve: a cache of n blocks answers what is found at distances 1 to n."""
     sizes, hits, rate = [0], [0.0], 0.0
     for distance in sorted(steps):
         if distance > 1:
@@ -244,13 +244,12 @@ def _curve(steps: dict[int, float], accesses: int) -> Curve:
 
 
 def optimum(uses: Runs, sizes: Sequence[int], since: int = 0) -> list[int]:
-    """Accesses that the best cache of each size could answer, which knows all later requests.
+    """Return the accesses that the best cache of each size could answer, which knows all later
+    requests.
 
-    since: those of this request and later ones.
-
-    It keeps what is used soonest, and does not take up what is used later than all it holds
-    (L. A. Belady, A study of replacement algorithms, 1966). What the same request uses next is one
-    run, whose end goes first.
+    since: those of this request and later ones. It keeps what is used soonest, and does not take up
+    what is used later than all it holds (L. A. Belady, A study of replacement algorithms, 1966).
+    What the same request uses next is one run, whose end goes first.
     """
     return [_optimum(uses, size, since) for size in sizes]
 

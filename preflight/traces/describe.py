@@ -122,7 +122,7 @@ def described(trace: Trace, tell: Callable[[str], None]) -> Described:
 
 
 def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
-    """Each request as Mooncake's format has it: blocks by salted hashes, and no text.
+    """Yield each request as Mooncake's format has it: blocks by salted hashes, and no text.
 
     With another salt the hashes are others: what they stand for cannot be guessed and tried.
     """
@@ -139,14 +139,14 @@ def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
 
 
 def salted(name: int, salt: bytes) -> int:
-    """A number of 53 bits: more are not whole in every reader of JSON."""
+    """Return a hash as a number of 53 bits: more are not whole in every reader of JSON."""
     size = max(8, name.bit_length() // 8 + 1)
     digest = blake2b(name.to_bytes(size, "big", signed=True), digest_size=7, key=salt).digest()
     return int.from_bytes(digest, "big") >> 3
 
 
 def sampled(requests: Iterable[Request], part: float, salt: bytes) -> Iterator[Request]:
-    """A part of the conversations, each whole; where none is named, of those that begin alike."""
+    """Yield a part of the conversations, each whole; unnamed ones are told by how they begin."""
     for request in requests:
         talk = request.session
         if talk is None:
@@ -158,7 +158,7 @@ def sampled(requests: Iterable[Request], part: float, salt: bytes) -> Iterator[R
 
 
 def described_text(found: Described, width: int) -> str:
-    """For a person; no final newline."""
+    """Return the description for a person; no final newline."""
     curve, block = found.curve, found.trace.block_tokens
     lines = [f"{found.trace.name} ({found.trace.format}): {found.requests:,} requests"]
     if found.span_seconds:
@@ -196,7 +196,7 @@ def described_text(found: Described, width: int) -> str:
 
 
 def described_object(found: Described) -> dict[str, Any]:
-    """As ``schemas/trace-v1.schema.json`` has it."""
+    """Return the description as ``schemas/trace-v1.schema.json`` has it."""
     curve, block = found.curve, found.trace.block_tokens
     return {
         "name": found.trace.name,

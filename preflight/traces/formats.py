@@ -188,7 +188,8 @@ class _Zst(io.RawIOBase):
 
 
 def _records(name: str, file: TextIO) -> Iterator[tuple[int, Record]]:
-    """Each record with its line: a JSON object a line, all in one list, a table of commas, a log.
+    """Yield each record with its line: a JSON object a line, all in one list, a table of commas, a
+    log.
 
     Lines of a log that hold no request are passed over.
     """
@@ -224,7 +225,7 @@ def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Re
 
 
 def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Record]]:
-    """The objects of one list, read as far as each needs."""
+    """Yield the objects of one list, read as far as each needs."""
     decoder, held, number = json.JSONDecoder(), "", 0
     found: Any
     for number, text in lines:
@@ -343,9 +344,10 @@ def chained(parts: list[Any], field: str) -> list[int]:
 
 
 def _told_size(found: Format, records: list[Record]) -> int:
-    """The tokens of a block that the records name; else what fits them: the format's, a power of 2.
+    """Return the tokens of a block that the records name.
 
-    0 for a format that has tokens: they become pages of any size.
+    Else what fits them: the format's, a power of 2. 0 for a format that has tokens: they become
+    pages of any size.
     """
     named = [size for each in records if isinstance(size := each.get("block_size"), int)]
     if named and 0 < named[0] <= _MOST_TOKENS:
@@ -363,7 +365,7 @@ def _told_size(found: Format, records: list[Record]) -> int:
 
 
 def _fits(length: int, count: int, size: int) -> bool:
-    """Whether so many blocks are a prompt's, with the last one short or without it."""
+    """Return whether so many blocks are a prompt's, with the last one short or without it."""
     return count in (length // size, -(-length // size))
 
 
@@ -407,7 +409,7 @@ def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
 
 
 def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """SGLang's --log-requests-format json: "request.received", and the same when it has ended."""
+    """Read --log-requests-format json of SGLang: "request.received", and the same at its end."""
     if record.get("event") != "request.received":
         return ()
     given, came = record.get("obj"), record.get("timestamp")
@@ -429,7 +431,7 @@ def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Reques
 
 
 def _said(turn: Any, field: str) -> tuple[str, str]:
-    """Who, and what."""
+    """Return who said something, and what."""
     if isinstance(turn, dict):
         who, what = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
         if isinstance(who, str) and isinstance(what, str):
@@ -441,7 +443,7 @@ def _said(turn: Any, field: str) -> tuple[str, str]:
 
 
 def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Each answer was a request, with all that was said before it."""
+    """Return a request for each answer, with all that was said before it."""
     field = "conversations" if "conversations" in record else "messages"
     turns = [_said(turn, field) for turn in _list(record, field)]
     earlier["talks"] = session = earlier.get("talks", 0) + 1
@@ -456,7 +458,7 @@ def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Reque
 
 
 def _text_request(text: str, size: int, answer: int, session: int | None) -> Request:
-    """Pages of a text without its tokenizer."""
+    """Return the request of a text, in pages without its tokenizer."""
     wide = size * LETTERS_PER_TOKEN
     pages = [text[at - wide : at] for at in range(wide, len(text) + 1, wide)]
     length = max(1, len(text) // LETTERS_PER_TOKEN)
@@ -464,7 +466,7 @@ def _text_request(text: str, size: int, answer: int, session: int | None) -> Req
 
 
 def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """KV events of vLLM and SGLang: a request is seen by the blocks that it adds to a prefix."""
+    """Return the requests in KV events of vLLM and SGLang, as the blocks they add to a prefix."""
     if record.get("type") != "BlockStored":
         return ()
     own, at = record.get("block_size"), record.get("parent_block_hash")

@@ -118,12 +118,12 @@ class _Talk:
 
 
 def _own(number: int) -> int:
-    """The part that is one conversation's own: even ones are of all."""
+    """Return the part that is one conversation's own: even numbers are parts that all share."""
     return 2 * number + 1
 
 
 def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trace:
-    """A trace of one of ``PROFILES``, in the order of time."""
+    """Return a trace of one of ``PROFILES``, in the order of time."""
     profile = PROFILES[name]
     note = f"made, not recorded: {profile.about} (seed {seed})"
     every = islice(_profile_requests(profile, page_tokens, seed), requests)
@@ -169,7 +169,7 @@ class Rounds(NamedTuple):
 
 
 def rounds_trace(found: Rounds, page_tokens: int, seed: int) -> Trace:
-    """Each round all clients ask once, in an order of its own."""
+    """Return a trace in which each round all clients ask once, in an order of its own."""
     said = f"{found.clients} clients x {found.rounds} rounds"
     note = f"made, not recorded: {said}, each round in an order of its own (seed {seed})"
     return Trace(said, "generated", page_tokens, _rounds(found, page_tokens, seed), (note,))

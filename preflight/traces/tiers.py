@@ -118,7 +118,7 @@ class Flows:
     moved: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def rate(self, tier: str) -> float:
-        """The part of all accesses that a tier answers."""
+        """Return the part of all accesses that a tier answers."""
         return self.hits[tier] / self.accesses if self.accesses else 0.0
 
     @property
@@ -148,7 +148,7 @@ class StorePool:
         return block in self._asked or block in self._written
 
     def find(self, blocks: Sequence[int], now: float) -> list[str]:
-        """Where each is, as far as there is no gap; all that are asked for are leased."""
+        """Return where each block is, up to the first that is missing; those found are leased."""
         found: list[str] = []
         for block in blocks:
             if block in self:
@@ -178,14 +178,14 @@ class StorePool:
         self._asked.move_to_end(block)
 
     def _next(self) -> tuple[float, OrderedDict[int, float]]:
-        """When the next lease ends, or ended; and where its block stands, which comes first."""
+        """Return when the next lease ends, or ended; and where its block stands, which is first."""
         lease = self._rules.lease_seconds
         asked = next(iter(self._asked.values()), inf) + lease
         written = next(iter(self._written.values()), inf)
         return (asked, self._asked) if asked <= written else (written, self._written)
 
     def _evict(self, now: float) -> None:
-        """One round of the master's, of those whose leases have ended."""
+        """Run one round of the master's eviction, of blocks whose leases have ended."""
         above = len(self) / self._capacity - self._rules.watermark if self._capacity else 1.0
         for _ in range(ceil(len(self) * min(1.0, max(0.0, above) + self._rules.ratio))):
             end, held = self._next()
@@ -281,7 +281,7 @@ class _Cache:
         return found
 
     def _match(self, blocks: Sequence[int]) -> list[str]:
-        """The tiers of what is there; a node that the request ends in, or parts from, is split."""
+        """Return the tiers of what is there; a node that the request ends in or leaves is split."""
         node, found, rest = self._root, list[str](), blocks
         self._held = []
         while rest and rest[0] in node.children:
@@ -313,7 +313,7 @@ class _Cache:
         return front
 
     def _use(self, nodes: Iterable[_Node]) -> None:
-        """The last of them the last."""
+        """Mark nodes as used, the last of them as the latest."""
         for node in nodes:
             self._uses += 1
             node.used = self._uses
@@ -334,7 +334,7 @@ class _Cache:
         return None
 
     def _add(self, blocks: Sequence[int]) -> _Node:
-        """A node behind those that the request holds."""
+        """Add a node behind those that the request holds, and return it."""
         parent = self._held[-1] if self._held else self._root
         node = parent.children[blocks[0]] = _Node(blocks, parent)
         self._held.append(node)
@@ -350,7 +350,7 @@ class _Cache:
         self._flows.moved["L2", "L1"] += len(node.blocks)
 
     def _fetch(self, pool: StorePool, wanted: Sequence[int], block_tokens: int) -> list[str]:
-        """From the store into L2: what has room there, or nothing where that is too little."""
+        """Move from the store into L2 what has room there, or nothing where that is too little."""
         least = max(1, ceil(self._rules.prefetch_threshold / block_tokens))
         if len(wanted) < least or (self._held and not self._held[-1].l2):
             return []
@@ -366,7 +366,7 @@ class _Cache:
         return stored
 
     def _write_through(self) -> None:
-        """Copies of what was left in L1 often enough; a copy needs its parent's."""
+        """Copy what was left in L1 often enough; a copy needs its parent's."""
         for at, node in enumerate(self._held):
             node.left += 1
             if node.l2 or node.left < self._after:
@@ -399,7 +399,7 @@ class _Cache:
         return self._free2 >= wanted
 
     def _give_up_doubles(self, wanted: int) -> None:
-        """Copies that L1 holds too; of its leaves last, for these leave it next."""
+        """Give up copies that L1 holds too; those of its leaves last, for these leave it next."""
         for leaves in (False, True):
             gone = []
             for node in self._doubles:
@@ -415,14 +415,17 @@ class _Cache:
                 del self._doubles[node]
 
     def _forget(self, node: _Node) -> None:
-        """What left L2 for good."""
+        """Count what left L2 for good."""
         node.l2 = False
         self._free2 += len(node.blocks)
         self._flows.evicted["L2"] += len(node.blocks)
         self._doubles.pop(node, None)
 
     def _evict(self) -> bool:
-        """A leaf of L1, if there is one. With write_back it gets a copy now, or is lost."""
+        """Evict a leaf of L1, and return whether there was one.
+
+        With write_back it gets a copy now, or is lost.
+        """
         if (node := self._oldest("L1")) is None:
             return False
         if self._back and self._has_l2 and not node.l2 and self._room(len(node.blocks)):

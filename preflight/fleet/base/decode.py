@@ -50,7 +50,7 @@ class Unread(Unknown):
 
 @lru_cache(maxsize=256)
 def decoder(kind: Any) -> Decode:
-    """What makes a ``kind`` of (JSON, where it stands); it raises WrongError for other JSON."""
+    """Return what makes a ``kind`` of (JSON, its place); that raises WrongError for other JSON."""
     if kind is Any:
         return lambda value, where: value
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
@@ -77,7 +77,7 @@ def decoder(kind: Any) -> Decode:
 
 
 def _decoder(kind: Any) -> tuple[str, Decode | None]:
-    """What it is called, and how it is made of a list or an object; None for what is no record."""
+    """Return the name of ``kind``, and what makes it of a list or an object; None for a scalar."""
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         return ("a list", _items(parts[0])) if parts[1:] == (...,) else ("a row", _row(parts))
@@ -145,23 +145,26 @@ def _record(kind: Any) -> Decode:
 
 
 def no_constant(name: str) -> NoReturn:
-    """For ``parse_constant``: what Python writes and reads as JSON, and nobody else."""
+    """Raise ValueError for NaN and infinities, which Python alone writes and reads as JSON.
+
+    For ``parse_constant``.
+    """
     raise ValueError(f"{name} is no number of JSON")
 
 
 def wrong(value: Any, where: str, wanted: str) -> WrongError:
-    """``rails[0]: port is '1', not a number of 0 or more``."""
+    """Return the error of a value, as ``rails[0]: port is '1', not a number of 0 or more``."""
     seen = short(value) if wanted in _SCALARS.values() else kind_of(value)
     return WrongError(f"{where} is {seen}, not {wanted}")
 
 
 def kind_of(value: Any) -> str:
-    """``a list``, ``a text``, ``null``."""
+    """Return the name of a value's kind: ``a list``, ``a text``, ``null``."""
     return "null" if value is None else _NAMES.get(type(value), "a number")
 
 
 def short(value: Any) -> str:
-    """A value in a sentence."""
+    """Return a value as it stands in a sentence."""
     if type(value) is int and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, str | bool | int):

@@ -36,12 +36,12 @@ class _Split(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` can name a node, and stand in a node set as it is."""
+    """Return whether ``text`` can name a node, and stand in a node set as it is."""
     return len(text) <= LONGEST_NAME and NAME.fullmatch(text) is not None
 
 
 def fold(names: Iterable[str], *, slurm: bool = False) -> str:
-    """``gpu[001-063],login``: each name once, in the order of their numbers; "" for none.
+    """Return the node set of names, as ``gpu[001-063],login``: sorted by number; "" for none.
 
     slurm: where Slurm is to read it. It refuses what stands behind a bracket ("Invalid hostlist":
     seen with 22.05), so ``gpu[1-2].example`` is then two names.
@@ -63,12 +63,15 @@ def _folded(names: tuple[str, ...], slurm: bool) -> str:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Each name once, ``gpu2`` before ``gpu10``."""
+    """Return each name once, ``gpu2`` before ``gpu10``."""
     return ["".join(parts) for parts in sorted({_split(name) for name in names}, key=_order)]
 
 
 def expand(text: str) -> list[str]:
-    """The names of a node set, each once, in the order of their numbers. Raises UsageError."""
+    """Return the names of a node set, each once, in the order of their numbers.
+
+    Raises UsageError.
+    """
     names: set[str] = set()
     for word in _words(text):
         names.update(_names(word, text, MOST_NODES - len(names)))
@@ -76,7 +79,7 @@ def expand(text: str) -> list[str]:
 
 
 def _split(name: str) -> _Split:
-    """Around the last number of the first label; of an address, its last number."""
+    """Split a name around the last number of its first label, an address around its last number."""
     label = name if _ADDRESS.fullmatch(name) else name.partition(".")[0]
     found = list(_NUMBER.finditer(label)) or list(_NUMBER.finditer(name))
     if not found:
@@ -91,7 +94,7 @@ def _order(split: _Split) -> tuple[str, str, int, int]:
 
 
 def _group(before: str, after: str, numbers: list[str]) -> str:
-    """``gpu[001-063,070]``: ``numbers`` are digits, ascending, of names that share the rest."""
+    """Return ``gpu[001-063,070]``. numbers: digits, ascending, of names that share the rest."""
     if not numbers[0]:
         return before + after
     spans: list[tuple[str, str]] = []
@@ -119,7 +122,7 @@ def _words(text: str) -> list[str]:
 
 
 def _names(word: str, text: str, most: int) -> list[str]:
-    """Each bracket of ``word`` replaced by each of its numbers."""
+    """Return the names of ``word``, with each of its brackets replaced by each of its numbers."""
     if word.startswith("@"):
         raise _refused(text, f"{word} is a group, and no group can be looked up here")
     names = [""]
@@ -136,7 +139,7 @@ def _names(word: str, text: str, most: int) -> list[str]:
 
 
 def _numbers(ranges: str, text: str, most: int) -> list[str]:
-    """``001-003,9`` as ``001``, ``002``, ``003``, ``9``: as wide as the first of a range."""
+    """Return ``001-003,9`` as ``001``, ``002``, ``003``, ``9``: as wide as the first of a range."""
     found: list[str] = []
     for range_ in ranges.split(","):
         match = _RANGE.fullmatch(range_.strip())

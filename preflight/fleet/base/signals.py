@@ -12,7 +12,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """The signals that came meanwhile; what they did before is put back."""
+    """Yield the signals that come meanwhile; afterwards they do what they did before."""
     caught: list[int] = []
 
     def catch(number: int, frame: FrameType | None) -> None:

@@ -24,7 +24,7 @@ def time_text(seconds: float) -> str:
 
 
 def nodes_text(names: Sequence[str]) -> str:
-    """Nodes folded, and cut with their number where they would fill the line."""
+    """Return the node set of names, cut and with their number where it would fill the line."""
     text = fold(names)
     if len(text) <= LONGEST_NODES:
         return text
@@ -33,29 +33,32 @@ def nodes_text(names: Sequence[str]) -> str:
 
 
 def port_text(device: str, port: int) -> str:
-    """``mlx5_0``; ``mlx5_0:2`` for a port that is not the first."""
+    """Return ``mlx5_0``, or ``mlx5_0:2`` for a port that is not the first."""
     return device if port == 1 else f"{device}:{port}"
 
 
 def cut(text: str, most: int = LONGEST_VALUE) -> str:
-    """On one line, not too long, with nothing that moves the cursor."""
+    """Return the text on one line, not too long, with nothing that moves the cursor."""
     text = clean(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def have_and_need(have: str, need: str, most: int = LONGEST_VALUE) -> str:
-    """``have 8 MiB, need 1 GiB``, without what is empty."""
+    """Return ``have 8 MiB, need 1 GiB``, without what is empty."""
     pairs = (("have", have), ("need", need))
     return ", ".join(f"{word} {cut(text, most)}" for word, text in pairs if text)
 
 
 def painted(paint: Paint, status: str, rest: str, word: str = "") -> str:
-    """``fail: rest``, the status in its colour. word: in place of the status."""
+    """Return ``fail: rest`` with the status in its colour.
+
+    word: printed in place of the status.
+    """
     return f"{paint(word or status, COLOURS[status])}: {rest}"
 
 
 def grid(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    """The lines of a table without rules."""
+    """Return the lines of a table without rules."""
     from tabulate import tabulate
 
     table = tabulate(rows, heads, tablefmt="plain", disable_numparse=True)
@@ -63,6 +66,6 @@ def grid(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str
 
 
 def rest_of(shown: int, all_: Sequence[object], what: str = "") -> list[str]:
-    """The line that says how many are left out, where some are."""
+    """Return the line that says how many are left out, where some are."""
     more = len(all_) - shown
     return [f"and {more} more{what}, in --json"] if more > 0 else []

@@ -101,7 +101,7 @@ def run_fleet_collect(
 
 
 def _by_node(found: Any, expected: Sequence[str]) -> list[Json]:
-    """One report a node: of several pods the last that has one of its own."""
+    """Return one report a node: of several pods the last that has one of its own."""
     best: dict[str, PodReport] = {}
     for one in sorted(found, key=lambda one: (one.own, one.pod.created)):
         best[one.report["node"]] = one
@@ -121,7 +121,7 @@ def _read(kubectl: Kubectl, pods: Sequence[NodePod], wait_seconds: float) -> lis
 
 
 def _of_pod(kubectl: Kubectl, pod: NodePod, wait_seconds: float) -> PodReport:
-    """Never raises for what a pod or its log is like."""
+    """Return the report of one pod. Never raises for what a pod or its log is like."""
     node = pod.node or pod.name
     if not pod.has_log:
         return PodReport(pod, absent(node, POD, f"pod {pod.name}: {pod.reason}"), False)
@@ -163,7 +163,10 @@ def _pods(kubectl: Kubectl, selector: str, container: str | None) -> list[NodePo
 
 
 def _run(kubectl: Kubectl, words: Sequence[str]) -> bytes:
-    """Standard output. Raises UsageError with kubectl's own last words."""
+    """Run kubectl and return its standard output.
+
+    Raises UsageError with kubectl's own last words.
+    """
     import subprocess
 
     limit = kubectl.timeout_seconds
@@ -207,7 +210,7 @@ class NodePod(NamedTuple):
 
 
 def pods_of(listed: Any, container: str | None) -> list[NodePod]:
-    """Of ``kubectl get pods -o json``; what is no pod is passed over."""
+    """Return the pods of ``kubectl get pods -o json``; what is no pod is passed over."""
     items = listed.get("items") if isinstance(listed, dict) else None
     found = [_pod(item, container) for item in items or () if isinstance(item, dict)]
     return sorted((pod for pod in found if pod.name), key=lambda pod: (pod.node, pod.created))
@@ -252,7 +255,7 @@ def _pod(item: Json, wanted: str | None) -> NodePod:
 
 
 def _object(item: Json, *keys: str) -> Json:
-    """The object that lies there, {} where none does."""
+    """Return the object that lies at ``keys``, {} where none does."""
     found: Any = item
     for key in keys:
         found = found.get(key) if isinstance(found, dict) else None
@@ -268,7 +271,10 @@ def _objects(item: Json, *keys: str) -> Iterator[Json]:
 
 
 def _said(state: Json) -> str:
-    """``ImagePullBackOff: Back-off pulling image "x"``, or how a container ended."""
+    """Return why a container waits or how it ended.
+
+    As ``ImagePullBackOff: Back-off pulling image "x"``, or its exit code.
+    """
     code = state.get("exitCode")
     ended = f"exit code {code}" if isinstance(code, int) else ""
     words = [state.get("reason"), ended, state.get("message")]
@@ -278,7 +284,7 @@ def _said(state: Json) -> str:
 
 
 def _destined(spec: Json) -> str:
-    """The node that a DaemonSet's pod is for, before it is there."""
+    """Return the node that a DaemonSet's pod is for, before it is there."""
     required = _object(
         spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
     )

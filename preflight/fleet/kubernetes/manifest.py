@@ -72,7 +72,7 @@ def print_manifest(request: ManifestRequest, sent: Sent) -> int:
 
 
 def manifest(request: ManifestRequest, sent: Sent) -> str:
-    """The objects as YAML. Raises UsageError for a launch that no ConfigMap holds."""
+    """Return the objects as YAML. Raises UsageError for a launch that no ConfigMap holds."""
     keys = {_KEY.sub("_", name): name for name in sent.files}
     if len(keys) < len(sent.files):
         raise UsageError(
@@ -125,7 +125,7 @@ def manifest(request: ManifestRequest, sent: Sent) -> str:
 
 
 def _given(**fields: Any) -> Json:
-    """Those that say something: Kubernetes has its own defaults."""
+    """Return the fields that say something: Kubernetes has its own defaults for the others."""
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
@@ -146,7 +146,10 @@ def _config(files: Mapping[str, bytes]) -> Json:
 def _pod(
     request: ManifestRequest, words: Sequence[str], keys: Mapping[str, str], labels: Json
 ) -> Json:
-    """``keys``: in the ConfigMap -> name below the pod's folder. words: of ``fleet node``."""
+    """Return the template of the pod.
+
+    keys: in the ConfigMap -> name below the pod's folder. words: of ``fleet node``.
+    """
     lent, where, is_job = request.lent, request.where, request.kind == "job"
     among = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(where.names)}
     required = "requiredDuringSchedulingIgnoredDuringExecution"

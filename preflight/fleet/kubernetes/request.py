@@ -69,7 +69,7 @@ class ManifestRequest(NamedTuple):
 
 
 def check_names(name: str, namespace: str | None, image: str) -> None:
-    """Raises UsageError for what Kubernetes would not take."""
+    """Raise UsageError for what Kubernetes would not take."""
     for option, value in (("--name", name), ("--namespace", namespace)):
         if value is not None and not _LABEL.fullmatch(value):
             raise UsageError(f"{option} {value!r}: write small letters, digits and -")
@@ -116,7 +116,10 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 
 def _toleration(text: str) -> dict[str, str]:
-    """``KEY``, ``KEY=VALUE``, each with ``:EFFECT``, as ``kubectl taint`` writes taints."""
+    """Return the toleration of ``KEY`` or ``KEY=VALUE``, each with ``:EFFECT`` or without.
+
+    As ``kubectl taint`` writes taints.
+    """
     taint, colon, effect = text.rpartition(":") if ":" in text else (text, "", "")
     if colon and effect not in _EFFECTS:
         raise UsageError(f"--toleration {text!r}: {effect!r} is none of {', '.join(_EFFECTS)}")
@@ -158,9 +161,9 @@ def _asked_quantity(option: str, text: str) -> str:
 
 
 def lent_by(words: LaunchWords) -> Lent:
-    """Of the container that runs SGLang, else of the first; nothing, where the launch has none.
+    """Return what the launch lends to its container: the one that runs SGLang, else the first.
 
-    Raises UsageError for no launch.
+    Nothing without a container. Raises UsageError for no launch.
     """
     from preflight.base.within import LIMIT_SECONDS, within
     from preflight.inputs.host_source import launch_of, open_host
@@ -219,7 +222,7 @@ def _lent(settings: ContainerSettings) -> Lent:
 
 
 def quantity(size_bytes: int) -> str:
-    """Exact, in the largest unit that is."""
+    """Return the exact size, in the largest unit that can write it."""
     for unit, suffix in ((GIB, "Gi"), (MIB, "Mi")):
         if size_bytes % unit == 0:
             return f"{size_bytes // unit}{suffix}"

@@ -39,7 +39,10 @@ MOST_VARIANTS = 4
 
 
 def verdict_text(fleet: Fleet) -> str:
-    """``FAIL: of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``."""
+    """Return the verdict and what it rests on.
+
+    ``FAIL: of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``.
+    """
     head = fleet.verdict.upper()
     away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
     read = [f"{plural(fleet.reports, 'report')} read"]
@@ -67,7 +70,7 @@ def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
 
 
 def drift_cells(one: Drift) -> tuple[str, str, str]:
-    """The fact, the most common value, and the other values with their nodes."""
+    """Return the fact, the most common value, and the other values with their nodes."""
     most = "a tie" if one.most is None else f"{cut(one.most.value)} ({len(one.most.nodes)})"
     others = [
         f"{nodes_text(other.nodes)}: {cut(other.value) or 'empty'}"
@@ -81,7 +84,7 @@ def drift_cells(one: Drift) -> tuple[str, str, str]:
 
 
 def pool_text(fleet: Fleet) -> str:
-    """``pool: 4.00 TiB = 63 x 64.00 GiB + 32.00 GiB (gpu040), …``; "" without a store."""
+    """Return ``pool: 4.00 TiB = 63 x 64.00 GiB + 32.00 GiB (gpu040), …``; "" without a store."""
     pool = fleet.pool
     if pool is None:
         return ""
@@ -104,7 +107,7 @@ def pool_text(fleet: Fleet) -> str:
 
 
 def facts_text(fleet: Fleet) -> str:
-    """Which nodes could not be held against the others; "" where all could."""
+    """Return which nodes could not be compared with the others; "" where all could."""
     names = fleet.without_facts
     if not names:
         return ""
@@ -115,7 +118,10 @@ def facts_text(fleet: Fleet) -> str:
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
-    """Without a final newline. verbosity: below 0 the verdict alone, above 0 what passed too."""
+    """Return the answer without a final newline.
+
+    verbosity: below 0 the verdict alone, above 0 what passed too.
+    """
     parts = [_first_word(filled(verdict_text(fleet), width), paint, fleet.verdict)]
     if verbosity >= 0:
         few = [one for one in fleet.findings if not _common(fleet, one)]
@@ -135,7 +141,7 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
 
 
 def _statuses(fleet: Fleet, paint: Paint) -> str:
-    """Which nodes have which status: the lists that a scheduler is given, in short."""
+    """Return which nodes have which status: the lists that a scheduler is given, in short."""
     return "\n".join(
         f"  {paint(status, COLOURS[status])}{' ' * (9 - len(status))}{nodes_text(names)}"
         for status in STATUSES
@@ -171,7 +177,7 @@ def _on(names: Sequence[str]) -> str:
 
 
 def _finding(one: OnNodes, paint: Paint, width: int) -> str:
-    """``fail: memlock.limit on gpu017: rank 0-7``, then have, need and what follows."""
+    """Return ``fail: memlock.limit on gpu017: rank 0-7``, then have, need and what follows."""
     finding = one.finding
     about = f": {clean(finding.subject)}" * (finding.subject not in ("node", "reports", "report"))
     head = filled(f"  {finding.status}: {clean(finding.check)}{_on(one.nodes)}{about}", width)
@@ -200,7 +206,7 @@ def _drift(fleet: Fleet, width: int) -> str:
 
 
 def _alike(fleet: Fleet, width: int) -> str:
-    """What nodes have, where they look for the master, and what they give to the pool."""
+    """Return what nodes have, where they look for the master, and what they give to the pool."""
     lines = [*_variants(fleet.devices, "", width), *_variants(fleet.masters, "master ", width)]
     lines += [filled(text, width) for text in (pool_text(fleet), facts_text(fleet)) if text]
     return "\n".join(lines)
@@ -225,13 +231,13 @@ def _unusable(fleet: Fleet, width: int) -> str:
 
 
 def _unusable_text(one: Unusable) -> str:
-    """``gpu007.json: truncated: it ends after 8000 bytes, within the report``."""
+    """Return ``gpu007.json: truncated: it ends after 8000 bytes, within the report``."""
     more = f" (and {plural(one.times - 1, 'line')} like it)" if one.times > 1 else ""
     return f"  {clean(one.where)}: {one.trouble.value}: {cut(one.reason, 160)}{more}"
 
 
 def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
-    """Checks that pass, by the nodes on which they do."""
+    """Return the checks that pass, by the nodes on which they do."""
     checks: dict[str, set[str]] = {}
     for one in fleet.passed:
         checks.setdefault(one.finding.check, set()).update(one.nodes)
@@ -253,7 +259,7 @@ def _first_word(text: str, paint: Paint, status: str) -> str:
 
 
 def fleet_object(fleet: Fleet) -> Json:
-    """The whole fleet; every list of nodes is a node set, folded."""
+    """Return the whole fleet as JSON; every list of nodes is a node set, folded."""
     pool = fleet.pool
     return {
         "schema": SCHEMA,

@@ -58,7 +58,7 @@ class Owners:
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """(host in small letters, port); a master's default port where none is written."""
+    """Return (host in small letters, port); a master's default port where none is written."""
     from preflight.processes import services
 
     split = services.split_address(address)
@@ -66,14 +66,14 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def loops(host: str) -> bool:
-    """127.0.0.1 and its like are each node's own; 0.0.0.0 leads there too."""
+    """Return whether a host is each node's own: 127.0.0.1 and its like; 0.0.0.0 leads there too."""
     return host in ("localhost", "::1", "::", "0.0.0.0") or host.startswith(("127.", "localhost."))
 
 
 def fleet_findings(
     rows: Rows, facts: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> Iterator[OnNodes]:
-    """Every finding of the fleet, in no order. rows: of nodes with a whole report."""
+    """Yield every finding of the fleet, in no order. rows: of nodes with a whole report."""
     from preflight.fleet.merge.rails import subnet_findings
     from preflight.fleet.rails.findings import rail_findings, rail_matrix
 
@@ -112,7 +112,7 @@ def _metadata(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
 def _one_address(
     check: str, what: str, named: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
-    """One service that all nodes have to name alike. named: node -> its addresses."""
+    """Judge one service that all nodes have to name alike. named: node -> its addresses."""
     found = {node: tuple(sorted(map(owners.of, each))) for node, each in named.items() if each}
     written = {node: ", ".join(each) for node, each in named.items()}
     if len(found) < 2:
@@ -154,7 +154,7 @@ def _one_address(
 
 
 def _differ(some: Sequence[ServiceAddress], others: Sequence[ServiceAddress]) -> bool:
-    """Whether two addresses are certainly two services: names can be aliases of one machine."""
+    """Return whether two addresses are certainly two services: names can be aliases of one host."""
     return len(some) != len(others) or any(
         one.port != other.port or (one.node and other.node and one.node != other.node)
         for one, other in zip(some, others, strict=True)
@@ -162,7 +162,7 @@ def _differ(some: Sequence[ServiceAddress], others: Sequence[ServiceAddress]) ->
 
 
 def _rendezvous(launches: Launches) -> Iterator[OnNodes]:
-    """One server over several hosts, whose ranks look for rank 0 on themselves."""
+    """Judge a server over several hosts, whose ranks look for rank 0 on themselves."""
     found = grouped(
         (address, name)
         for name, launch in launches.items()
@@ -194,7 +194,7 @@ def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
 def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
-    """Clients of other releases than the master's; more than one release on a node is another."""
+    """Judge clients of other releases than the master's; several releases on a node are another."""
     masters = {name: launch.known_masters for name, launch in launches.items()}
     groups = grouped(
         (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)
@@ -248,7 +248,7 @@ def _protocols(launches: Launches) -> Iterator[OnNodes]:
 
 
 def _master_ports(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
-    """The node on which others look for the master, and whose launch needs the port itself."""
+    """Judge the node on which others look for the master, where its launch needs that port."""
     masters = [owners.of(one) for launch in launches.values() for one in launch.known_masters]
     for node, master in dict.fromkeys((one.node, one.port) for one in masters):
         for what, port in launches[node].ports if node in launches else ():

@@ -68,12 +68,12 @@ def run_merge(
 
 
 def merge(paths: Sequence[str], expected: Sequence[str] | None) -> Fleet:
-    """The fleet that the reports of ``paths`` tell of."""
+    """Return the fleet that the reports of ``paths`` tell of."""
     return merged(read_reports(texts(paths)), expected)
 
 
 def prepare(shown: Shown) -> None:
-    """Before a node is asked: the work of all must not end with what cannot be written."""
+    """Try, before a node is asked, whether all can be written: later the work would be lost."""
     if shown.reports is not None:
         _try_folder(f"--reports {shown.reports}", shown.reports, make=True)
     if shown.html is not None and shown.html != "-":
@@ -115,7 +115,7 @@ def answer(reports: Sequence[Json], shown: Shown, stopped: int = 0) -> int:
 
 
 def keep(report: Json, shown: Shown) -> None:
-    """In the folder of --reports: one file a node, whole or not there."""
+    """Write a report to the folder of --reports: one file a node, whole or not there."""
     if shown.reports is None:
         return
     path = os.path.join(shown.reports, f"{report['node']}.json")

@@ -43,7 +43,7 @@ class Drift(NamedTuple):
 
 
 def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
-    """Each thing, with the nodes that hold it, in the order of the rows."""
+    """Return each thing, with the nodes that hold it, in the order of the rows."""
     found: dict[One, list[str]] = {}
     # Most nodes of a fleet hold the same: those are looked at once.
     for things, names in grouped((things, name) for name, things in rows.items()).items():
@@ -54,7 +54,7 @@ def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
 
 
 def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
-    """Facts by name."""
+    """Return facts by name, each with its values and their nodes."""
     facts: dict[str, dict[str, Sequence[str]]] = {}
     for fact, names in nodes_of_each({name: row.facts for name, row in rows.items()}).items():
         values, text = facts.setdefault(fact.name, {}), fact.shown
@@ -65,7 +65,10 @@ def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Each fact that differs, what the fewest nodes differ in first. rows: all that have facts."""
+    """Return each fact that differs, what the fewest nodes differ in first.
+
+    rows: all that have facts.
+    """
     unread = nodes_of_each({name: row.unknown_facts for name, row in rows.items()})
 
     def place(found: Drift) -> tuple[int, str]:
@@ -99,7 +102,7 @@ def _each(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Ite
 
 
 def _lacking(devices: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """RDMA device -> the nodes that are known not to have it."""
+    """Return RDMA device -> the nodes that are known not to have it."""
     every = {device for held in devices for device in held.split()}
     lacking: dict[str, set[str]] = {device: set() for device in every}
     for held, names in devices.items():
@@ -109,7 +112,7 @@ def _lacking(devices: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
 
 
 def _folded(found: Iterable[Drift]) -> Iterator[Drift]:
-    """Facts of several devices that differ alike are one: ``mlx5_0-7.firmware``."""
+    """Yield facts of several devices that differ alike as one: ``mlx5_0-7.firmware``."""
     from preflight.check.report import fold
 
     def likeness(one: Drift) -> object:

@@ -110,7 +110,10 @@ class Fleet(NamedTuple):
 
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
-    """The fleet. expected: names of its nodes; None where only the reports say which there are."""
+    """Return the fleet.
+
+    expected: names of its nodes; None where only the reports say which there are.
+    """
     found = settled(reports.rows)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
     # where another node's is like it; with an expected set, what is not in it is no node.
@@ -201,7 +204,7 @@ def _no_report(broken: Unusable | None) -> str:
 def _findings(
     rows: Rows, of_fleet: Iterable[OnNodes], nodes: int
 ) -> tuple[list[OnNodes], list[OnNodes], list[OnNodes]]:
-    """Findings with the nodes that they are on: wanting, waived, passed; those of few first."""
+    """Return findings with their nodes: wanting, waived, passed; those of few nodes first."""
     kinds: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
     for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
         kind = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
@@ -231,7 +234,7 @@ def _nodes(
 
 
 def _verdict(rows: Rows, wanting: Iterable[OnNodes], drifts: bool) -> str:
-    """The worst there is; no report at all is nothing known."""
+    """Return the worst status there is; unknown without any report."""
     if not rows:
         return "unknown"
     told = {row.status for row in rows.values()} | {one.finding.status for one in wanting}
@@ -239,7 +242,7 @@ def _verdict(rows: Rows, wanting: Iterable[OnNodes], drifts: bool) -> str:
 
 
 def _devices(rows: Rows, facts: Facts) -> tuple[Variant, ...]:
-    """Nodes by what devices they have, those with what few have first."""
+    """Return nodes by what devices they have, those with what few have first."""
     gpus = {name: text for text, names in facts.get("gpu.names", {}).items() for name in names}
     groups = grouped((_devices_of(row, gpus.get(name, "")), name) for name, row in rows.items())
     return tuple(
@@ -249,7 +252,7 @@ def _devices(rows: Rows, facts: Facts) -> tuple[Variant, ...]:
 
 
 def _devices_of(row: NodeRow, gpus: str) -> str:
-    """``8 x 400 Gb/sec (4X NDR) ACTIVE, 8 x NVIDIA H800``; "" for neither."""
+    """Return ``8 x 400 Gb/sec (4X NDR) ACTIVE, 8 x NVIDIA H800``; "" for neither."""
     if isinstance(row.rails, Unknown):
         ports = "RDMA ports not read"
     else:
@@ -273,7 +276,7 @@ def _masters(rows: Rows) -> tuple[Variant, ...]:
 
 
 def _pool(rows: Rows) -> SegmentPool | None:
-    """None where no launch has a store."""
+    """Return the pool that the launches' stores make; None where no launch has a store."""
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
     sizes = {name: one.segment_bytes for name, one in launches.items()}
     unread = [name for name, size in sizes.items() if isinstance(size, Unknown)]

@@ -33,8 +33,11 @@ def subnet_findings(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
-    """A QP takes the smaller of MC_MTU and the port's active MTU, and the two ends do not
-    negotiate (rdma_endpoint.cpp)."""
+    """Judge the path MTUs.
+
+    A QP takes the smaller of MC_MTU and the port's active MTU, and the two ends do not negotiate
+    (rdma_endpoint.cpp).
+    """
     groups: dict[tuple[int, ...], list[str]] = {}
     unsaid = False
     for name, row in rows.items():
@@ -67,7 +70,7 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def _addresses(rows: Rows) -> Iterator[OnNodes]:
-    """An address that two machines have reaches one of them."""
+    """Judge addresses that two machines have: such an address reaches one of them."""
     owners = grouped(
         (written.partition("/")[0], (name, rail.device))
         for name, row in rows.items()
@@ -93,13 +96,13 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _anywhere(address: str) -> bool:
-    """Every host may have it: loopback, link-local; or it is none."""
+    """Return whether every host may have it: loopback, link-local; or it is no address."""
     found = network(address)
     return found is None or found.is_loopback or found.is_link_local or found.is_unspecified
 
 
 def _subnets(rows: Rows) -> Iterator[OnNodes]:
-    """The same device of two nodes in two subnets needs a route, out of that device's interface."""
+    """Judge a device that two nodes have in two subnets: it needs a route out of its interface."""
     rails: dict[tuple[str, int], dict[str, dict[str, Interface]]] = {}
     for name, row in rows.items():
         for rail in row.taken_rails:
@@ -125,7 +128,7 @@ def _subnets(rows: Rows) -> Iterator[OnNodes]:
 def _unrouted(
     subnets: Mapping[str, Mapping[str, Interface]], rows: Mapping[str, NodeRow]
 ) -> Iterator[OnNodes]:
-    """Nodes of other subnets than most, whose tables do not lead from the rail to those."""
+    """Yield nodes of other subnets than most, whose tables do not lead from the rail to those."""
     if len(subnets) < 2:
         return
     usual, *others = sorted(subnets, key=lambda name: (-len(subnets[name]), name))
@@ -162,7 +165,7 @@ def _unrouted(
 
 
 def _routed(routes: tuple[Route, ...] | Unknown, out: Interface, subnet: str) -> bool:
-    """Whether all tables lead to ``subnet``; the main table, where the others are not known."""
+    """Return whether all tables lead to ``subnet``; the main one, where others are not known."""
     wanted = network(subnet)
     leads: Iterable[str] = ()
     if out.exits is not None:

@@ -32,7 +32,7 @@ Rows = list[Sequence[Cell]]
 
 
 def write_html(path: str, fleet: Fleet) -> None:
-    """``-`` prints it. Raises UsageError where it cannot be written."""
+    """Write the page; ``-`` prints it. Raises UsageError where it cannot be written."""
     text = fleet_page(fleet)
     if path == "-":
         from preflight.base.output import say
@@ -72,7 +72,7 @@ def fleet_page(fleet: Fleet) -> str:
 
 
 def _on_screen(parts: Sequence[Html]) -> Html:
-    """What would make the print-out long; the findings name the nodes."""
+    """Return what is left out on paper, where it would be long; the findings name the nodes."""
     return element("section", join(parts, "\n"), class_="screen")
 
 
@@ -132,7 +132,7 @@ def _some(texts: Sequence[str]) -> Cell:
 
 
 def _about(texts: Mapping[str, str]) -> list[Html]:
-    """What each check that finds something is about, where its id leads to."""
+    """Return what each check that finds something is about, where its id leads to."""
     parts = [
         part
         for check, text in texts.items()
@@ -148,7 +148,10 @@ def _about(texts: Mapping[str, str]) -> list[Html]:
 def _findings(
     head: str, found: Iterable[OnNodes], about: Mapping[str, str] | None = None
 ) -> list[Html]:
-    """about: by check, the text that stands below; "" for none."""
+    """Return the table of findings.
+
+    about: by check, the text that stands below; "" for none.
+    """
     linked = {check for check, text in (about or {}).items() if text}
     rows: Rows = [
         (

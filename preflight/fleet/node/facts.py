@@ -42,7 +42,7 @@ Pairs = Iterator[tuple[str, Value | Unknown | None]]
 def node_facts(
     facts: Facts, rails: Iterable[Rail], needs: LaunchNeeds | None, root: Root
 ) -> tuple[dict[str, Value], dict[str, str]]:
-    """Known ones, and why the others are not known; a topic that was not read is one of those."""
+    """Return the known facts, and why others are not known; a topic not read is one of those."""
     known: dict[str, Value] = {}
     unknown: dict[str, str] = {}
     for name, value in _pairs(facts, rails, needs, root):
@@ -176,7 +176,7 @@ def _gpus(gpus: GpuFacts) -> Pairs:
 
 
 def _counted(names: list[str]) -> str:
-    """``8 x NVIDIA H800``."""
+    """Return each name with its number, as ``8 x NVIDIA H800``."""
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
@@ -229,7 +229,7 @@ def _software(software: SoftwareFacts) -> Pairs:
 
 
 def _model(root: Root, path: str) -> str | Unknown:
-    """What stands there: a hash of its config.json, so that one name with two models is seen."""
+    """Return a hash of the model's config.json, so that one name with two models is seen."""
     import hashlib
 
     if not path.startswith("/"):

@@ -20,7 +20,7 @@ MASTER = "master"
 
 
 def node_launch(seen: JudgedHost) -> NodeLaunch | None:
-    """None where no launch was given or it could not be read."""
+    """Return the launch; None where none was given or it could not be read."""
     if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
         return None
     needs, sizing = seen.needs, seen.launch.sizing
@@ -47,7 +47,7 @@ def node_launch(seen: JudgedHost) -> NodeLaunch | None:
 
 
 def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
-    """The segment of each store client; L2, whose size may be open, has no part in it."""
+    """Return the segment of each store client in bytes, without L2, whose size may be open."""
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
             return [
@@ -62,7 +62,7 @@ def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
 
 @or_unknown
 def protocol_of(sizing: LaunchSizing) -> str:
-    """Of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
+    """Return the protocol of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
     found: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
@@ -73,13 +73,16 @@ def protocol_of(sizing: LaunchSizing) -> str:
 
 
 def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
-    """MC_MTU as Mooncake takes it; 4096 where it is none of its values."""
+    """Return MC_MTU as Mooncake takes it; 4096 where it is none of its values."""
     asked = leading_integer(environment.get("MC_MTU", ""))
     return asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
 
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
-    """As config.cpp of Mooncake takes the two variables: both of them together are neither."""
+    """Return which devices talk to which, as config.cpp of Mooncake takes the two variables.
+
+    Both of them together count as neither. None without a process that uses RDMA.
+    """
     found = set()
     for process in needs.rdma_processes:
         same_name = AFFINITY in process.environment
@@ -90,7 +93,7 @@ def affinity_of(needs: LaunchNeeds) -> str | None:
 
 @or_unknown
 def _address(service: Service) -> str:
-    """``host:port``, an IPv6 address in brackets."""
+    """Return ``host:port``, an IPv6 address in brackets."""
     host = known(service.host)
     host = f"[{host}]" if ":" in host else host
     return host if service.port is None else f"{host}:{service.port}"

@@ -29,7 +29,7 @@ MOST_ROUTES = 64
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
-    """Every port of every RDMA device; () where there is none."""
+    """Return every port of every RDMA device; () where there is none."""
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         return rdma
@@ -79,8 +79,10 @@ def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
 
 
 def rails_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> Iterator[tuple[Rail, Use]]:
-    """Each port that the launch takes, once for each use that takes another GID or MTU of it. A
-    use whose devices are not known has none here."""
+    """Yield each port that the launch takes, once for each use that takes another GID or MTU of it.
+
+    A use whose devices are not known has none here.
+    """
     release = release_of(needs.mooncake_version)
     seen: list[tuple[Rail, str]] = []
     for use in uses(rdma, needs):
@@ -104,7 +106,7 @@ def rail_of(
     release: MooncakeRelease | None,
     used: bool | Unknown | None,
 ) -> Rail:
-    """A port as a process with this environment takes it."""
+    """Return a port as a process with this environment takes it."""
     choice = choose_gid(port, environment, release)
     gid = choice if isinstance(choice, Unknown) else choice.gid
     mtu = _active_mtu_bytes(nic, port)
@@ -135,7 +137,7 @@ def _active_mtu_bytes(nic: Nic, port: Port) -> int | Unknown:
 
 
 def routes(root: Root) -> tuple[Route, ...] | Unknown:
-    """The main tables, IPv4 first; at most ``MOST_ROUTES`` of each.
+    """Read the main tables, IPv4 first; at most ``MOST_ROUTES`` of each.
 
     What other tables lead to is in each rail's ``exits``.
     """
@@ -154,7 +156,7 @@ def routes(root: Root) -> tuple[Route, ...] | Unknown:
 
 
 def _ipv4_routes(lines: list[str]) -> Iterator[Route]:
-    """``eth0 0001000A 00000000 0001 0 0 0 00FFFFFF …``: words of the machine's own byte order."""
+    """Read lines ``eth0 0001000A 00000000 0001 0 0 0 00FFFFFF …``: words in the host's order."""
     for line in lines:
         interface, destination, gateway, flags, _, _, _, mask = line.split()[:8]
         if not int(flags, 16) & _UP or int(flags, 16) & _REJECT:
@@ -170,7 +172,7 @@ def _ipv4(word: str) -> str:
 
 
 def _ipv6_routes(lines: list[str]) -> Iterator[Route]:
-    """``destination prefix source prefix gateway metric refs use flags interface``."""
+    """Read lines ``destination prefix source prefix gateway metric refs use flags interface``."""
     for line in lines:
         words = line.split()
         flags = int(words[8], 16)

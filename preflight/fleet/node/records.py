@@ -100,7 +100,7 @@ class NodeLaunch(NamedTuple):
         return tuple(one for one in self.masters if isinstance(one, str))
 
     def known_services(self, *kinds: str) -> Iterator[tuple[str, bool]]:
-        """(address, own) of the services whose kind begins with one of ``kinds``."""
+        """Yield (address, own) of the services whose kind begins with one of ``kinds``."""
         for kind, address, own in self.services:
             if isinstance(address, str) and kind.startswith(kinds):
                 yield address, own
@@ -157,7 +157,7 @@ class NodeReport(NamedTuple):
 
 
 def empty_report(node: str) -> NodeReport:
-    """Of a node that was not read."""
+    """Return the report of a node that was not read."""
     counts = dict.fromkeys(("fail", "unknown", "warn", "pass", "skip", "ignored"), 0)
     empty: Any = ("", "", 0, "", 0, "", counts, (), (), {}, {}, NOT_READ, NOT_READ)
     return NodeReport(SCHEMA, program_version(), node, *empty)

@@ -72,7 +72,7 @@ def node_report(
 
 
 def _report(report: Report, seen: JudgedHost, node: str) -> NodeReport:
-    """Of a node that was judged. ``node`` "": it goes by its own name."""
+    """Return the report of a node that was judged. ``node`` "": it goes by its own name."""
     from preflight.check.report import verdict_reason
     from preflight.fleet.node.facts import node_facts
     from preflight.fleet.node.launch import node_launch
@@ -102,7 +102,7 @@ def _report(report: Report, seen: JudgedHost, node: str) -> NodeReport:
 
 
 def _host_name(host: Host) -> str:
-    """What the node calls itself; a folder or capture that does not say goes by its own name."""
+    """Return what the node calls itself; a folder or capture that does not say has its own name."""
     name = host.root.word(HOST_NAME)
     if not isinstance(name, Unknown) and name:
         return name
@@ -111,7 +111,7 @@ def _host_name(host: Host) -> str:
 
 
 def _passes(rows: Iterable[Row]) -> Iterable[tuple[str, str, str]]:
-    """One row for all subjects of which a check says the same: most of a report, so kept short."""
+    """Yield one row for all subjects of which a check says the same: most of a report."""
     from preflight.check.report import fold
 
     alike = grouped(((row.finding.check, row.finding.have), row.finding.subject) for row in rows)
@@ -126,7 +126,7 @@ def _finding(row: Row) -> NodeFinding:
 
 
 def _object(report: NodeReport) -> Json:
-    """``schemas/node-v1.schema.json``."""
+    """Return the report as ``schemas/node-v1.schema.json`` has it."""
     from preflight.render.plain_data import plain
 
     found: Json = plain(report)
@@ -141,7 +141,7 @@ def _object(report: NodeReport) -> Json:
 
 
 def absent(node: str, check: str, text: str, have: str = "", need: str = "") -> Json:
-    """The report that stands for a node which gave none. text: what stood in the way."""
+    """Return the report of a node which gave none. text: what stood in the way."""
     from preflight.check.report import EXIT_CODES
 
     empty = empty_report(node)
@@ -157,7 +157,7 @@ def absent(node: str, check: str, text: str, have: str = "", need: str = "") -> 
 
 
 def error_object(node: str, exit_code: int, message: str) -> Json:
-    """The report of a node on which the program ended without a verdict."""
+    """Return the report of a node on which the program ended without a verdict."""
     empty = empty_report(node)
     return _object(
         empty._replace(status="error", exit_code=exit_code, reason=message, error=message)
@@ -165,7 +165,7 @@ def error_object(node: str, exit_code: int, message: str) -> Json:
 
 
 def one_line(report: Json) -> str:
-    """The report as it travels: compact, ASCII, no line feed in it."""
+    """Return the report as it travels: compact, ASCII, no line feed in it."""
     import json
 
     return json.dumps(report, separators=(",", ":"))

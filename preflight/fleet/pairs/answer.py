@@ -36,7 +36,7 @@ MOST_REASONS = 8
 
 
 def pair_object(answer: PairAnswer) -> Json:
-    """Times in seconds, None where nothing was acknowledged."""
+    """Return the answer as JSON: times in seconds, None where nothing was acknowledged."""
     return {
         "schema": PROTOCOL,
         "version": program_version(),
@@ -66,7 +66,7 @@ def _writes(writes: Writes) -> Json:
 
 
 def read_answer(document: Json) -> PairAnswer:
-    """Of ``pair_object``, whoever wrote it. Raises WrongError."""
+    """Read an answer that ``pair_object`` wrote, whoever called it. Raises WrongError."""
     rows = document.get("pairs")
     if isinstance(rows, list):  # the writes from here stand beside the rest of their pair
         rows = [{**row, "out": row} if isinstance(row, dict) else row for row in rows]
@@ -75,7 +75,7 @@ def read_answer(document: Json) -> PairAnswer:
 
 
 def pair_text(answer: PairAnswer, paint: Paint, width: int) -> str:
-    """Without a final newline."""
+    """Return the answer without a final newline."""
     lines = [painted(paint, answer.status, _verdict(answer), answer.status.upper())]
     if answer.error:
         lines.append(clean(answer.error))
@@ -102,8 +102,10 @@ def _port(port: TriedPort) -> str:
 
 
 def _grid(answer: PairAnswer) -> Iterator[str]:
-    """Rows: here; columns: there. The shortest time from a small write to its acknowledgement, of
-    the slower direction."""
+    """Yield the lines of a table. Rows: here; columns: there.
+
+    A cell is the shortest time from a small write to its acknowledgement, of the slower direction.
+    """
     rows: dict[str, dict[str, str]] = {}
     for one in answer.pairs:
         rows.setdefault(_name(one.here), {})[_name(one.there)] = _cell(one)
@@ -113,7 +115,7 @@ def _grid(answer: PairAnswer) -> Iterator[str]:
 
 
 def _cell(one: TriedPair) -> str:
-    """Its time, or what is wrong: ``one way`` where packets of one direction arrive."""
+    """Return a pair's time, or what is wrong: ``one way`` where packets of one direction arrive."""
     times = [writes.small_seconds for writes in (one.out, one.back) if writes is not None]
     known = [time for time in times if time is not None]
     if one.works and known:
@@ -149,7 +151,7 @@ def _end(port: PairPort) -> str:
 
 
 def _facts(one: TriedPair) -> str:
-    """What addresses and routes had to say, where it is not in the cause already."""
+    """Return what addresses and routes say, where it is not in the cause already."""
     if one.facts.reach in (Reach.DIRECT, Reach.ROUTED):
         return f"by addresses and routes there is a path: {one.facts.reach.value}"
     return "" if one.facts.reason in one.cause else f"by addresses and routes: {one.facts.reason}"

@@ -37,7 +37,7 @@ _INVALID_REQUEST, _REMOTE_ACCESS, _RETRIES = 9, 10, 12
 
 
 def failure_text(failure: Failure) -> str:
-    """``transport retry counter exceeded (12) on a write of 64 B``."""
+    """Return what failed, as ``transport retry counter exceeded (12) on a write of 64 B``."""
     number = failure.number
     if failure.kind == VERBS:
         why = "no reason given" if number is None else f"{os.strerror(number)} [{number}]"
@@ -49,7 +49,7 @@ def failure_text(failure: Failure) -> str:
 
 
 def cause(failure: Failure, here: PairPort, there: PairPort, facts: Way) -> str:
-    """The likely reason, and what the facts say of it; never certain, but the first to look at."""
+    """Return the likely reason, and what the facts say of it; the first to look at, not certain."""
     if failure.kind == VERBS:
         return _of_call(failure, here, there, facts)
     if failure.number == _INVALID_REQUEST:
@@ -104,7 +104,7 @@ class Fate(Enum):
 
 
 def fate(writes: Writes | None) -> Fate:
-    """Of one direction, by itself."""
+    """Return what became of one direction, judged by itself."""
     if writes is None:
         return Fate.UNTRIED
     failure = writes.failure
@@ -120,7 +120,7 @@ def fate(writes: Writes | None) -> Fate:
 
 
 def broken(tried: TriedPair) -> tuple[str, ...]:
-    """The directions that are: OUT from here to there, BACK, both; () where all works."""
+    """Return the broken directions: OUT from here to there, BACK, both; () where all works."""
     out, back = fate(tried.out), fate(tried.back)
     if tried.works:
         return ()
@@ -136,7 +136,7 @@ def broken(tried: TriedPair) -> tuple[str, ...]:
 
 
 def reasons(tried: TriedPair) -> dict[str, str]:
-    """Why each broken direction is, by OUT and BACK; the words hold for whoever reads them."""
+    """Return why each broken direction is, by OUT and BACK; the words hold for any reader."""
     ways = broken(tried)
     if not ways:
         return {}
@@ -154,7 +154,7 @@ def reasons(tried: TriedPair) -> dict[str, str]:
 
 
 def _one_way(tried: TriedPair, way: str) -> str:
-    """What breaks one direction alone: not the links, not the addresses."""
+    """Return what breaks one direction alone: not the links, not the addresses."""
     own = tried.out if way == OUT else tried.back
     other = tried.back if way == OUT else tried.out
     assert own is not None
@@ -176,7 +176,7 @@ def _one_way(tried: TriedPair, way: str) -> str:
 
 
 def cause_of(tried: TriedPair) -> str:
-    """The reasons in one sentence, as seen from the end that connected; "" where all works."""
+    """Return the reasons in one sentence, as the end that connected sees them; "" for none."""
     found = reasons(tried)
     if len(found) == 1:
         ((way, why),) = found.items()

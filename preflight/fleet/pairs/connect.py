@@ -83,7 +83,10 @@ class Trial:
         self._deadline = time.monotonic() + self.seconds
 
     def answer(self) -> PairAnswer:
-        """What was tried until the time was over, or the other side was gone. Raises UsageError."""
+        """Return what was tried until the time was over, or the other side was gone.
+
+        Raises UsageError.
+        """
         peer = f"{self.address}:{self.port}"
         try:
             self._run()
@@ -116,7 +119,7 @@ class Trial:
 
     @contextlib.contextmanager
     def _link(self) -> Iterator[socket.socket]:
-        """The connection; asked for again while nobody listens yet."""
+        """Yield the connection; asked for again while nobody listens yet."""
         waited_for = min(self._deadline, time.monotonic() + self.wait_seconds)
         while True:
             started = time.monotonic()
@@ -133,7 +136,7 @@ class Trial:
             yield link
 
     def _try_port(self, stream: Stream, port: int, what: str, there: bool) -> None:
-        """One of the other side, or one here, which the other side connects to."""
+        """Try one port of the other side, or one here, which the other side connects to."""
         if there:
             self.ports.append(talk.try_port(self.address, port, self._deadline, what))
             return
@@ -181,7 +184,7 @@ class _Pair:
         self._ports = [_pair_port(here), _pair_port(there)]
 
     def tried(self) -> TriedPair:
-        """Raises PairError and OSError of the talk."""
+        """Try the pair, both directions. Raises PairError and OSError of the talk."""
         out = self._writes(None)
         back = None
         if fate(out) is not Fate.UNCONNECTED:
@@ -196,8 +199,10 @@ class _Pair:
         return made._replace(cause=cause_of(made))
 
     def _writes(self, back: int | None) -> Writes:
-        """One direction over a connection of its own. back: how many writes of the other side, None
-        for our own."""
+        """Try one direction over a connection of its own.
+
+        back: how many writes of the other side, None for our own.
+        """
         here, there = self._here, self._there
         try:
             made = self._own.connection(here.rail.device, here.rail.port, here.gid_index)

@@ -61,7 +61,10 @@ class OwnEnd(NamedTuple):
     spans: tuple[Span, ...]
 
     def connection(self, device: str, port: int, gid_index: int) -> Connection:
-        """A queue pair of one's own port, with a GID in use. Raises PairError and VerbsError."""
+        """Return a queue pair of this end's own port, with a GID in use.
+
+        Raises PairError and VerbsError.
+        """
         limit = self.mtu_limits.get((device, port, gid_index))
         if limit is None:
             raise PairError(f"{device[:40]} port {port} has no such GID in use here")
@@ -74,7 +77,7 @@ class OwnEnd(NamedTuple):
 
 
 def own_end(words: LaunchWords, mtu_limit_bytes: int | None) -> OwnEnd:
-    """Of this machine, with the launch where one is given.
+    """Return the end of this machine, with the launch where one is given.
 
     mtu_limit_bytes: None for the launch's own MC_MTU. Raises PairError and UsageError.
     """
@@ -113,7 +116,7 @@ def own_end(words: LaunchWords, mtu_limit_bytes: int | None) -> OwnEnd:
 
 
 def launch_here(words: LaunchWords) -> LaunchHere | None:
-    """The launch as this node has it; None for none. Raises PairError and UsageError."""
+    """Return the launch as this node has it; None for none. Raises PairError and UsageError."""
     from preflight.fleet.node.launch import affinity_of
     from preflight.inputs.host_source import open_host, size_within
 
@@ -142,7 +145,10 @@ def _spans(sized: Sized) -> Iterator[Span]:
 
 
 def engine_span(environment: Mapping[str, str]) -> tuple[int, int]:
-    """As ``ValidatePortRange`` of config.cpp: both are given and fit, or neither counts."""
+    """Return the first and last port, as ``ValidatePortRange`` of config.cpp takes them.
+
+    Both are given and fit, or neither counts.
+    """
     found = []
     for names, default in zip(RANGE_VARIABLES, DEFAULT_RANGE, strict=True):
         text = next((environment[name] for name in names if name in environment), None)
@@ -153,7 +159,7 @@ def engine_span(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def wanting(rdma: RdmaFacts, needs: LaunchNeeds) -> str:
-    """Why the launch has not the RDMA here that it asks for, or that is not known; "" for neither.
+    """Return why the launch has not the RDMA here that it asks for, or that is not known; else "".
 
     A device that it drops while others are left is a finding of ``fleet check``.
     """
@@ -168,10 +174,10 @@ def wanting(rdma: RdmaFacts, needs: LaunchNeeds) -> str:
 
 
 def pairs_of(mine: EndFacts, theirs: EndFacts, asked: str) -> Iterator[tuple[UsedPort, UsedPort]]:
-    """Whom to try with whom, equal names first: they matter most, should the time run out.
+    """Yield which port to try with which, equal names first.
 
-    asked: of equal names alone (same), any with any, or "" for as the launches pair them: from
-    either side, as each sends.
+    They matter most, should the time run out. asked: of equal names alone (same), any with any, or
+    "" for as the launches pair them: from either side, as each sends.
     """
     here, there = mine.used, theirs.used
     names = [[used.rail.device for used in end] for end in (here, there)]

@@ -69,13 +69,13 @@ def count_flows(flows: Iterable[PairFlow]) -> FlowCount:
 
 
 def rail_counts(flows: Iterable[PairFlow]) -> dict[tuple[str, str], FlowCount]:
-    """Of those that were tried, each direction by itself, by the names of their ports."""
+    """Return the counts of tried flows, each direction by itself, by the names of their ports."""
     found = grouped((flow.names, flow) for flow in flows if flow.status != UNTRIED)
     return {names: count_flows(held) for names, held in sorted(found.items())}
 
 
 def cuts(flows: Sequence[PairFlow]) -> list[Cut]:
-    """Every broken flow in one of them; the largest first."""
+    """Return the cuts, the largest first; every broken flow is in one of them."""
     left = sorted({flow for flow in flows if flow.status == FAIL}, key=_order)
     passing = [flow for flow in flows if flow.status == PASS]
     found = list(_nowhere(left, {flow.names for flow in passing}))
@@ -102,7 +102,7 @@ def _order(flow: PairFlow) -> tuple[str, ...]:
 
 
 def _nics(flow: PairFlow) -> Iterator[NicWay]:
-    """The NIC that sends and the one that takes, with any other, and with those of one name."""
+    """Yield the NIC that sends and the one that takes, with any other, and with equal names."""
     for peer, own in ((flow.target_port, flow.source_port), ("", "")):
         yield "out", flow.source, flow.source_port, peer
         yield "in", flow.target, flow.target_port, own
@@ -121,7 +121,7 @@ def _of_nic(nic: NicWay, flows: Sequence[PairFlow]) -> Cut:
 
 
 def _nowhere(broken: Sequence[PairFlow], met: set[tuple[str, str]]) -> Iterator[Cut]:
-    """Names that meet nowhere in the fleet: different ones, or one name of three nodes and more."""
+    """Yield names that meet nowhere in the fleet: different ones, or one name of three nodes."""
     kinds = grouped(
         (flow.source_port if flow.source_port == flow.target_port else "", flow)
         for flow in broken
@@ -143,7 +143,7 @@ def _nowhere(broken: Sequence[PairFlow], met: set[tuple[str, str]]) -> Iterator[
 
 
 def _single(flows: Sequence[PairFlow]) -> Iterator[Cut]:
-    """By the two nodes and the cause; like ports, and both directions, together."""
+    """Yield a cut for two nodes and a cause; like ports, and both directions, are in one."""
     found = grouped(
         ((frozenset((flow.source, flow.target)), f"{flow.text}: {flow.why}"), flow)
         for flow in flows
@@ -159,6 +159,6 @@ def _single(flows: Sequence[PairFlow]) -> Iterator[Cut]:
 
 
 def _why(flows: Sequence[PairFlow]) -> str:
-    """That of the first; others of them may differ."""
+    """Return why the first of the flows is broken; the reason of others may differ."""
     first = flows[0]
     return f"{first.text}: {first.why}" if first.text and first.why else first.text or first.why

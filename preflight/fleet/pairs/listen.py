@@ -71,7 +71,7 @@ def _bound(address: str, port: int) -> socket.socket:
 
 
 def _served(client: socket.socket, token: str, own: OwnEnd, facts: talk.EndFacts) -> bool:
-    """Whether it was somebody who may; a stranger is told so, and nothing else."""
+    """Return whether it was somebody who may connect; a stranger is told so, and nothing else."""
     admitted = False
     with client, contextlib.suppress(OSError), client.makefile("rwb") as stream:
         try:
@@ -94,7 +94,7 @@ def _bytes(token: str) -> bytes:
 
 
 def _serve(stream: Stream, own: OwnEnd, address: str) -> None:
-    """One conversation, until the other side, at ``address``, is done. Raises PairError."""
+    """Serve one conversation, until the other side, at ``address``, is done. Raises PairError."""
     while True:
         request = talk.receive(stream, talk.PairRequest)
         if request.tcp is not None:
@@ -107,7 +107,7 @@ def _serve(stream: Stream, own: OwnEnd, address: str) -> None:
 
 
 def _answer(stream: Stream, request: talk.PairRequest, own: OwnEnd) -> None:
-    """Connects, answers, and keeps the connection until what was asked for is done."""
+    """Connect, answer, and keep the connection until what was asked for is done."""
     other = talk.checked(request.end)
     try:
         with contextlib.closing(

@@ -91,8 +91,10 @@ class PairGroup(NamedTuple):
 
 
 def groups(outcomes: Sequence[PairOutcome]) -> list[PairGroup]:
-    """Those that do not pass, the worst first, then in the order of the rounds. A pair may stand
-    in several of broken rails."""
+    """Return the groups that do not pass, the worst first, then in the order of the rounds.
+
+    A pair may stand in several groups of broken rails.
+    """
     made = list(_of_rails(outcomes))
     told = {id(one) for group in made for one in group.pairs}
     found = grouped(
@@ -105,7 +107,7 @@ def groups(outcomes: Sequence[PairOutcome]) -> list[PairGroup]:
 
 
 def _of_rails(outcomes: Sequence[PairOutcome]) -> Iterator[PairGroup]:
-    """Each cut of the fleet's flows, with the pairs of nodes that it lies between."""
+    """Yield each cut of the fleet's flows, with the pairs of nodes that it lies between."""
     between = {frozenset((one.here, one.there)): one for one in outcomes if one.status == "fail"}
     for cut in cuts([flow for one in outcomes for flow in one.flows]):
         keys = dict.fromkeys(frozenset((flow.source, flow.target)) for flow in cut.flows)
@@ -114,7 +116,7 @@ def _of_rails(outcomes: Sequence[PairOutcome]) -> Iterator[PairGroup]:
 
 
 def verdict(matrix: Matrix) -> str:
-    """``10 of 10 pairs of 5 nodes write to each other, the slowest in 20 us, in 5 rounds``."""
+    """Return ``10 of 10 pairs of 5 nodes write to each other, the slowest in 20 us, …``."""
     nodes = plural(len(matrix.nodes), "node")
     said = f"{matrix.of('pass')} of {matrix.pairs_whole} pairs of {nodes}"
     # Only where a launch moves its data over TCP does one pass without a port that was tried.
@@ -131,7 +133,7 @@ def verdict(matrix: Matrix) -> str:
 
 
 def matrix_text(matrix: Matrix, paint: Paint, width: int) -> str:
-    """Without a final newline."""
+    """Return the answer without a final newline."""
     status = matrix.status
     lines = [painted(paint, status, verdict(matrix), status.upper())]
     found = groups(matrix.outcomes)
@@ -147,7 +149,7 @@ def matrix_text(matrix: Matrix, paint: Paint, width: int) -> str:
 
 
 def _rails(found: Mapping[tuple[str, str], FlowCount]) -> Iterator[str]:
-    """A row for each two names: equal names in any case, others where something is broken."""
+    """Yield a row for each two names: equal names in any case, others where something is broken."""
     shown = [(*names, count) for names, count in found.items() if _alike(names) or count.broken]
     shown.sort(key=lambda row: not _alike(row[:2]))
     rows = [
@@ -169,7 +171,10 @@ def _alike(names: tuple[str, str]) -> bool:
 
 
 def matrix_object(matrix: Matrix) -> Json:
-    """``schemas/pairs-v1.schema.json``. What passed is short; of the rest, all that was said."""
+    """Return the answer as ``schemas/pairs-v1.schema.json`` has it.
+
+    What passed is short; of the rest, all that was said.
+    """
     return {
         "schema": SCHEMA,
         "version": program_version(),
@@ -216,7 +221,7 @@ def _pair(one: PairOutcome) -> Json:
 
 
 def _direction(one: PairOutcome, source: str, target: str) -> Json:
-    """flows: each by itself, where the pair does not pass."""
+    """Return one direction of a pair as JSON, with its flows where the pair does not pass."""
     flows = [flow for flow in one.flows if (flow.source, flow.target) == (source, target)]
     return {
         "source": source,

@@ -32,7 +32,7 @@ class Present(NamedTuple):
 
 
 def meet(nodes: list[str], program: Program, ssh: SshNodes, tick: Callable[[], None]) -> Present:
-    """Who takes part. Raises UsageError and RunInterruptedError."""
+    """Ask the nodes, and return who takes part. Raises UsageError and RunInterruptedError."""
     from preflight.fleet.ssh.engine import ask_or_carry
 
     replies: dict[str, NodeReply] = {}
@@ -48,7 +48,10 @@ def meet(nodes: list[str], program: Program, ssh: SshNodes, tick: Callable[[], N
 def present(
     nodes: Sequence[str], replies: Mapping[str, NodeReply], carried: Sequence[str], seconds: float
 ) -> Present:
-    """Of what each node said to ``HELLO``. seconds: that it was given."""
+    """Return who takes part, from what each node said to ``HELLO``.
+
+    seconds: the time that it was given.
+    """
     absent: dict[str, str] = {}
     addresses: dict[str, str] = {}
     for node in nodes:
@@ -69,7 +72,7 @@ def present(
 
 
 def _address(reply: NodeReply) -> str | None:
-    """The third of ``CLIENT PORT SERVER PORT``, sshd(8)."""
+    """Return the third of ``CLIENT PORT SERVER PORT``, sshd(8); None where it is no address."""
     prefix = _ADDRESS.encode()
     said = next((line for line in reply.lines if line.startswith(prefix)), b"")
     words = said.removeprefix(prefix).decode("ascii", "replace").split()
@@ -80,7 +83,7 @@ def _address(reply: NodeReply) -> str | None:
 
 
 def _not_for_others(addresses: Mapping[str, str]) -> dict[str, str]:
-    """Addresses at which another node would find itself, or a third one."""
+    """Return by node why its address is useless to others: it leads to themselves, or a third."""
     found = {}
     local = {node for node, address in addresses.items() if ip_address(address).is_loopback}
     owners: dict[str, str] = {}

@@ -45,12 +45,12 @@ class PairOutcome(NamedTuple):
 
 
 def is_lost(reply: NodeReply) -> bool:
-    """Whether the node did not answer at all, or not in time."""
+    """Return whether the node did not answer at all, or not in time."""
     return reply.timed_out or (reply.code is not None and reply.end is None)
 
 
 def trouble(reply: NodeReply, timeout_seconds: float) -> str:
-    """Why this end did not do its part, in a sentence; "" where nothing speaks for that."""
+    """Return why this end did not do its part, in a sentence; "" where nothing speaks for that."""
     end = reply.end
     if end == "0" or (end is None and reply.code is None and not reply.timed_out):
         return ""
@@ -65,7 +65,10 @@ def trouble(reply: NodeReply, timeout_seconds: float) -> str:
 def outcome(
     here: str, there: str, number: int, replies: Mapping[str, NodeReply], timeout_seconds: float
 ) -> PairOutcome:
-    """Of the pair that met in round ``number``; who is not in ``replies`` was not started."""
+    """Return the outcome of the pair that met in round ``number``.
+
+    Who is not in ``replies`` was not started.
+    """
     connector = replies.get(here, NodeReply(here, ()))
     listener = replies.get(there, NodeReply(there, ()))
     base = PairOutcome(here, there, number, "unknown")
@@ -85,7 +88,7 @@ def outcome(
 
 
 def _document(reply: NodeReply) -> Json | None:
-    """The object that pair-connect printed between what a login shell may have had to say."""
+    """Return the object that pair-connect printed, among a login shell's lines; None for none."""
     lines = reply.lines
     starts = [at for at, line in enumerate(lines) if line == b"{"]
     ends = [at for at, line in enumerate(lines) if line == b"}"]
@@ -131,7 +134,7 @@ def _judged(
 
 
 def _blamed(found: PairOutcome, error: str) -> PairOutcome:
-    """Of what one end has to say of itself, or of the other, under that node's name."""
+    """Return the outcome with what one end says of itself or the other, under that node's name."""
     for whose, node in (("this node: ", found.here), ("the other side: ", found.there)):
         if error.startswith(whose):
             return found._replace(cause=error.removeprefix(whose), blamed=node)
@@ -141,7 +144,10 @@ def _blamed(found: PairOutcome, error: str) -> PairOutcome:
 def _not_met(
     found: PairOutcome, error: str, listener: NodeReply, timeout_seconds: float
 ) -> PairOutcome:
-    """No TCP: broken where the other side did listen; else nothing is known of the way."""
+    """Return the outcome without TCP: broken where the other side did listen.
+
+    Else nothing is known of the way.
+    """
     if any(line.startswith(b'{"protocol":') for line in listener.lines):
         why = f"{error}, though {listener.node} listens there: a firewall, or no way"
         return found._replace(status="fail", cause=why)
@@ -152,7 +158,7 @@ def _not_met(
 
 
 def _flows(base: PairOutcome, pair: TriedPair) -> Iterator[PairFlow]:
-    """Both directions of a pair of ports."""
+    """Yield both directions of a pair of ports."""
     here = base.here, _short(port_text(pair.here.device, pair.here.port))
     there = base.there, _short(port_text(pair.there.device, pair.there.port))
     why = reasons(pair)
@@ -172,7 +178,7 @@ def _flows(base: PairOutcome, pair: TriedPair) -> Iterator[PairFlow]:
 
 
 def _broken(pair: TriedPair) -> str:
-    """Of the first direction that fails."""
+    """Return what is wrong with the first direction that fails."""
     if pair.out.failure is not None:
         text = failure_text(pair.out.failure)
     else:
@@ -184,7 +190,7 @@ def _broken(pair: TriedPair) -> str:
 
 
 def _closed(base: PairOutcome, port: TriedPort) -> str:
-    """``TCP port 15000 (engine) of b from a: no answer within 5 s``."""
+    """Return ``TCP port 15000 (engine) of b from a: no answer within 5 s``."""
     own, other = (base.here, base.there) if port.way == BACK else (base.there, base.here)
     what = f" ({_short(port.what)})" if port.what else ""
     return f"TCP port {port.port}{what} of {own} from {other}: {_short(port.error)}"

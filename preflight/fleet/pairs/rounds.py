@@ -135,7 +135,10 @@ class _PairsRun:
         self._seconds = max(1.0, left)
 
     def rounds(self, count: int) -> None:
-        """Rounds 1 to ``count``. Raises RunInterruptedError, and UsageError before the first."""
+        """Run rounds 1 to ``count``.
+
+        Raises RunInterruptedError, and UsageError before the first.
+        """
         nodes = self._nodes
         self.present = meet(nodes, self._program, self._ssh, lambda: self._tell("asking the nodes"))
         self._absent = dict(self.present.absent)
@@ -151,7 +154,7 @@ class _PairsRun:
             self.rounds_run = number
 
     def _batch(self, named: Sequence[tuple[str, str]], number: int, told: str) -> None:
-        """Adds the pairs' outcomes. Raises RunInterruptedError, after it did."""
+        """Add the pairs' outcomes. Raises RunInterruptedError, after it did."""
         from preflight.fleet.ssh.engine import ask
 
         replies: dict[str, NodeReply] = {}
@@ -174,7 +177,7 @@ class _PairsRun:
             time.sleep(REST_SECONDS)
 
     def _content(self, named: Sequence[tuple[str, str]]) -> bytes:
-        """What all nodes get, to run the program each with its own words beside the launch."""
+        """Return what all nodes get, to run the program each with its own words and the launch."""
         test, present = self._test, self.present
         limits = [f"--token={secrets.token_hex(16)}", f"--seconds={self._seconds:g}"]
         if test.mtu_limit_bytes is not None:
@@ -220,8 +223,10 @@ class _BatchEnd:
         self.stopped = False
 
     def enough(self) -> bool:
-        """True once each connector has answered or has nobody to answer to, and the listeners of
-        those that have answered had their time to end."""
+        """Return whether each connector has answered or has nobody to answer to.
+
+        The listeners of those that have answered must have had their time to end.
+        """
         waiting = [one for one in self._named if not self._is_gone(one[1])]
         if not all(here in self._replies for here, _ in waiting):
             return False
@@ -232,14 +237,19 @@ class _BatchEnd:
         return self.stopped
 
     def _is_gone(self, listener: str) -> bool:
-        """Ended without having listened; one that has served ends with 0, as its time is over."""
+        """Return whether a listener ended without having listened.
+
+        One that has served ends with 0, as its time is over.
+        """
         reply = self._replies.get(listener)
         return reply is not None and reply.end != "0"
 
 
 def round_count(nodes: int) -> int:
-    """Rounds until each has met each: one less than there are nodes; where they are odd, one stays
-    out in each round, and it takes one more."""
+    """Return the number of rounds until each has met each: one less than there are nodes.
+
+    Where they are odd, one stays out in each round, and it takes one more.
+    """
     if nodes < 2:
         return 0
     return nodes - 1 if nodes % 2 == 0 else nodes
@@ -252,7 +262,7 @@ def default_rounds(nodes: int) -> int:
 
 
 def round_of(nodes: int, number: int) -> list[Pairing]:
-    """The pairs of round ``number`` of ``round_count``, from 0, by the circle method.
+    """Return the pairs of round ``number`` of ``round_count``, from 0, by the circle method.
 
     All but the last node stand on a circle of an odd number of places. In round r, those whose
     places add up to 2r (modulo their number) meet; the one at place r meets the last node, which is
@@ -271,6 +281,6 @@ def round_of(nodes: int, number: int) -> list[Pairing]:
 
 
 def in_batches(pairs: Sequence[Pair], at_once: int) -> Iterator[Sequence[Pair]]:
-    """As many pairs of a round as may run at once: both ends of a pair have to be up together."""
+    """Yield as many pairs of a round as may run at once: both ends must be up together."""
     for start in range(0, len(pairs), at_once):
         yield pairs[start : start + at_once]

@@ -142,7 +142,7 @@ class PairReply(NamedTuple):
 
 
 def send(stream: Stream, message: tuple[Any, ...] | Json) -> None:
-    """A record without what it has by default."""
+    """Send a record, without the fields that have their default."""
     from preflight.render.plain_data import plain
 
     if not isinstance(message, dict):
@@ -154,9 +154,9 @@ def send(stream: Stream, message: tuple[Any, ...] | Json) -> None:
 
 
 def receive(stream: Stream, kind: type[Message]) -> Message:
-    """Raises PairError, of what the other side could not do at all too; OSError of the connection.
+    """Read a record. Raises PairError, and OSError of the connection.
 
-    A ``TcpReply`` has its error for itself.
+    PairError is also what the other side could not do; a ``TcpReply`` has its error for itself.
     """
     line = stream.readline(LONGEST_LINE)
     if not line.endswith(b"\n"):
@@ -175,7 +175,7 @@ def receive(stream: Stream, kind: type[Message]) -> Message:
 
 
 def checked(end: Endpoint | None) -> Endpoint:
-    """What the other side said its end is. Raises PairError."""
+    """Return what the other side said its end is. Raises PairError."""
     fits = end is not None and all(
         one <= limit
         for one, limit in zip(end, _LARGEST_END, strict=True)
@@ -189,9 +189,9 @@ def checked(end: Endpoint | None) -> Endpoint:
 def writes(
     made: Connection, other: Endpoint, count: int, seconds: list[float]
 ) -> tuple[int | None, int] | None:
-    """The first ``count`` of five small writes and a large one; their times go to ``seconds``.
+    """Make the first ``count`` of five small writes and a large one; their times go to ``seconds``.
 
-    The status and size of the one that failed, None where none did. Raises VerbsError.
+    Returns the status and size of the one that failed, None where none did. Raises VerbsError.
     """
     for size in ([SMALL_BYTES] * SMALL_WRITES + [BUFFER_BYTES])[:count]:
         done = made.write(other, size)
@@ -202,7 +202,7 @@ def writes(
 
 
 def try_port(address: str, port: int, deadline: float, what: str = "") -> TriedPort:
-    """Connected to, and closed again."""
+    """Connect to a port, close it again, and return how that went."""
     if not 0 < port < 1 << 16:
         return TriedPort(0, None, "no port", what, OUT)
     started = time.monotonic()

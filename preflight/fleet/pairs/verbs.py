@@ -48,7 +48,7 @@ class Connection:
     """
 
     def __init__(self, device: str, port: int, gid_index: int, mtu_limit_bytes: int) -> None:
-        """Raises VerbsError; OSError where libibverbs cannot be loaded."""
+        """Make a queue pair. Raises VerbsError; OSError where libibverbs cannot be loaded."""
         self._port, self._gid_index = port, gid_index
         self._buffer = mmap.mmap(-1, 2 * BUFFER_BYTES)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
@@ -71,7 +71,7 @@ class Connection:
             raise
 
     def connect(self, other: Endpoint) -> None:
-        """Ready to receive from ``other`` and to send to it. Raises VerbsError."""
+        """Make it ready to receive from ``other`` and to send to it. Raises VerbsError."""
         assert self._pair is not None
         codes = {size: code for code, size in MTU_BYTES.items()}
         peer = Peer(
@@ -104,7 +104,7 @@ class Connection:
                 return WriteEnd(status, seconds)
 
     def arrived_bytes(self) -> int:
-        """Of the largest write of the other side whose end is in the buffer here; 0 for none."""
+        """Return the size of the other side's largest write that is here to its end; 0 for none."""
         for size, pattern in _PATTERNS:
             if self._buffer[size - 1] == pattern:
                 return size

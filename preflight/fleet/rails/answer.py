@@ -65,7 +65,10 @@ class RailAnswer(NamedTuple):
 
 
 def rail_answer(given: Iterable[NodeRow], unusable: Sequence[Unusable]) -> RailAnswer:
-    """What the rows come to, one for each node. A check's answer has no rails: left out."""
+    """Return the answer that follows from the rows, one for each node.
+
+    A check's answer has no rails: left out.
+    """
     rows = {row.node: row for row in given if row.whole}
     matrix = rail_matrix({name: rows[name] for name in in_order(rows)})
     found = tuple(sorted(rail_findings(matrix), key=_place))
@@ -95,7 +98,10 @@ def _reason(status: str, matrix: RailMatrix, unusable: Sequence[Unusable]) -> st
 
 
 def rails_object(answer: RailAnswer) -> Json:
-    """``schemas/rails-v1.schema.json``; a meeting's ``ways`` are [NIC of one][NIC of the other]."""
+    """Return the answer as ``schemas/rails-v1.schema.json`` has it.
+
+    A meeting's ``ways`` are [NIC of one][NIC of the other].
+    """
     matrix = answer.matrix
     return {
         "schema": SCHEMA,
@@ -131,7 +137,10 @@ def _lane(lane: Lane) -> Json:
 
 
 def rails_text(answer: RailAnswer, paint: Paint, width: int, verbosity: int) -> str:
-    """Without a final newline. verbosity: below 0 the verdict alone, above 0 every grid."""
+    """Return the answer without a final newline.
+
+    verbosity: below 0 the verdict alone, above 0 every grid.
+    """
     word, _, rest = answer.reason.partition(": ")
     lines = [painted(paint, answer.status, rest, word)]
     if verbosity >= 0:
@@ -160,7 +169,7 @@ def _kinds(answer: RailAnswer, width: int) -> Iterator[str]:
 
 
 def _lanes(lanes: Sequence[Lane]) -> Iterator[str]:
-    """``mlx5_0-1 RoCE v2: 10.0.0.0/24, 10.0.1.0/24``; like ports on one line."""
+    """Yield ``mlx5_0-1 RoCE v2: 10.0.0.0/24, 10.0.1.0/24``; like ports on one line."""
     alike = grouped((lane.gid_type or lane.link_layer or "unknown link", lane) for lane in lanes)
     for kind, held in alike.items():
         devices = fold_words([port_text(lane.device, lane.port) for lane in held])
@@ -191,7 +200,7 @@ def _meetings(answer: RailAnswer, verbosity: int) -> Iterator[str]:
 
 
 def _by_name(meeting: KindPair) -> str | None:
-    """In words, where equal names are one way and other names another; None otherwise."""
+    """Return the meeting in words, where equal names are one way and others another; else None."""
     reaches = grouped(
         (pair.mine.device == pair.theirs.device, pair.way.reach) for pair in meeting.pairs
     )
@@ -212,5 +221,5 @@ def _grid(meeting: KindPair) -> Iterator[str]:
 
 
 def _letter(at: int) -> str:
-    """A, B, … Z, AA, AB, …"""
+    """Return the letter of a column: A, B, … Z, AA, AB, …"""
     return (_letter(at // 26 - 1) if at >= 26 else "") + chr(ord("A") + at % 26)

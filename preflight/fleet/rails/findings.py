@@ -51,7 +51,7 @@ class RailMatrix(NamedTuple):
 
 
 def rail_matrix(rows: Rows) -> RailMatrix:
-    """rows: of nodes with a whole report."""
+    """Return which rails reach which. rows: of nodes with a whole report."""
     nodes: list[tuple[str, tuple[Lane, ...], str]] = []
     unread: dict[str, list[str]] = {}
     mtus: dict[str, dict[int, list[str]]] = {}
@@ -70,7 +70,7 @@ def rail_matrix(rows: Rows) -> RailMatrix:
 
 
 def _network_mtus(row: NodeRow, lanes: Sequence[Lane]) -> dict[tuple[str, int], None]:
-    """Each network that the node is in, with the MTU of an interface there."""
+    """Return each network that the node is in, with the MTU in bytes of an interface there."""
     sizes = {(rail.device, rail.port): rail.netdev_mtu_bytes for rail in row.known_rails}
     found: dict[tuple[str, int], None] = {}
     for lane in lanes:
@@ -81,7 +81,7 @@ def _network_mtus(row: NodeRow, lanes: Sequence[Lane]) -> dict[tuple[str, int], 
 
 
 def _examples(found: Sequence[NodeKind]) -> list[NodeKind]:
-    """The largest of each shape: kinds that differ in the numbers of their networks alone."""
+    """Return the largest kind of each shape: one shape differs in its networks' numbers alone."""
     shapes = grouped(((kind.affinity, tuple(map(_shape, kind.lanes))), kind) for kind in found)
     chosen = {kind.number for alike in shapes.values() for kind in alike[:EXAMPLES]}
     return [kind for kind in found if kind.number in chosen][:MOST_COMPARED]
@@ -94,10 +94,10 @@ def _shape(lane: Lane) -> object:
 
 
 def talks(one: NodeKind, other: NodeKind) -> set[tuple[int, int]]:
-    """Which lanes of two kinds Mooncake pairs, from either side.
+    """Return which lanes of two kinds Mooncake pairs, from either side.
 
-    By default any with any. With the affinity, those of one name, and any with any again for a
-    name that the other side lacks (topology.cpp, ``selectDevice`` with a hint).
+    By default any with any. With the affinity, those of one name, and any with any again for a name
+    that the other side lacks (topology.cpp, ``selectDevice`` with a hint).
     """
     return {*_asked(one, other), *((mine, theirs) for theirs, mine in _asked(other, one))}
 
@@ -111,7 +111,7 @@ def _asked(one: NodeKind, other: NodeKind) -> Iterator[tuple[int, int]]:
 
 
 def rail_findings(matrix: RailMatrix) -> Iterator[OnNodes]:
-    """What is wanting, each with the nodes that it is about."""
+    """Yield what is wanting, each with the nodes that it is about."""
     found: dict[FleetFinding, dict[str, None]] = {}
     # Meetings with the largest kind come first: who is at odds with it is told so once.
     odd: dict[str, set[int]] = {}
@@ -170,12 +170,15 @@ def _apart(meeting: KindPair, shut: Sequence[LanePair]) -> FleetFinding:
 
 
 def _doubt(status: str, shut: Sequence[LanePair]) -> str:
-    """Without a route both may lie on one link; a wrong link layer is certain."""
+    """Return unknown where a route is missing, else ``status``.
+
+    Without a route both may lie on one link; a wrong link layer is certain.
+    """
     return "unknown" if any(pair.way.reach is Reach.UNROUTED for pair in shut) else status
 
 
 def _unless(shut: Sequence[LanePair]) -> str:
-    """What may lead there all the same: a link, and tables that a report does not have."""
+    """Return what may lead there all the same: a link, and tables that a report does not have."""
     unrouted = [pair for pair in shut if pair.way.reach is Reach.UNROUTED]
     lanes = [lane for pair in unrouted for lane in (pair.mine, pair.theirs)]
     doubts = dict.fromkeys(lane.doubt for lane in lanes if lane.doubt)

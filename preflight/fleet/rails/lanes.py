@@ -99,7 +99,7 @@ class LanePair(NamedTuple):
 
 
 def lanes_of(row: NodeRow) -> tuple[Lane, ...] | Unknown:
-    """Of each port that the launch takes; of each there is, where no launch says which."""
+    """Return the lane of each port that the launch takes; of all, where no launch says which."""
     if isinstance(row.rails, Unknown):
         return row.rails
     routes = () if isinstance(row.routes, Unknown) else row.routes
@@ -107,7 +107,7 @@ def lanes_of(row: NodeRow) -> tuple[Lane, ...] | Unknown:
 
 
 def lane_of(rail: Rail, routes: tuple[Route, ...]) -> Lane:
-    """Of one port; what is missing makes its network Unknown."""
+    """Return the lane of one port; what is missing makes its network Unknown."""
     layer = rail.link_layer if isinstance(rail.link_layer, str) else ""
     kind = rail.gid_type if isinstance(rail.gid_type, str) else ""
     found = gid_network(layer, rail.gid, rail.known_addresses)
@@ -131,7 +131,7 @@ def _why(fact: Unknown | None, what: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _exits(routes: Sequence[Route], interface: str) -> tuple[str, ...]:
-    """What is reached out of an interface; IPv6's own link is nobody's network."""
+    """Return the networks reached out of an interface; IPv6's own link is nobody's network."""
     out = {route.destination for route in routes if route.interface == interface}
     return tuple(
         sorted(
@@ -141,7 +141,8 @@ def _exits(routes: Sequence[Route], interface: str) -> tuple[str, ...]:
 
 
 def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str | Unknown:
-    """The network that a port speaks in: of the address in its GID, by its interface's prefix.
+    """Return the network that a port speaks in: of the address in its GID, by its interface's
+    prefix.
 
     gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those of the interface,
     as ``10.0.0.1/24``.
@@ -171,7 +172,7 @@ def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str |
 
 
 def node_kinds(nodes: Iterable[tuple[str, Sequence[Lane], str]]) -> list[NodeKind]:
-    """Nodes (name, lanes, affinity) by what they have, the largest kind first."""
+    """Return nodes (name, lanes, affinity) by what they have, the largest kind first."""
     found = grouped(((tuple(lanes), affinity), node) for node, lanes, affinity in nodes)
     largest_first = sorted(found.items(), key=lambda item: -len(item[1]))
     return [
@@ -181,7 +182,7 @@ def node_kinds(nodes: Iterable[tuple[str, Sequence[Lane], str]]) -> list[NodeKin
 
 
 def meetings(found: Sequence[NodeKind]) -> list[KindPair]:
-    """Each pair of kinds once, and each kind within itself where it has two nodes."""
+    """Return each pair of kinds once, and each kind within itself where it has two nodes."""
     return [
         KindPair(one, other, tuple(tuple(way(a, b) for b in other.lanes) for a in one.lanes))
         for at, one in enumerate(found)
@@ -238,7 +239,7 @@ def network(written: str) -> Network | None:
 
 
 def covers(written: str, wanted: Network) -> bool:
-    """Whether a route to ``written`` leads to ``wanted``."""
+    """Return whether a route to ``written`` leads to ``wanted``."""
     found = network(written)
     if found is None or found.version != wanted.version:
         return False

@@ -124,7 +124,7 @@ class Program(NamedTuple):
     carry: str
 
     def part(self, words: Sequence[str], carried: bool) -> str:
-        """The part of a script that makes the program with ``words`` the command to run."""
+        """Return the part of a script that makes the program with ``words`` the command to run."""
         if carried:
             return _CARRIED.format(
                 python=shlex.quote(self.python),
@@ -146,7 +146,10 @@ class Program(NamedTuple):
     def content(
         self, files: Mapping[str, bytes], words: Sequence[str], carried: bool, before: str = ""
     ) -> bytes:
-        """What a node gets on standard input. before: shell code that the script begins with."""
+        """Return what a node gets on standard input.
+
+        before: shell code that the script begins with.
+        """
         return packed(files, before + _script(self.part(words, carried)), carried)
 
 
@@ -167,7 +170,7 @@ class SshNodes(NamedTuple):
 
 
 def option_words(option: str, text: str, give: str = "") -> tuple[str, ...]:
-    """The words of an option whose value is a command line.
+    """Return the words of an option whose value is a command line.
 
     Raises UsageError; for none at all too, where ``give`` says what belongs there.
     """
@@ -181,7 +184,7 @@ def option_words(option: str, text: str, give: str = "") -> tuple[str, ...]:
 
 
 def addressed_script(parts: Mapping[str, str]) -> str:
-    """One for all nodes, in which each finds its own part by the address that ssh reached it at."""
+    """Return one script for all nodes; each finds its own part by the address ssh reached it at."""
     cases = [f"{shlex.quote(address)})\n{part}\n;;" for address, part in parts.items()]
     other = f"*) echo '{SAYS} end {NO_ADDRESS}'; exit 0 ;;"
     return _script("\n".join(["set -- $SSH_CONNECTION", 'case "$3" in', *cases, other, "esac"]))
@@ -192,7 +195,7 @@ def _script(find: str) -> str:
 
 
 def packed(files: Mapping[str, bytes], script: str, carried: bool) -> bytes:
-    """The tar's size on a line, and the tar; for its owner alone once it is unpacked.
+    """Return the tar's size on a line, and the tar; for its owner alone once it is unpacked.
 
     The same bytes for the same content. carried: with this program.
     """
@@ -214,7 +217,7 @@ def packed(files: Mapping[str, bytes], script: str, carried: bool) -> bytes:
 
 @cache
 def zipapp() -> bytes:
-    """This program as one file that a node's own Python can run; some hundred kilobytes.
+    """Return this program as one file that a node's own Python can run; some hundred kilobytes.
 
     Raises UsageError where a part of it is not here.
     """
@@ -240,7 +243,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
 
 
 def _parts(name: str) -> Iterator[tuple[str, str]]:
-    """The files of a package or a module, and their names in the archive, in order."""
+    """Yield the files of a package or a module, and their names in the archive, in order."""
     spec = find_spec(name) or find_spec(_OWN_NAMES.get(name, name))
     origin = None if spec is None else spec.origin
     if origin is None or not os.path.isfile(origin):

@@ -26,7 +26,7 @@ class InterfaceState(NamedTuple):
 
 
 def net_if_addrs() -> dict[str, list[StandInAddress]]:
-    """Every address of this network namespace, by interface."""
+    """Return every address of this network namespace, by interface."""
     import socket
 
     from checks.rdma.calls import interfaces
@@ -41,7 +41,7 @@ def net_if_addrs() -> dict[str, list[StandInAddress]]:
 
 
 def net_if_stats() -> dict[str, InterfaceState]:
-    """Whether each interface is up."""
+    """Return whether each interface is up."""
     import fcntl
     import socket
     import struct

@@ -86,7 +86,7 @@ class NodeReply(NamedTuple):
 
 
 def lacks_tool(reply: NodeReply) -> bool:
-    """Whether the node has no such program, or one that is older than this command."""
+    """Return whether the node has no such program, or one that is older than this command."""
     if reply.end == NO_TOOL:
         return True
     said = b"\n".join(reply.error)
@@ -95,7 +95,7 @@ def lacks_tool(reply: NodeReply) -> bool:
 
 
 def report_of(reply: NodeReply, timeout_seconds: float) -> Json:
-    """The node's own report under the name it was asked by, or an unknown one; never raises."""
+    """Return the node's report under the name it was asked by, or an unknown one; never raises."""
     node, line, end = reply.node, reply.report_line, reply.end
     if line is not None and end is not None:
         return _parsed(node, line)
@@ -134,7 +134,7 @@ def _not_reached(reply: NodeReply) -> Json:
 
 
 def _not_run(reply: NodeReply, end: str) -> Json:
-    """``end``: why the script did not get as far as a report."""
+    """Return the report of a script that did not get as far as one; ``end``: why it did not."""
     node, (word, _, rest) = reply.node, end.partition(" ")
     if word == NO_TOOL:
         text = "the program is not on the node: give its path with --remote-command, or --carry"
@@ -173,7 +173,7 @@ def _parsed(node: str, line: bytes) -> Json:
 
 
 def report_in(printed: bytes) -> dict[str, Any] | Unknown:
-    """The last whole report in ``printed``; why there is none, with the last line that it had."""
+    """Return the last whole report in ``printed``; else why there is none, with its last line."""
     decoder = json.JSONDecoder()
     reason = ""
     end = len(printed)
@@ -193,7 +193,7 @@ def report_in(printed: bytes) -> dict[str, Any] | Unknown:
 
 
 def quoted(line: bytes) -> str:
-    """A foreign line as a text of one line, cut where it is long."""
+    """Return a foreign line as a text of one line, cut where it is long."""
     text = line.decode("utf-8", "replace")
     text = "".join(sign if sign.isprintable() else " " for sign in text).strip()
     return text if len(text) <= QUOTED_BYTES else f"{text[:QUOTED_BYTES]} …"

@@ -37,9 +37,10 @@ class Sent(NamedTuple):
 def sent_launch(
     launch: LaunchWords, node_seconds: float, chosen: Chosen, as_record: bool = False
 ) -> Sent:
-    """as_record: what was understood of the launch goes along, in place of its text.
+    """Return the launch as it is sent to the nodes.
 
-    Raises UsageError for what is no launch, and for options that every node would refuse.
+    as_record: what was understood of the launch goes along, in place of its text. Raises UsageError
+    for what is no launch, and for options that every node would refuse.
     """
     from preflight.check.answer import selection_of
 
@@ -57,9 +58,10 @@ def sent_launch(
 
 
 def launch_alone(launch: LaunchWords) -> Sent:
-    """words: what any command that takes a launch is to be given; () without one.
+    """Return the launch, with the words that any command that takes a launch is to be given.
 
-    Raises UsageError for what is no launch, and for one that is not read in time.
+    There are none without a launch. Raises UsageError for what is no launch, and for one that is
+    not read in time.
     """
     return within(LIMIT_SECONDS, "the launch", lambda: _alone(launch))
 
@@ -170,7 +172,7 @@ def _added(files: dict[str, bytes], path: str) -> str:
 
 
 def _named_files(launch: LaunchWords, written: WrittenLaunch, is_file: bool) -> dict[str, bytes]:
-    """Files beside the launch that it names: a store's configuration, an extra config.
+    """Read the files beside the launch that it names: a store's configuration, an extra config.
 
     Those with an absolute name are each node's own.
     """
@@ -185,7 +187,10 @@ def _named_files(launch: LaunchWords, written: WrittenLaunch, is_file: bool) -> 
 
 
 def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
-    """What was read beside the launch, by the names that it has for it. Raises UsageError."""
+    """Return what was read beside the launch, by the names that it has for it.
+
+    Raises UsageError.
+    """
     from preflight.inputs.host_source import noting
     from preflight.processes.processes import understand
 

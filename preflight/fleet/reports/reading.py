@@ -70,7 +70,7 @@ class ReportReader:
         self._decoder = json.JSONDecoder(parse_constant=no_constant)
 
     def read(self, text: Text) -> Iterator[NodeRow | Unusable]:
-        """What a text says; several where it is a list of reports."""
+        """Yield what a text says; several rows where it is a list of reports."""
         try:
             document = self._document(text)
         except WrongError as error:
@@ -166,7 +166,7 @@ class ReportReader:
         )
 
     def _of_check(self, text: Text, document: Json, node: str) -> NodeRow:
-        """What ``check --json`` printed; the file's name is all that says where."""
+        """Read what ``check --json`` printed; only the file's name tells the node."""
         if not node:
             reason = "a check's answer does not name its host: give it a file NODE.json of its own"
             raise NoReportError(reason, Trouble.NO_NAME)
@@ -225,7 +225,7 @@ class Reports(NamedTuple):
 
 
 def read_reports(found_texts: Iterable[Text | Unusable]) -> Reports:
-    """Every text, one at a time; what is no report is counted by its source."""
+    """Read every text, one at a time; what is no report is counted by its source."""
     reading = ReportReader()
     rows: list[NodeRow] = []
     unusable: dict[tuple[str, Trouble, str], Unusable] = {}
@@ -267,7 +267,7 @@ def _first_row(row: Any) -> Any:
 
 
 def _unnamed(*names: str) -> Unnamed:
-    """What writes ``ITSELF`` in place of a node's names."""
+    """Return a function that writes ``ITSELF`` in place of a node's names."""
     own = sorted({name for name in names if len(name) > 1}, key=len, reverse=True)
     pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, own))})(?![\w-]|\.\w)")
 
@@ -278,13 +278,13 @@ def _unnamed(*names: str) -> Unnamed:
 
 
 def _written(text: str) -> str:
-    """Not too long, and nothing that cannot be written."""
+    """Return a text that is not too long, with nothing that cannot be written."""
     clean = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
     return clean if len(clean) <= LONGEST_TEXT else f"{clean[: LONGEST_TEXT - 3]}..."
 
 
 def _shown(name: str, value: str | int) -> str:
-    """As a person reads it: sizes with their unit, switches as words."""
+    """Return a value as a person reads it: sizes with their unit, switches as words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and name.endswith("mtu_bytes"):
@@ -306,7 +306,7 @@ def _unknown_names(reasons: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _verdict(status: str, findings: Iterable[FleetFinding]) -> str:
-    """A verdict is not better than what it rests on, whatever it says."""
+    """Return the worse of a report's verdict and its findings, whatever the report says."""
     if status not in STATUSES:
         raise WrongError(f"status is {short(status)}, which is no verdict")
     return worst({status, *(one.status for one in findings if one.ignored is None)})
@@ -335,6 +335,6 @@ def _unusable(text: Text, error: WrongError, node: str = "") -> Unusable:
 
 
 def _node_of(source: str) -> str:
-    """``reports/gpu001.json.gz`` is of gpu001."""
+    """Return the node of a file's name: ``reports/gpu001.json.gz`` is of gpu001."""
     name = _ENDINGS.sub("", os.path.basename(source))
     return name if is_name(name) else ""

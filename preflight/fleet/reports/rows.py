@@ -62,7 +62,7 @@ class Unusable(NamedTuple):
 
 
 def text_place(source: str, line: int) -> str:
-    """``all.jsonl:7``, or the file alone, which holds nothing else."""
+    """Return ``all.jsonl:7``, or the file alone, which holds nothing else."""
     return f"{source}:{line}" if line else source
 
 
@@ -103,7 +103,7 @@ class OnNodes(NamedTuple):
 
 
 def nodes_object(names: Sequence[str]) -> Json:
-    """A list of nodes as every JSON of a fleet has it."""
+    """Return a list of nodes as every JSON of a fleet has it."""
     return {"count": len(names), "set": fold(names)}
 
 
@@ -186,7 +186,10 @@ def settled(rows: Sequence[NodeRow]) -> Settled:
 
 
 def _chosen(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
-    """Of reports that say different things, newest first: the newest, or the worst. Never both."""
+    """Return one of the reports that say different things, newest first: the newest, or the worst.
+
+    Never both.
+    """
     newest = rows[0]
     have = f"{len(rows)} reports that differ: {', '.join(sorted(row.origin for row in rows)[:4])}"
     dated = all(row.made_unix_seconds for row in rows)

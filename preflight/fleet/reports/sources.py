@@ -34,7 +34,10 @@ class Text(NamedTuple):
 
 
 def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
-    """Each text of each path, folders in the order of their names. Never raises for a path."""
+    """Yield each text of each path, folders in the order of their names.
+
+    Never raises for a path.
+    """
     for path in paths:
         if path == STDIN:
             stream = getattr(sys.stdin, "buffer", None)
@@ -51,7 +54,7 @@ def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
 
 
 def _of_folder(path: str) -> Iterator[Text | Unusable]:
-    """Every file below, but those whose names begin with a dot."""
+    """Yield the texts of every file below, but those whose names begin with a dot."""
     failed: list[Unusable] = []
 
     def refuse(error: OSError) -> None:
@@ -86,7 +89,7 @@ def _of_file(path: str) -> Iterator[Text | Unusable]:
 
 
 def _of_stream(source: str, stream: BinaryIO) -> Iterator[Text | Unusable]:
-    """The stream's texts, and after them what ended it before its end."""
+    """Yield the stream's texts, and after them what ended it before its end."""
     failed: list[Unusable] = []
     chunks = _chunks(source, stream, failed)
     start = b""
@@ -104,7 +107,7 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[Text | Unusable]:
 
 
 def _of_whole(source: str, content: bytes) -> Iterator[Text | Unusable]:
-    """A text that is all there: usually one report on one line."""
+    """Yield the texts of a content that is all there: usually one report on one line."""
     if b"\n" not in content.rstrip() or _is_one(content):
         yield Text(source, 0, content)
         return
@@ -115,7 +118,7 @@ def _of_whole(source: str, content: bytes) -> Iterator[Text | Unusable]:
 
 
 def _is_one(content: bytes) -> bool:
-    """Whether several lines are one object or list, or the beginning of a list."""
+    """Return whether several lines are one object or list, or the beginning of a list."""
     import json
 
     try:
@@ -126,7 +129,7 @@ def _is_one(content: bytes) -> bool:
 
 
 def _chunks(source: str, stream: BinaryIO, failed: list[Unusable]) -> Iterator[bytes]:
-    """Unpacked where it is gzip, of one or several members."""
+    """Yield the stream's bytes, unpacked where it is gzip, of one or several members."""
     import gzip
     import zlib
 
@@ -146,7 +149,7 @@ def _chunks(source: str, stream: BinaryIO, failed: list[Unusable]) -> Iterator[b
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """(number, line); None in place of a line that is larger than any report."""
+    """Yield (number, line); None in place of a line that is larger than any report."""
     number, rest, too_large = 1, b"", False
     for chunk in chunks:
         *whole, end = chunk.split(b"\n")
@@ -161,7 +164,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _split(source: str, lines: Iterable[tuple[int, bytes | None]]) -> Iterator[Text | Unusable]:
-    """One text a line, or from a line ``{`` to the next line ``}``."""
+    """Yield one text a line, or from a line ``{`` to the next line ``}``."""
     large = f"more than {LARGEST_REPORT_BYTES >> 20} MiB"
     start, held, held_bytes = 0, list[bytes](), 0
     for number, line in lines:

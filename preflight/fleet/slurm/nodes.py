@@ -31,7 +31,10 @@ class JobNodes(NamedTuple):
 
 
 def job_nodes(node_set: str | None, environment: Mapping[str, str]) -> JobNodes:
-    """Raises UsageError where there is nothing to ask, or this is itself one of a step's tasks."""
+    """Return the nodes to ask.
+
+    Raises UsageError where there is nothing to ask, or this is itself one of a step's tasks.
+    """
     _refuse_within_step(environment)
     own = environment.get("SLURM_JOB_NODELIST", "") if environment.get("SLURM_JOB_ID") else ""
     if not own:
@@ -102,7 +105,7 @@ class NodeState(NamedTuple):
 def unreachable(
     nodes: Sequence[str], in_allocation: bool, states: Mapping[str, NodeState]
 ) -> dict[str, NodeState]:
-    """Those that cannot be asked now; a node that sinfo does not show is asked."""
+    """Return the nodes that cannot be asked now; a node that sinfo does not show is asked."""
     found = {}
     for node in nodes:
         state = states.get(node)
@@ -115,7 +118,7 @@ def unreachable(
 
 
 def states_of(sinfo: str) -> dict[str, NodeState]:
-    """Of ``sinfo -N -h -o '%N|%T|%E'``: one line per node and partition."""
+    """Return the states in ``sinfo -N -h -o '%N|%T|%E'``: one line per node and partition."""
     found = {}
     for line in sinfo.splitlines():
         name, _, rest = line.partition("|")
@@ -129,7 +132,7 @@ def states_of(sinfo: str) -> dict[str, NodeState]:
 
 
 def read_sinfo() -> str:
-    """What Slurm says of its nodes; "" where it does not answer: then all are asked."""
+    """Ask Slurm for the states of its nodes; "" where it does not answer: then all are asked."""
     import subprocess
 
     command = ["sinfo", "--all", "--Node", "--noheader", "--format", "%N|%T|%E"]

@@ -120,7 +120,8 @@ class _SlurmRun(NamedTuple):
     absences: dict[str, Json]
 
     def gather(self) -> tuple[list[Json], int]:
-        """One report of each node, in the order of the nodes; and the signal that ended it, or 0.
+        """Return one report of each node, in the order of the nodes; and the signal that ended it,
+        or 0.
 
         Raises UsageError where Slurm refuses the question itself.
         """
@@ -149,7 +150,7 @@ class _SlurmRun(NamedTuple):
         self.absences[node] = absent(node, check, text, have, need)
 
     def _ask(self, nodes: Sequence[str], carried: bool) -> None:
-        """One job step, and others for nodes whose tasks were ended on behalf of another node."""
+        """Run one job step, and others for nodes whose tasks ended because another node did."""
         left = list(nodes)
         content = self.program.content(self.sent.files, self.sent.words, carried) if left else b""
         inside = self.job.in_allocation
@@ -208,7 +209,10 @@ class _SlurmRun(NamedTuple):
         return again
 
     def _refused(self, said: str, nodes: Sequence[str]) -> list[str]:
-        """srun started nothing at all; returns the nodes that a busy one has kept from a job."""
+        """Return the nodes that a busy one has kept from a job, where srun started nothing at all.
+
+        Raises UsageError where srun gives another reason than busy nodes.
+        """
         states = states_of(read_sinfo())
         if not any(words in said for words in _NO_ROOM):
             unknown = [node for node in nodes if states and node not in states]
@@ -224,7 +228,7 @@ class _SlurmRun(NamedTuple):
 
 
 def _ended(task: TaskOutput, ended_by_us: str) -> bool:
-    """Whether a node came to its end, and not to ours."""
+    """Return whether a node came to its own end, and was not ended by us."""
     ends = [line.removeprefix(SAYS_END).strip() for line in task.lines if line.startswith(SAYS_END)]
     if not ends:
         return False
@@ -233,7 +237,7 @@ def _ended(task: TaskOutput, ended_by_us: str) -> bool:
 
 
 def _silent(node: str, own: TaskOutput | None, words: SrunErrors) -> Json:
-    """A node whose task ended by itself, or of which nothing was heard at all."""
+    """Return the report of a node whose task ended by itself, or that was not heard at all."""
     how = words.ended.get(node, "")
     if own is not None or how:
         last = next((line for line in reversed(own.error) if line), b"") if own else b""

@@ -66,7 +66,10 @@ def srun_words(
     options: Sequence[str],
     program: Sequence[str],
 ) -> list[str]:
-    """``nodes``: a node set of ``count`` names. ``options``: the user's own, which may win."""
+    """Return the command of srun.
+
+    nodes: a node set of ``count`` names. options: the user's own, which may win.
+    """
     allocation = ["--overlap"] if in_allocation else [f"--immediate={queue_seconds}"]
     return [
         "srun",
@@ -139,7 +142,7 @@ def run_step(
 
 
 def _feed(pipe: IO[bytes], content: bytes, closing: threading.Event) -> None:
-    """Standard input has ``content``, and ends only when it is told to."""
+    """Write ``content`` to standard input, and end it only when ``closing`` is set."""
     with contextlib.suppress(OSError), pipe:  # srun is gone, and its exit says why
         pipe.write(content)
         pipe.flush()
@@ -147,7 +150,7 @@ def _feed(pipe: IO[bytes], content: bytes, closing: threading.Event) -> None:
 
 
 def _gather(pipe: IO[bytes], lines: list[bytes], begun: list[float]) -> None:
-    """begun: when tasks said that they have their standard input."""
+    """Read the pipe to its end. begun: when tasks said that they have their standard input."""
     with pipe:
         for line in pipe:
             lines.append(line)
@@ -191,7 +194,7 @@ class TaskOutput(NamedTuple):
 
 
 def by_node(output: bytes, errors: bytes) -> dict[str, TaskOutput]:
-    """What each node said that said at least its name."""
+    """Return what each node said that said at least its name."""
     error: dict[int, list[bytes]] = {}
     for task, line in _labelled(errors):
         error.setdefault(task, []).append(line)
@@ -210,7 +213,7 @@ def by_node(output: bytes, errors: bytes) -> dict[str, TaskOutput]:
 
 
 def _joined(pieces: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Lines, the report in one: it ends at an empty line, or at one of the script's own."""
+    """Return the lines, the report as one: it ends at an empty line, or at one of the script's."""
     lines: list[bytes] = []
     report: list[bytes] = []
     for piece in pieces:
@@ -237,7 +240,7 @@ def _labelled(output: bytes) -> list[tuple[int, bytes]]:
 
 
 def complaints(errors: bytes) -> SrunErrors:
-    """Of srun's standard error, in which the tasks' own lines are labelled."""
+    """Read srun's standard error, in which the tasks' own lines are labelled."""
     not_launched: dict[str, str] = {}
     ended: dict[str, str] = {}
     aborted = False

@@ -66,7 +66,10 @@ def run_fleet_check(
 
 
 def nodes_of(where: SshNodes) -> list[str]:
-    """The nodes that are named, in order. Raises UsageError: where ClusterShell is missing too."""
+    """Return the nodes that are named, in order.
+
+    Raises UsageError: where ClusterShell is missing too.
+    """
     try:
         from preflight.fleet.ssh.engine import named_nodes
     except ModuleNotFoundError as error:
@@ -78,7 +81,7 @@ def nodes_of(where: SshNodes) -> list[str]:
 
 
 def sets_of(path: str) -> list[str]:
-    """Node sets, one a line; what follows # is for people."""
+    """Read node sets, one a line; what follows # is for people."""
 
     def read() -> list[str]:
         with open(path, encoding="utf-8", errors="replace") as file:

@@ -48,7 +48,7 @@ class RunInterruptedError(Exception):
 
 
 def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
-    """The nodes of ``sets`` without those of ``excluded``, in the order of their numbers.
+    """Return the nodes of ``sets`` without those of ``excluded``, in the order of their numbers.
 
     Raises UsageError for what is no node set, a group that is not known, or too many nodes.
     """
@@ -93,7 +93,7 @@ def ask_or_carry(
     answered: Callable[[NodeReply], None],
     tick: Callable[[], None],
 ) -> list[str]:
-    """``ask`` every node, and once more those that lack the program, which is then taken along.
+    """Ask every node, and once more those that lack the program, which is then taken along.
 
     carry: auto, always, never. content: with the program, or without. Returns to whom it is taken.
     """
@@ -175,7 +175,7 @@ def _run(
 
 
 def _task(ssh: SshNodes) -> Any:
-    """ClusterShell's task of this thread, as ``ssh`` has it."""
+    """Return ClusterShell's task of this thread, set up as ``ssh`` says."""
     # Its warnings of broken pipes are what the answers say anyway.
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
     logging.getLogger("ClusterShell").propagate = False
@@ -253,7 +253,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
             self._end(str(node), None, True)
 
     def finish(self) -> None:
-        """Those that were stopped."""
+        """End the nodes that were stopped."""
         for node in list(self._lines):
             self._end(node, None, False)
 
