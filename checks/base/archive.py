@@ -281,7 +281,7 @@ def _as_before(path: str, handle: int, mode: int) -> None:
 
 
 def is_stream(path: str) -> bool:
-    """Tell whether a path exists and is not a regular file, or names a stream of this process."""
+    """Return whether a path exists and is not a regular file, or names a stream of this process."""
     if os.path.dirname(path) in ("/dev", "/dev/fd", "/proc/self/fd"):
         return True
     try:

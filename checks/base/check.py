@@ -41,14 +41,14 @@ class Check(NamedTuple):
 
 
 def the_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Take a launch; without one there is nothing to judge."""
+    """Return the launch. Raises UnjudgedError without one: there is nothing to judge."""
     if needs is None:
         raise UnjudgedError(skip(NO_LAUNCH))
     return needs
 
 
 def any_launch(needs: LaunchNeeds | None) -> LaunchNeeds | None:
-    """Take the launch, or None: the host alone is judged too."""
+    """Return the launch, or None: the host alone is judged too."""
     return needs
 
 

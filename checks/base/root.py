@@ -48,7 +48,7 @@ class Root:
 
     @property
     def live(self) -> bool:
-        """Tell whether this is the machine that the program runs on."""
+        """Return whether this is the machine that the program runs on."""
         return not self._prefix
 
     def locate(self, name: str) -> str:

@@ -30,5 +30,5 @@ _UNRELEASED = re.compile(r"\d(?:a|b|rc)\d|\.dev|\+(?!cu\d|cpu|rocm|npu|musa|xpu)
 
 
 def is_release(text: str) -> bool:
-    """Tell whether ``text`` names a release, and no nightly, candidate or fork of one."""
+    """Return whether ``text`` names a release, and no nightly, candidate or fork of one."""
     return _UNRELEASED.search(text) is None

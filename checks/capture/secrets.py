@@ -120,12 +120,12 @@ _BETWEEN_PARTS = re.compile(r"[-_/+=]")
 
 
 def is_secret(name: str) -> bool:
-    """Tell whether the value of a variable or flag of this name is not to be shown."""
+    """Return whether the value of a variable or flag of this name is not to be shown."""
     return _SECRET.search(_HARMLESS.sub("", name)) is not None
 
 
 def looks_drawn(word: str) -> bool:
-    """Tell whether a word looks drawn by chance, as keys are: it is no name that a person chose."""
+    """Return whether a word looks drawn by chance, as keys are: no name that a person chose."""
     if _HEX.fullmatch(word):
         return len(set(word.lower())) > 8
     if max(map(len, _BETWEEN_PARTS.split(word))) <= _LONGEST_PART:

@@ -196,7 +196,7 @@ def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> PciFunction | Unknown
 
 
 def probes_numactl(sglang_version: str) -> bool | Unknown:
-    """Tell whether a rank of this SGLang goes on unbound where numactl cannot bind it."""
+    """Return whether a rank of this SGLang goes on unbound where numactl cannot bind it."""
     release = sglang.release_of(sglang_version)
     if release is None:
         return Unknown(f"the version is not known ({sglang_version!r})")

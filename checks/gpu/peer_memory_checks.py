@@ -35,7 +35,7 @@ def peer_memory(needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts) -> Iter
 
 
 def registers_gpu_memory(process: ProcessNeeds) -> bool:
-    """Tell whether a process registers GPU memory for RDMA; how much is known only once it runs."""
+    """Return whether a process registers GPU memory for RDMA; how much is known once it runs."""
     amount = process.gpu_registered_bytes
     return process.rdma is not None and (isinstance(amount, Unknown) or amount > 0)
 

@@ -30,7 +30,7 @@ class Wanted:
 
 
 def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
-    """Take the huge pages of a launch; where it takes none there is nothing to judge."""
+    """Return the huge pages of a launch. Raises UnjudgedError where it takes none."""
     launch = the_launch(needs)
     passed("launch").known(launch.usages)
     wanted = Wanted(launch)

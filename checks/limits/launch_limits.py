@@ -118,7 +118,7 @@ def is_superuser(run_as: RunAs, limits: LimitFacts) -> bool | Unknown:
 
 
 def not_started(found: Finding, refused: SetLimit) -> Finding:
-    """Say that what starts the program gives up over a limit."""
+    """Return the finding that what starts the program gives up over a limit."""
     return found.failed(
         f"{refused.origin} raises {refused.name} above the hard limit: Operation not permitted, "
         "and the program is not started",

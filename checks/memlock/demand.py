@@ -50,7 +50,7 @@ NO_RDMA = "no process of the launch uses RDMA"
 
 
 def registering(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Take a launch that locks memory for NICs."""
+    """Return the launch. Raises UnjudgedError where it locks no memory for NICs."""
     launch = the_launch(needs)
     if not launch.rdma_processes:
         raise UnjudgedError(skip(NO_RDMA))
@@ -58,7 +58,7 @@ def registering(needs: LaunchNeeds | None) -> LaunchNeeds:
 
 
 def registering_or_host(needs: LaunchNeeds | None) -> LaunchNeeds | None:
-    """Take the same, or the host alone."""
+    """Return the launch, as ``registering`` does; None without one: the host alone is judged."""
     return None if needs is None else registering(needs)
 
 

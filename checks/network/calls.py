@@ -34,9 +34,10 @@ def addresses() -> list[dict[str, Any]]:
 
 
 def bind(port: int) -> dict[str, Any]:
-    """Tell whether a server could bind ``port`` on all addresses, as servers do (SO_REUSEADDR).
+    """Return whether a server could bind ``port`` on all addresses: ``{"free": true}``.
 
-    Nothing listens, so nobody can connect meanwhile.
+    Else ``errno`` names the error. Tried as servers do (SO_REUSEADDR). Nothing listens, so nobody
+    can connect meanwhile.
     """
     import errno
     import socket
@@ -66,7 +67,7 @@ def resolve(host: str) -> list[str]:
 
 
 def connect(host: str, port: int) -> dict[str, Any]:
-    """Tell whether something listens: ``{"open": true}``, or the error's name and text.
+    """Return whether something listens: ``{"open": true}``, or the error's name and text.
 
     ``timeout``: for how many seconds it was tried, where nothing refused it either.
     """

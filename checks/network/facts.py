@@ -232,12 +232,12 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
 
 
 def has_no_address(why: Unknown) -> bool:
-    """Tell whether the resolver said that a name has none; else nobody asked, or answered."""
+    """Return whether the resolver said that a name has none; else nobody asked, or answered."""
     return any(said in why.reason for said in _NO_ADDRESS)
 
 
 def _is_address(host: str) -> bool:
-    """Tell whether ``host`` is an address as it stands, which no name service is asked for."""
+    """Return whether ``host`` is an address as it stands, which no name service is asked for."""
     import socket
 
     for family in (socket.AF_INET, socket.AF_INET6):

@@ -241,7 +241,7 @@ def _advertised(service: Service, answer: ServiceAnswer | None, network: Network
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether an address is in 127.0.0.0/8, or ::1."""
+    """Return whether an address is in 127.0.0.0/8, or ::1."""
     return address.startswith("127.") or address == "::1"
 
 

@@ -32,7 +32,10 @@ def acs(address: str) -> int | None:
 
 
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
-    """Find ACS control in a configuration space, of which ``read(offset, length)`` gives bytes."""
+    """Return ACS control of a configuration space; None where it has none.
+
+    read: ``read(offset, length)`` gives bytes of it. Raises PermissionError where it gives too few.
+    """
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):
         header = read(offset, 4)

@@ -226,7 +226,7 @@ def _acs(root: Root, address: str) -> int | Unknown | None:
 
 
 def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
-    """Look for Direct NIC functions beside ConnectX-8 and newer, which alone have them."""
+    """Return whether there are Direct NIC functions, which ConnectX-8 and newer alone have."""
     if not any(nic.vendor == DIRECT_NIC_FUNCTION[0] for nic in nics.values()):
         return False
     return any(

@@ -91,7 +91,7 @@ def predicted(
 
 
 def _of_node(rdma: RdmaFacts, node: int, names: Sequence[str]) -> Location:
-    """Prefer a NIC on the node that it names, and on no other."""
+    """Return the location of a node; it prefers a NIC on that node, and no other."""
     nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
         found = nodes[name]
@@ -109,7 +109,10 @@ def _of_gpu(
     names: Sequence[str],
     release: MooncakeRelease | None,
 ) -> Location:
-    """Prefer the NICs fewest steps away, of the GPU's node, or of all where it has none."""
+    """Return the location of a GPU; it prefers the NICs that are the fewest steps away.
+
+    They are those of the GPU's node, or all where it has none.
+    """
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
     gpu = next((one for one in gpus.on_pci if one.address == address), None)
@@ -135,7 +138,7 @@ def _path(function: PciFunction) -> str:
 
 
 def pci_steps(one: str, other: str) -> int:
-    """Count the slashes of both sysfs paths behind what they share, character by character.
+    """Return the number of slashes of both sysfs paths behind what they share, by characters.
 
     Source: topology.cpp, getPciDistance.
     """
@@ -150,7 +153,7 @@ def _location(name: str, preferred: tuple[str, ...], names: Sequence[str]) -> Lo
 
 
 def _only(place: Location, names: Sequence[str]) -> Location:
-    """Take devices that Mooncake cannot open out of a location."""
+    """Return a location without the devices that Mooncake cannot open."""
     if isinstance(place.preferred, Unknown):
         return place
     return place._replace(

@@ -299,7 +299,7 @@ def judge_gpu(
 
 
 def _listed(names: Iterable[str], known: dict[str, PathClass]) -> str:
-    """Write ``mlx5_0 PIX, mlx5_1 PIX``."""
+    """Return ``mlx5_0 PIX, mlx5_1 PIX``."""
     words = [f"{name} {known[name].name}" if name in known else name for name in names]
     more = f" and {len(words) - SHOWN_NICS} more" if len(words) > SHOWN_NICS else ""
     return ", ".join(words[:SHOWN_NICS]) + more

@@ -75,7 +75,7 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _is_short(nic: Nic, need: Objects, cgroup: RdmaCgroup) -> bool:
-    """Tell whether not all processes that would open ``nic`` can."""
+    """Return whether not all processes that would open ``nic`` can."""
     used = cgroup.use(nic.name)
     left = None if isinstance(used, Unknown) else _left(cgroup.limit(nic.name), used).handles
     return left is not None and left < need.contexts
@@ -363,7 +363,7 @@ def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
 
 
 def _holds(load: NicLoad, measured: Measured, bound: TableBound) -> bool | None:
-    """Tell whether a device was measured to hold a load; None: the measurement does not say."""
+    """Return whether a device was measured to hold a load; None: the measurement does not say."""
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True
@@ -409,7 +409,7 @@ def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: 
 
 
 def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
-    """Add what would bring the NIC's entries down to ``most``, each computed."""
+    """Return the finding with all that would bring the NIC's entries down to ``most``, computed."""
     ways = []
     settings: tuple[Setting, ...] = ()
     small = load.by_page.get(BASE_PAGE_BYTES, 0)

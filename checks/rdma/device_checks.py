@@ -51,7 +51,7 @@ LOOKED_UP = (
 
 
 def _looks_up_all(process: ProcessNeeds) -> bool:
-    """Tell whether SGLang itself looks up the very devices that are judged by name."""
+    """Return whether SGLang itself looks up the very devices that are judged by name."""
     own, used = process.looked_up, process.rdma
     return own is not None and used is not None and own.devices == used.devices
 
@@ -120,7 +120,7 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
 def _names_setting(
     process: ProcessNeeds, devices: DevicesInUse, names: list[str]
 ) -> tuple[Setting, ...]:
-    """Set the names where they stand, as far as that is one variable or flag."""
+    """Return the setting of the names where they stand, as far as that is one variable or flag."""
     assert process.rdma is not None
     holder, wanted = process.rdma.written_as, ",".join(names)
     if devices.chosen is ChosenBy.FILTERS:

@@ -37,7 +37,7 @@ class Gid(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Write it as a person does: the IPv4 address, or eight groups."""
+        """Return it as a person writes it: the IPv4 address, or eight groups."""
         groups = [self.raw[at : at + 2].hex() for at in range(0, 16, 2)]
         return self.ipv4 or ":".join(groups)
 

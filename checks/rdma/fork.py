@@ -51,7 +51,7 @@ class Forking(NamedTuple):
 
 
 def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
-    """Tell whether libibverbs calls madvise in steps of 4 KiB for a process."""
+    """Return whether libibverbs calls madvise in steps of 4 KiB for a process."""
     if VARIABLE in environment:
         return False
     version, kernel = rdma.libraries.version, rdma.kernel

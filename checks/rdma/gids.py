@@ -98,7 +98,7 @@ _RANKS = (
 
 
 def _rank(gid: Gid) -> int:
-    """Rank as autoGidCandidateClassPriority: lower is taken first.
+    """Return the rank as autoGidCandidateClassPriority does: lower is taken first.
 
     192.168.0.0/16 counts as routable, and so does every IPv6 address but fe80::/10: fec0:: too.
     """
@@ -115,5 +115,5 @@ def _rank(gid: Gid) -> int:
 
 
 def _private(first: int, second: int) -> bool:
-    """Tell whether an address is in 10/8, 172.16/12 or 100.64/10."""
+    """Return whether an address is in 10/8, 172.16/12 or 100.64/10."""
     return first == 10 or (first, second & 0xF0) == (172, 16) or (first, second & 0xC0) == (100, 64)

@@ -18,7 +18,7 @@ NO_DEVICE = "no device of this host is asked for (see rdma.no-device and rdma.de
 
 
 def rdma_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Take a launch that uses RDMA."""
+    """Return the launch. Raises UnjudgedError where it uses no RDMA."""
     launch = the_launch(needs)
     if not launch.rdma_processes:
         raise UnjudgedError(skip(NO_RDMA, "launch"))
@@ -26,7 +26,7 @@ def rdma_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
 
 
 def rdma_launch_or_host(needs: LaunchNeeds | None) -> LaunchNeeds | None:
-    """Take the same, or the host alone."""
+    """Return the launch, as ``rdma_launch`` does; None without one: the host alone is judged."""
     return None if needs is None else rdma_launch(needs)
 
 

@@ -186,7 +186,7 @@ _FALSE_WORDS = ("0", "false", "no", "off", "disable")
 
 
 def through_peermem(environment: Mapping[str, str]) -> bool:
-    """Tell whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
+    """Return whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
     return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
 
 

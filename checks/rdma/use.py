@@ -301,7 +301,7 @@ def node_problem(nic: Nic) -> Lost | Unknown | None:
 
 @or_unknown
 def provider_problem(nic: Nic) -> Lost | Unknown | None:
-    """Tell whether libibverbs has a library for a device."""
+    """Return what is wrong where libibverbs has no library for a device, else None."""
     if known(nic.verbs.listed):
         return None
     return Lost(nic.name, Cause.PROVIDER, "libibverbs does not list it")
@@ -309,7 +309,7 @@ def provider_problem(nic: Nic) -> Lost | Unknown | None:
 
 @or_unknown
 def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | None:
-    """Tell whether the port that Mooncake opens is active."""
+    """Return what is wrong where the port that Mooncake opens is not active, else None."""
     number = port_of(environment)
     port = known(nic.port(number))
     if port is None:
@@ -322,7 +322,7 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 def gid_problem(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> Lost | Unknown | None:
-    """Tell whether Mooncake finds a GID on the port that it opens."""
+    """Return what is wrong where Mooncake finds no GID on the port that it opens, else None."""
     choice = known(gid_choice(nic, environment, release))
     return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
 

@@ -173,7 +173,7 @@ def _verbs_ports(given: Any) -> dict[int, VerbsPort] | Unknown:
 
 
 def read_libraries(root: Root) -> Libraries:
-    """Find libibverbs and its providers in the folders of this root."""
+    """Read which libibverbs and providers are in the folders of this root."""
     for folder in LIBRARY_FOLDERS:
         file = root.link(f"{folder}/libibverbs.so.1")
         if isinstance(file, Unknown):

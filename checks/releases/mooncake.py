@@ -175,12 +175,12 @@ def release_of(text: str) -> MooncakeRelease | None:
 
 
 def newer_than_known(text: str) -> bool:
-    """Tell whether ``text`` is newer than the table. Raises ValueError as ``parse_version``."""
+    """Return whether ``text`` is newer than the table. Raises ValueError as ``parse_version``."""
     return parse_version(text) > parse_version(NEWEST_KNOWN)
 
 
 def work_together(one: str, other: str) -> bool | None:
-    """Tell whether two releases share a master; None where one of them was not tried."""
+    """Return whether two releases share a master; None where one of them was not tried."""
     if one == other:
         return True
     groups = {row.together for row in RELEASES}

@@ -293,7 +293,7 @@ def older_than_known(text: str) -> str:
 
 
 def newer_than_known(text: str) -> bool:
-    """Tell whether ``text`` is newer than the table. Raises ValueError as ``parse_version``."""
+    """Return whether ``text`` is newer than the table. Raises ValueError as ``parse_version``."""
     return parse_version(text) > parse_version(NEWEST_KNOWN)
 
 

@@ -79,7 +79,7 @@ def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
 
 
 def _described(found: Finding, runtime: str) -> Finding:
-    """Say whose description has the variables to set, where one kind makes all processes."""
+    """Return the finding with ``runtime`` as what describes the processes and their variables."""
     if not runtime or not found.settings:
         return found
     settings = tuple(

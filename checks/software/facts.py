@@ -292,7 +292,7 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
 
 
 def _has_engine(root: Root, package: str) -> bool:
-    """Tell whether a folder is Mooncake's package, and not something else of that name."""
+    """Return whether a folder is Mooncake's package, and not something else of that name."""
     return any(name.startswith(("engine.", "store.", "_store.")) for name in root.listed(package))
 
 

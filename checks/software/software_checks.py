@@ -48,12 +48,12 @@ _SERVERS = ("sglang", "vllm")
 
 
 def elsewhere(system: SystemFacts, process: ProcessNeeds) -> bool:
-    """Tell whether the process runs in a container that this check does not run in."""
+    """Return whether the process runs in a container that this check does not run in."""
     return process.container is not None and not system.container.inside
 
 
 def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
-    """Take the processes of a launch that load or run Mooncake's compiled files."""
+    """Return the processes of a launch that load or run Mooncake's compiled files."""
     launch = the_launch(needs)
     stored = any(service.kind in ("master", "client") for service in launch.services)
     found = [
@@ -143,7 +143,7 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
 
 
 def _shadowed(engine: Environment) -> bool:
-    """Tell whether an import takes a folder that came with none of the wheels."""
+    """Return whether an import takes a folder that came with none of the wheels."""
     folder = (engine.package or "").rpartition("/")[0]
     return engine.package is not None and folder not in [one.folder for one in engine.mooncake]
 

@@ -37,7 +37,7 @@ class StorageFacts(NamedTuple):
 
 
 def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
-    """Look at the launch's absolute paths below ``root``."""
+    """Read what is at the launch's absolute paths below ``root``."""
     folders: dict[str, Folder | Unknown] = {}
     files: dict[str, bool | Unknown] = {}
     for item in needs.storage if needs else ():

@@ -42,7 +42,7 @@ class Container(NamedTuple):
 
     @property
     def inside(self) -> bool:
-        """Tell whether this is known to be a container."""
+        """Return whether this is known to be a container."""
         return self.kind not in ("none", "unknown")
 
 

@@ -103,7 +103,7 @@ def _filled(kind: str, count: int, plain: bool) -> str:
 
 
 def _coloured(cells: Sequence[tuple[str, str]], paint: Paint) -> str:
-    """Paint runs of one part together."""
+    """Return the text with each run of one part in its colour."""
     text, run, kind = "", "", ""
     for char, its in [*cells, ("", "")]:
         if its != kind:
@@ -120,7 +120,7 @@ _SIZE_COLUMNS = 13
 
 
 def _chunks(places: Sequence[MemoryPlace], width: int) -> list[Sequence[MemoryPlace]]:
-    """Put as many places beside each other as fit."""
+    """Return rows of places, with as many beside each other as fit."""
     rows = table_rows(known_bars(places).values())[:-1]
     beside = _BESIDE_NAME + max((len(row.name) for row in rows), default=0)
     count = max(1, (width - beside) // _SIZE_COLUMNS)

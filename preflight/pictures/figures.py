@@ -293,7 +293,7 @@ def _node(found: Topology, name: str, node: int | None) -> Html:
 
 
 def _top(at: int, count: int, rows: int) -> float:
-    """Spread fewer devices than rows evenly."""
+    """Return the upper edge of a box, of devices that are spread evenly over more rows."""
     return (at + 0.5) * rows * _ROW / count - _BOX / 2
 
 
@@ -480,7 +480,7 @@ def _colour(rounds: Sequence[Round], tier: str) -> int:
 
 
 def _spread(rounds: Sequence[Round], tier: str) -> bool:
-    """Tell whether least and most differ, and both are known."""
+    """Return whether least and most differ, and both are known."""
     hits = [hit_of(each, tier) for each in rounds]
     return any(hit.least != hit.most for hit in hits) and spans_are_known(rounds, tier)
 

@@ -298,7 +298,7 @@ class SearchResult(NamedTuple):
 def search(
     register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int
 ) -> SearchResult:
-    """Find how many regions of ``region_bytes`` are held, up to ``up_to_bytes`` in all.
+    """Return how many bytes are held in regions of ``region_bytes``, up to ``up_to_bytes``.
 
     largest_bytes: of one registration, at least ``region_bytes``.
     """
@@ -348,7 +348,7 @@ class OpenDevice:
         return len(self._regions)
 
     def register(self, address: int, size: int) -> None:
-        """Register. Raises VerbsError, and then nothing is registered."""
+        """Register a range. Raises VerbsError, and then nothing is registered."""
         self._regions.append(self._device.register(address, size))
 
     def take_back(self) -> None:
@@ -375,7 +375,10 @@ class ProbeError(Exception):
 
 
 def measure(order: Order, progress: Progress) -> Measurement:
-    """Run it. Raises ProbeError, and KeyboardInterrupt once the process is gone."""
+    """Run the measurement and return it.
+
+    Raises ProbeError, and KeyboardInterrupt once the process is gone.
+    """
     reading, writing = Pipe(duplex=False)
     parent = os.getpid()
     process = os.fork()

@@ -258,7 +258,7 @@ def judge(
 
 
 def _saved(nics: tuple[Nic, ...], answer: ProbeAnswer) -> tuple[str, ...]:
-    """Save the result; the files. One measured beside others is not a device's."""
+    """Save the result and return the files. One measured beside others is not a device's."""
     if answer.users or answer.measured is None:
         return ()
     if not answer.measured.held_bytes:
@@ -273,7 +273,7 @@ def _saved(nics: tuple[Nic, ...], answer: ProbeAnswer) -> tuple[str, ...]:
 
 
 def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[str]:
-    """Save one result for each device; the files. Raises OSError.
+    """Save one result for each device and return the files. Raises OSError.
 
     A result that says less than one that is there already is not kept.
     """

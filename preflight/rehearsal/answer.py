@@ -97,7 +97,7 @@ def failed_step(run: RehearsalRun) -> StepResult | None:
 
 
 def describe_failure(done: StepResult) -> str:
-    """Say where it failed, and with which words."""
+    """Return where it failed, and with which words."""
     name = done.step.member.name
     lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
     return f"{name}, {done.step.what}: {done.error}{lines}"
@@ -158,7 +158,7 @@ def _error(step: RehearsalStep) -> str:
 
 
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
-    """Tell whether it failed as the model says: by a bus error, or with these words.
+    """Return whether it failed as the model says: by a bus error, or with these words.
 
     A program of its own says what its call returned in its own way, and ends.
     """
@@ -171,7 +171,7 @@ def same_error(foretold: Allocation, failed: StepResult) -> bool:
 
 
 def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
-    """Sum by size over all nodes, and for each node those that are bound to it."""
+    """Return the pages by size over all nodes, and for each node those that are bound to it."""
     pages: dict[Spot, int] = {}
     for spot, count in pages_by_spot(allocations).items():
         if not count:

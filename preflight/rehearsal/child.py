@@ -75,7 +75,10 @@ class Player:
         self._store: Any = None
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Do it; ``error`` holds the call and what it said, empty where it went well."""
+        """Do what the order says.
+
+        ``error`` of the reply holds the call and what it said, empty where it went well.
+        """
         what: Callable[[dict[str, Any]], str | None] = getattr(self, f"_{order['do']}")
         began = time.monotonic()
         try:

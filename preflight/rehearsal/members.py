@@ -64,7 +64,7 @@ def members_of(
 
 
 def has_no_segment(process: MappedProcess) -> bool:
-    """Tell whether its segment, and its registrations, are another process's: a dummy client."""
+    """Return whether its segment, and its registrations, are another process's: a dummy client."""
     return any(client.dummy for client in process.clients)
 
 
@@ -127,7 +127,7 @@ def refusal(region: Region, forking: Forking | None) -> str:
 
 
 def is_dropped(region: Region, forking: Forking | None) -> bool:
-    """Tell whether it is refused, and Mooncake does without it."""
+    """Return whether it is refused, and Mooncake does without it."""
     return region.what == DROPPED and bool(refusal(region, forking))
 
 
@@ -177,7 +177,7 @@ def _without_pages(mapped: Allocation) -> Allocation:
 
 
 def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:
-    """Divide ``size_bytes`` by ``scale``: in whole pages, and the same bytes beyond them."""
+    """Return ``size_bytes`` divided by ``scale``: in whole pages, and the same bytes past them."""
     whole, beyond = divmod(size_bytes, page_bytes)
     return -(-whole // scale) * page_bytes + beyond
 
@@ -238,7 +238,7 @@ def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> Sto
 
 
 def _hot_cache(cache: HotCache, scale: int) -> HotCache:
-    """Keep as many blocks as before, each smaller."""
+    """Return a cache with as many blocks as before, each smaller."""
     blocks = cache.bytes // cache.block_bytes if cache.block_bytes else 0
     block = max(1, scaled(cache.block_bytes, scale, REGULAR_PAGE_BYTES))
     return cache._replace(bytes=blocks * block, block_bytes=block)

@@ -94,7 +94,7 @@ def _refused(written: LaunchSizing, scale: int) -> str:
 
 
 def _order(members: Sequence[Member]) -> list[int]:
-    """Put the process that has a segment before the ranks that have none of their own."""
+    """Return the order: the process that has a segment before ranks that have none of their own."""
     indexes = list(range(len(members)))
     if any(has_no_segment(member.process) for member in members):
         indexes.sort(key=lambda index: members[index].program != "mooncake_client")
@@ -173,9 +173,10 @@ def _nth(groups: list[list[Allocation]], number: int) -> tuple[Allocation, ...] 
 
 
 def _grouped(mapped: ProcessReplay, launch: Launch, ends: tuple[int, ...] = ()) -> _Groups:
-    """Group; ``ends``: of the same process where pages never run short, which makes as many.
+    """Return the allocations by host pool and by store client.
 
-    A host pool that SGLang's own allocator did not find huge pages for is one more allocation.
+    ends: of the same process where pages never run short, which makes as many. A host pool that
+    SGLang's own allocator did not find huge pages for is one more allocation.
     """
     pools: list[list[Allocation]] = []
     rest: list[Allocation] = []

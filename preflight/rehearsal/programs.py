@@ -97,12 +97,15 @@ class Running:
     def ask(
         self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
-        """Do one thing. ``look`` is called meanwhile, and raises StoppedError to break it off."""
+        """Do one thing, and return the reply.
+
+        ``look`` is called meanwhile, and raises StoppedError to break it off.
+        """
         self.order(order)
         return self.answer(limit_seconds, look)
 
     def order(self, order: Mapping[str, Any]) -> None:
-        """Have it begin; its answer is for ``answer``. One that is gone says so there."""
+        """Send an order; its reply is for ``answer``, also where the program is gone."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
@@ -139,7 +142,7 @@ class Running:
             time.sleep(LOOK_SECONDS)
 
     def _ended_reply(self, began: float) -> ProgramReply:
-        """Say how it ended: ``SIGBUS (exit code 135)``, or ``exit code 1``."""
+        """Return how it ended: ``SIGBUS (exit code 135)``, or ``exit code 1``."""
         code, seconds = self._process.wait(), time.monotonic() - began
         if code >= 0:
             return ProgramReply(f"exit code {code}", seconds, code)
@@ -177,7 +180,7 @@ def worst_lines(text: str) -> tuple[str, ...]:
 
 
 def is_error(line: str) -> bool:
-    """Tell whether glog wrote it as one."""
+    """Return whether glog wrote it as one."""
     return line[:1] in ("E", "F") and line[1:5].isdigit()
 
 

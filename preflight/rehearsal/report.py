@@ -85,7 +85,7 @@ def _regular_bytes(step: RehearsalStep) -> int:
 
 
 def pages_text(pages: Mapping[Spot, int]) -> str:
-    """Write ``48 x 2 MiB (node 0: 20, node 1: 28)``."""
+    """Return ``48 x 2 MiB (node 0: 20, node 1: 28)``."""
     words = []
     for spot, count in sorted(pages.items(), key=lambda item: item[0].page_size_bytes):
         if spot.node is not None or not count:

@@ -65,7 +65,7 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 
 
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
-    """Sum memory that is no huge page, by the node that it is bound to; None: all of it."""
+    """Return memory that is no huge page, by the node that it is bound to, in bytes; None: all."""
     need: dict[int | None, int] = {None: 0}
     for one in (one for step in steps for one in step.asked if one.backing is Backing.REGULAR):
         size = one.pages * one.page_size_bytes
@@ -128,7 +128,7 @@ class _Stage:
             self._look_back()
 
     def _look_back(self) -> None:
-        """Look at what is held now, by whom."""
+        """Read what is held now, by whom."""
         self._pages = taken_since(self._root, self._before)
         for member in self._plan.members:
             player = self._programs.players.get(member.number)
@@ -370,7 +370,7 @@ def pages_in_use(root: Root) -> dict[Spot, int]:
 
 
 def others(root: Root) -> list[str]:
-    """Say which pages others have, or are promised: what they do meanwhile is not rehearsed."""
+    """Return which pages others have, or are promised: what they do meanwhile is not rehearsed."""
     return [
         f"others use {pool.total_pages - pool.free_pages} pages of {format_bytes(size)} and "
         f"{pool.reserved_pages} more are promised to them: pages that they take or give back "

@@ -93,7 +93,7 @@ def topology_answer(
 
 
 def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
-    """Call each process by its role alone where that is asked for and tells them apart."""
+    """Return the needs with each process called by its role alone, if asked and if unique."""
     processes = needs.processes
     if not short or len({process.role for process in processes}) < len(processes):
         return needs
@@ -305,7 +305,7 @@ def _of_nodes(topology: Topology, seen: MooncakeView, names: tuple[str, ...]) ->
 
 
 def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
-    """Say whose segment lies on several nodes: a rank bound to one may have it there whole."""
+    """Yield whose segment lies on several nodes: a rank bound to one may have it there whole."""
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in seen.processes and splits_segment(process) is True:

@@ -100,7 +100,7 @@ def _unread(node: int | Unknown | None) -> Unknown | None:
 
 
 def _kind(nic: Nic) -> str:
-    """Write ``mlx5 400 Gb/s ACTIVE``; each port's, where there are several."""
+    """Return ``mlx5 400 Gb/s ACTIVE``; each port's, where there are several."""
     words = [word for word in (nic.provider, nic.driver) if isinstance(word, str) and word]
     if isinstance(nic.ports, Unknown):
         return " ".join((*words[:1], "ports not known"))

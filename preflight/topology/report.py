@@ -250,7 +250,7 @@ def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]
 
 
 def _in_order(devices: Sequence[TopologyDevice]) -> list[TopologyDevice]:
-    """Sort as they stand on PCI, so that neighbours there are neighbours; the others last."""
+    """Return devices as they stand on PCI, so that neighbours there are neighbours; others last."""
     return sorted(devices, key=lambda device: (not device.address, device.address))
 
 

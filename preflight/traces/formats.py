@@ -325,7 +325,10 @@ def _list(record: Record, field: str) -> list[Any]:
 
 
 def chained(parts: list[Any], field: str) -> list[int]:
-    """Name each part with all before it. Numbers are of 61 bits, from one run to the next alike."""
+    """Return a number for each part that stands for it and all before it.
+
+    Numbers are of 61 bits, from one run to the next alike.
+    """
     name, found = 0, []
     for part in parts:
         if type(part) is not int:

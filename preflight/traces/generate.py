@@ -106,7 +106,7 @@ class _Talk:
         self.blocks: list[int] = []
 
     def add(self, part: int, tokens: int) -> None:
-        """Go on with ``tokens`` of a text: the same part in the same place is the same text."""
+        """Add ``tokens`` to the text: the same part in the same place is the same text."""
         self.tokens += tokens
         self._parts.append(hash((part, self._parts[-1], tokens)))
         while len(self.blocks) < self.tokens // self._page:

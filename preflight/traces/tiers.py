@@ -325,7 +325,7 @@ class _Cache:
             heappush(self._leaves[tier], (node.used, node))
 
     def _oldest(self, tier: str) -> _Node | None:
-        """Take the least recently used of what a tier may evict; None for none."""
+        """Return the least recently used of what a tier may evict; None for none."""
         leaves = self._leaves[tier]
         while leaves:
             used, node = heappop(leaves)
@@ -386,7 +386,7 @@ class _Cache:
                 self._pool.put(block, self._now)
 
     def _room(self, wanted: int) -> bool:
-        """Make room for so many blocks in L2; False where it holds too little that may go."""
+        """Make room for so many blocks in L2, and return whether there is enough now."""
         if self._free2 >= wanted:
             return True
         enough = wanted if self._rules.unified else wanted + self._free2

@@ -61,28 +61,7 @@ ORDER = [
     "preflight.cli",
 ]
 # Where every function's docstring begins with a verb.
-AREA = (
-    "preflight.base",
-    "preflight.verbs",
-    "preflight.launches",
-    "preflight.programs",
-    "preflight.consumers",
-    "preflight.processes",
-    "preflight.mooncake",
-    "preflight.sglang",
-    "preflight.rules",
-    "preflight.sizing",
-    "preflight.inputs",
-    "preflight.judging",
-    "preflight.advisories",
-    "preflight.reading",
-    "preflight.settings",
-    "preflight.check",
-    "preflight.fit",
-    "preflight.cli",
-    "mooncake_preflight.py",
-    "tools",
-)
+AREA = ("checks", "preflight", "mooncake_preflight.py", "tools")
 # First words that are no verb. A name is none either, nor a word that ends in one "s".
 NO_VERBS = frozenset(
     """

@@ -150,7 +150,10 @@ def _numbers(nodes: tuple[int, ...]) -> str:
 
 
 def _added(files: dict[str, bytes], path: str) -> str:
-    """Put a file among ``files``, under a name of its own."""
+    """Put a file among ``files``, and return the name of its own that it has there.
+
+    Raises UsageError where it cannot be read, or is too large.
+    """
     base = os.path.basename(path).lstrip("-") or "launch"
     name, number = base, 1
     while name in files or name in _TAKEN:

@@ -90,7 +90,7 @@ class NodeState(NamedTuple):
 
     @property
     def busy(self) -> bool:
-        """Tell whether other jobs run on the node."""
+        """Return whether other jobs run on the node."""
         return self.base in ("allocated", "mixed", "planned")
 
     @property

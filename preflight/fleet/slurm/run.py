@@ -177,7 +177,7 @@ class _SlurmRun(NamedTuple):
             self._absent(node, SLURM, text)
 
     def _sort_out(self, printed: SrunOutput, nodes: Sequence[str], ended_by_us: str) -> list[str]:
-        """Note what came of each node; returns those to be asked again.
+        """Note what came of each node, and return those to be asked again.
 
         ended_by_us: the finding for those that were still at it, "" where the step ended by itself.
         """
