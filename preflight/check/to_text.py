@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from checks.base.finding import Status
 from checks.base.fold import fold_alike
+from checks.base.units import Quantity
 from preflight.base.one_line import clean
 from preflight.check.report import Report, Row, amounts, count_text, fold, verdict_reason
 from preflight.judging.refusal import REFUSED
@@ -119,7 +120,7 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     parts = [
         part
         for group in groups.values()
-        for part in ([group] if len(group) >= LEAST_TOGETHER else [[row] for row in group])
+        for part in ([group] if _together(group) else [[row] for row in group])
     ]
     first: dict[str, int] = {}
     alike: dict[tuple[str, str], int] = {}
@@ -137,6 +138,15 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
         last = part[0].finding.check not in REFUSED or part[0].finding.status is not Status.FAIL
         places.append((last, min(at, cause), at))
     return [parts[at] for *_, at in sorted(places)]
+
+
+def _together(rows: Sequence[Row]) -> bool:
+    """Tell whether rows of a group are one line: many, or two that say the same of two subjects."""
+    return len(rows) >= LEAST_TOGETHER or (len(rows) > 1 and _alike(rows))
+
+
+def _alike(rows: Iterable[Row]) -> bool:
+    return len({tuple(getattr(row.finding, of) for of in _SAID) for row in rows}) == 1
 
 
 def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
@@ -179,6 +189,8 @@ def said_of(rows: Sequence[Row]) -> str:
     about = clean(fold(subjects))
     said = said or have
     # A subject that the sentence begins with is not said twice.
+    if len(rows) > 1 and isinstance(finding.need, Quantity) and _alike(rows):
+        about = f"{about} (each of {len(rows)})"
     about = "" if about in _EVERYWHERE or said.startswith(about) else f"{about}: "
     return f"{names[0]}: {about}{said}"
 

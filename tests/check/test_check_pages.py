@@ -61,7 +61,9 @@ SITUATIONS = {
     "eight-ports-down": Situation(
         lambda: with_nics(state="1: DOWN", physical_state="3: Disabled"), usual=True
     ),
-    "no-huge-pages": Situation(lambda: replace(FITTED, pools={2 * MIB: 0, GIB: 0}), LAUNCH),
+    "no-huge-pages": Situation(
+        lambda: replace(FITTED, pools={2 * MIB: 0, GIB: 0}), LAUNCH, usual=True
+    ),
     "few-open-files": Situation(lambda: replace(FITTED, nofile=("1024", "4096")), usual=True),
     "container-without-anything": Situation(limited_container),
     "pod": Situation(
