@@ -41,7 +41,8 @@ def folded(names: Iterable[str]) -> str:
             runs[-1][1].extend(numbers)
         else:
             runs.append((before, numbers))
-    return ", ".join(f"{before}{ranges(numbers)}" for before, numbers in runs)
+    # Processes that one line starts have one name: it is said once.
+    return ", ".join(dict.fromkeys(f"{before}{ranges(numbers)}" for before, numbers in runs))
 
 
 def fold_alike(names: Sequence[str], most: int) -> str:

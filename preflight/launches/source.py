@@ -69,6 +69,16 @@ class Place(NamedTuple):
     container: str = ""
 
 
+class PartlyKnown(Unknown):
+    """A text of which a part is not known: ``text`` has that part as it is written, with its $."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason)
+        self.text = text
+
+
 class Command(NamedTuple):
     """One process that the source starts.
 
@@ -162,7 +172,8 @@ def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
             return read_file(name)
         if word.unresolved:
             names = ", ".join(word.unresolved)
-            return Unknown(f"{name}, which the launch writes ({word.origin}), depends on {names}")
+            why = f"{name}, which the launch writes ({word.origin}), depends on {names}"
+            return PartlyKnown(why, word.text)
         return word.text
 
     return read if written else read_file

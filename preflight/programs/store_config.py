@@ -18,7 +18,7 @@ from checks.base.pages import Default
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.releases.sglang import StoreReader, store_reader
-from preflight.launches.source import Origin, ReadFile, Word
+from preflight.launches.source import Origin, PartlyKnown, ReadFile, Word
 from preflight.programs.consumer_grammar import (
     sglang_env_bool,
     sglang_env_int,
@@ -195,7 +195,7 @@ def _from_json(
         read.add("MOONCAKE_LOCAL_HOSTNAME")
     if host is not None:
         settings["local_hostname"] = host
-    elif reader.hostname_first and not settings["local_hostname"].value:
+    elif reader.hostname_first and _is_empty(settings["local_hostname"].value):
         settings["local_hostname"] = SettingValue(
             "localhost", Default("default of SGLang: empty in JSON")
         )
@@ -224,6 +224,10 @@ def _from_json(
     buffer = local if isinstance(local, int) and source is Source.EXTRA_CONFIG else None
     found = StoreConfig(source, settings, extra, tuple(unused), tuple(unknown), error, buffer)
     return found._replace(edit=StoreEdit(missed, "", Origin(where))) if missed else found
+
+
+def _is_empty(value: Any) -> bool:
+    return not isinstance(value, Unknown) and not value
 
 
 def _default(key: str, reader: StoreReader) -> Any:
@@ -262,6 +266,9 @@ def _from_file(
             Source.FILE, _unread(Source.FILE), extra, (), (), "Failed to load config from : no path"
         )
     text = file_text(path, read_file)
+    partly = _partly(text) if isinstance(text, PartlyKnown) else None
+    if partly is not None:
+        return _from_json(Source.FILE, partly, path.text, extra, environment, reader)
     if isinstance(text, Unknown):
         return StoreConfig(text, _unread(text), extra, (), (), None)
     try:
@@ -275,6 +282,22 @@ def _from_file(
     found = _from_json(Source.FILE, config, path.text, extra, environment, reader)
     ignored = tuple((key, "the extra config") for key in extra if key in KEYS)
     return found._replace(unused=(*ignored, *found.unused))
+
+
+def _partly(text: PartlyKnown) -> dict[str, Any] | None:
+    """Return a file's settings, Unknown where a value is not known; None where none is known."""
+    try:
+        config = json.loads(text.text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(config, dict) or any("$" in key for key in config):
+        return None
+    found = {
+        key: text if "$" in json.dumps(value) or "`" in json.dumps(value) else value
+        for key, value in config.items()
+    }
+    # What is not known may also stand where no $ shows it.
+    return found if any(value is text for value in found.values()) else None
 
 
 def _from_environment(

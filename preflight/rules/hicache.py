@@ -232,7 +232,7 @@ def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Se
     for turn in dict.fromkeys(command.turn for command in commands):
         together = running_with_last([each for each in commands if each.turn == turn])
         if len(together) > 1:
-            places = ", ".join(str(command.origin) for command in together)
+            places = ", ".join(dict.fromkeys(str(command.origin) for command in together))
             yield Seen(f"{len(together)} servers with HiCache run at one time: {places}")
     for server in servers:
         replicas = server.replicas

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Consequence, Evidence, Finding, Status, unknown
+from checks.base.fold import fold_names
 from preflight.check.forms import (
     FAIL_ON,
     NPD_BYTES,
@@ -255,6 +256,12 @@ def test_what_follows_from_another_stands_under_it() -> None:
     # Sizes that others go by are a default's where the program refuses the argument.
     refused = Finding("arguments-refused", FAIL, "run.sh:1", text="invalid int value")
     assert ids(short, refused)[0] == "fail     arguments-refused"
+
+
+def test_processes_that_one_line_starts_are_named_once() -> None:
+    """A loop over four servers: four times the same words would take the place of the numbers."""
+    assert fold_names(["run.sh:8 rank 0"] * 4) == "run.sh:8 rank 0 (each of 4)"
+    assert fold_names(["a rank 0", "a rank 1"] * 2) == "a rank 0-1 (each of 4)"
 
 
 def test_what_follows_stands_under_the_cause_of_its_own_subject() -> None:

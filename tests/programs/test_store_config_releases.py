@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from checks.base.unknown import Unknown
 from checks.releases.sglang import RELEASES, sglang_release, store_reader
-from preflight.launches.source import Origin, Word
+from preflight.launches.source import Origin, Word, reads_written
 from preflight.programs.sglang_arguments import SettingValue
 from preflight.programs.store_config import Source, StoreConfig, read_store_config
 
@@ -174,3 +175,32 @@ def test_versions() -> None:
     assert store_reader("0.5.11") == sglang_release("0.5.9").store
     assert store_reader("0.4.9") is RELEASES[0].store
     assert [row.first for row in RELEASES] == sorted(row.first for row in RELEASES)
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "unknown"),
+    [
+        (
+            '{"local_hostname": "$(hostname -I)", "protocol": "tcp", '
+            '"master_server_address": "a:1", "global_segment_size": "$SIZE"}',
+            {"protocol": "tcp", "master_server_address": "a:1"},
+            {"local_hostname", "global_segment_size"},
+        ),
+        # What is not known is the shape of it, or stands where nothing shows it.
+        ('{"port": $PORT, "protocol": "tcp"}', {}, {"protocol", "local_hostname"}),
+        ('{"$KEY": 1, "protocol": "tcp"}', {}, {"protocol", "local_hostname"}),
+        ('{"protocol": "tcp"}', {}, {"protocol", "local_hostname"}),
+    ],
+)
+def test_of_a_file_that_is_known_in_part_the_rest_is_known(
+    text: str, known: dict[str, str], unknown: set[str]
+) -> None:
+    """``cat > mooncake.json <<EOF`` with the host's own address in it."""
+    word = Word(text, Origin("run.sh", 3), ("$(...)",))
+    files = reads_written({"m.json": word}, lambda name: Unknown(name, absent=True))
+    path = Word("m.json", Origin("run.sh", 9))
+    environment = {"SGLANG_HICACHE_MOONCAKE_CONFIG_PATH": path}
+    found = read_store_config(SettingValue(None, "default"), environment, files, "0.5.23")
+    assert {key: found.value(key) for key in known} == known
+    assert {key for key in unknown if isinstance(found.value(key), Unknown)} == unknown
+    assert found.error is None
