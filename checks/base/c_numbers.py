@@ -29,6 +29,6 @@ def kernel_number(text: str) -> int | None:
 
 
 def kernel_count(text: str) -> int | None:
-    """Return the same for a count, which is never negative."""
+    """Return a count as the kernel prints it, which is never negative; else None."""
     number = kernel_number(text)
     return None if number is None or number < 0 else number

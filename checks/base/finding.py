@@ -107,7 +107,7 @@ class Subject(str):
     """
 
     def __new__(cls, text: str, kind: str = "", ranks: tuple[int, ...] = ()) -> "Subject":
-        """Return ``text`` with what it is."""
+        """Make a text that carries what kind of subject it is."""
         made = super().__new__(cls, text)
         made.kind, made.ranks = kind, ranks
         return made

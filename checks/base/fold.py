@@ -12,7 +12,7 @@ _COUNTED = re.compile(r"(.*?(?<!\d))(0|[1-9]\d{0,8})", re.DOTALL | re.ASCII)
 
 
 def fold(findings: Iterable[Finding]) -> list[Finding]:
-    """Make findings that differ in their subject alone one, in the order of their first."""
+    """Return findings that differ in their subject alone as one, in the order of their first."""
     subjects: dict[Finding, list[str]] = {}
     for finding in findings:
         subjects.setdefault(finding._replace(subject=""), []).append(finding.subject)

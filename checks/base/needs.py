@@ -47,7 +47,7 @@ class RunAs(NamedTuple):
     origin: str = ""
 
     def then(self, other: "RunAs") -> "RunAs":
-        """Return who runs what ``other`` starts, where that is started by this one."""
+        """Return who runs what ``other`` starts, where this one starts ``other``."""
         lost = tuple(dict.fromkeys((*self.lost, *other.lost)))
         if other.user == "":
             other = other._replace(user=self.user, gained=(*self.gained, *other.gained))
@@ -169,7 +169,7 @@ T = TypeVar("T", bound=Started)
 
 
 def running_with_last(started: Sequence[T]) -> list[T]:
-    """Return, of what is started in this order, the last and what still runs beside it."""
+    """Return the last of what is started in this order, with what still runs beside it."""
     return [*(one for one in started[:-1] if not one.waited), *started[-1:]]
 
 

@@ -76,7 +76,7 @@ class Root:
 
     @or_unknown
     def count(self, name: str) -> int | Unknown:
-        """Return the same for a count: a negative number is Unknown."""
+        """Read a file that holds one count; a negative number is Unknown."""
         content = known(self.text(name))
         number = kernel_count(content)
         return not_a_number(name, content) if number is None else number
@@ -94,12 +94,12 @@ class Root:
             return unreadable(name, error)
 
     def entries(self, name: str) -> tuple[str, ...] | Unknown:
-        """Return the same; none where there is no such folder, which is a fact."""
+        """Return the entries of a folder, sorted; none where there is no such folder."""
         names = self.names(name)
         return () if isinstance(names, Unknown) and names.absent else names
 
     def listed(self, name: str) -> tuple[str, ...]:
-        """Return the same; none where they cannot be read either."""
+        """Return the entries of a folder, sorted; none where it is not there or cannot be read."""
         names = self.names(name)
         return () if isinstance(names, Unknown) else names
 

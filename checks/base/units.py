@@ -19,7 +19,7 @@ class Quantity(str):
     def __new__(
         cls, text: str, value: float | None = None, unit: str = "", least: bool = False
     ) -> Quantity:
-        """Return ``text`` with its number."""
+        """Make a text that carries its number."""
         made = super().__new__(cls, text)
         made.value, made.unit, made.least = value, unit, least
         return made

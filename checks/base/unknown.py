@@ -33,7 +33,7 @@ class Unknown:
         self.advice = advice
 
     def of(self, what: str) -> Unknown:
-        """Return that something else is not known for this: ``what`` stands in front."""
+        """Return another Unknown for the same reason, with ``what`` in front of it."""
         return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice)
 
     def __repr__(self) -> str:

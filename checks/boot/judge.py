@@ -74,7 +74,7 @@ def next_modules(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
 
 
 def _missing(boot: BootFacts, coming: BootEntry, name: str) -> tuple[str, str]:
-    """Return what is wrong with a module that is missing, and the command that mends it.
+    """Return what is wrong with a module that is missing, and what mends it.
 
     DKMS builds it, where it has its sources.
     """

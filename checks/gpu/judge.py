@@ -331,7 +331,7 @@ def _of_launch(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGp
 
 
 def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
-    """Return the GPUs to judge one by one; raise why there is none."""
+    """Return the GPUs to judge one by one. Raises UnjudgedError where there is none."""
     if not passed("GPUs").known(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
     used = passed("GPUs").known(_of_launch(gpus, needs))

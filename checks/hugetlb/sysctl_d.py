@@ -93,7 +93,7 @@ def _dotted(name: str) -> str:
 
 
 def is_sysctl_file(path: str) -> bool:
-    """Return whether a file is one of those."""
+    """Return whether sysctl reads a file."""
     return path == SYSCTL_CONF or path.rpartition("/")[0] in SYSCTL_FOLDERS
 
 

@@ -68,7 +68,10 @@ def _grow(
     pages: int,
     barred: Collection[int],
 ) -> None:
-    """Add what several nodes are to give together: what each has, and evenly what is missing."""
+    """Add to ``wanted`` what several nodes are to give together.
+
+    Each gives what it has, and all evenly what is missing.
+    """
     nodes = [Spot(spot.page_size_bytes, node) for node in spot.among if node not in barred]
     for at in nodes:
         now, held = now_and_held(pool, at.node)

@@ -32,7 +32,7 @@ def _root_names() -> list[str]:
 
 
 def processes() -> dict[str, Any]:
-    """Read processes with pinned memory, the daemons above and their limits, own threads."""
+    """Read processes with pinned memory, the daemons above with limits, this user's threads."""
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdecimal()), reverse=True)
     pinned: list[dict[str, Any]] = []
     daemons: list[dict[str, Any]] = []

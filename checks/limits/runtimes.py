@@ -112,7 +112,7 @@ class RuntimeLimits(NamedTuple):
         return next((unit for unit in self.units if unit.name == name), None)
 
     def systemd_default(self, name: str) -> Limit | Unknown:
-        """Return what a unit has that does not set the limit."""
+        """Return the limit of a unit that does not set it."""
         if name in self.systemd:
             return self.systemd[name]
         return self.init_nproc if name == "nproc" else _SYSTEMD_DEFAULTS.get(name, UNBOUNDED)
@@ -329,7 +329,7 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
 
 @or_unknown
 def _pam_services(root: Root) -> frozenset[str] | Unknown:
-    """Return those that have pam_limits, themselves or in what they include."""
+    """Return the PAM services that run pam_limits, themselves or in what they include."""
     found = set()
     for service in _PAM_SERVICES:
         names, asked = [service], 0

@@ -153,7 +153,7 @@ def _asked(
     interface: str,
     open_: list[Network],
 ) -> list[Network] | Unknown:
-    """Return the part of ``open_`` that the rule is about, for this source and way out."""
+    """Return the part of ``open_`` that the rule matches, for this source and interface."""
     unread = [number for number in rule.other if number not in NEVER_MET]
     if unread:
         return Unknown(f"rule {rule.priority} has a selector that is not read ({unread[0]})")

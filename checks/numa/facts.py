@@ -72,7 +72,7 @@ class NumaFacts(NamedTuple):
 
 
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
-    """Read the topic; all of it is unknown where nodes may not be listed, which is not one node."""
+    """Read the topic; Unknown where nodes may not be listed: none listed would be one node."""
     names = root.names(NODES)
     if isinstance(names, Unknown) and not names.absent:
         return names

@@ -201,7 +201,7 @@ def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> se
 
 
 def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
-    """Yield what Mooncake makes of a segment's missing nodes, and SGLang of its rank's."""
+    """Yield how Mooncake treats missing nodes of a segment, and SGLang one of its rank."""
     if split:
         mooncake = release_of(needs.mooncake_version)
         if mooncake is None:

@@ -72,7 +72,7 @@ def predicted(
     release: MooncakeRelease | None,
     knows_gpus: bool = True,
 ) -> View | Unknown:
-    """Return the view of ``process`` with this release, None: as the newest known.
+    """Return the view of ``process`` with this release; None is taken for the newest known.
 
     knows_gpus: False for a build without CUDA, which has no location of GPUs at all.
     """

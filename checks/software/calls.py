@@ -76,7 +76,7 @@ def _on_path(name: str) -> str | None:
 
 
 def libraries(package: str) -> list[dict[str, Any]]:
-    """Return what is not found of each compiled file of a ``mooncake`` folder that a launch uses.
+    """Return each compiled file of a ``mooncake`` folder that a launch uses, and what it misses.
 
     ``missing`` is pairs of a library and the file that needs it; ``rpath`` is the file's own, which
     names the wheel that it came in. Of a program also what ``_identity`` has.

@@ -156,7 +156,7 @@ def _compared(record: Record) -> Evidence:
 
 
 def _told(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
-    """Return the releases that a folder's programs may be of; of several, what the surest tells."""
+    """Return the releases of a folder's programs, as the file that leaves the fewest says."""
     return min((file.releases for file in files if file.releases), key=len, default=())
 
 

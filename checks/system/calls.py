@@ -13,7 +13,7 @@ TRY_SECONDS = 2.0
 
 
 def machine() -> dict[str, Any]:
-    """Return architecture, base page size, namespaces, and what the environment says."""
+    """Return architecture, base page size, namespaces, and the environment on containers."""
     return {
         "architecture": os.uname().machine,
         "page_bytes": os.sysconf("SC_PAGE_SIZE"),

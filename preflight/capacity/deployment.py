@@ -220,7 +220,7 @@ class Bounds(NamedTuple):
         return least if least == most else f"{least} to {most}"
 
     def times(self, count: int) -> Bounds:
-        """Return the bounds of so many alike."""
+        """Return the bounds of ``count`` such things together."""
         return Bounds(self.least * count, self.most * count)
 
 

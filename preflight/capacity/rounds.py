@@ -136,7 +136,7 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
 
 
 def _before_full(turn: Turn, tier: TierModel) -> float:
-    """Return the tokens of the clients whose turn comes before the tier is full.
+    """Return the reusable tokens of the clients whose turn comes before the tier is full.
 
     It was not when the round began. Each adds what its round adds: the order does not matter.
     """
@@ -229,7 +229,7 @@ def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
 
 
 def _spread(tier: Tier) -> Bounds | Unknown:
-    """Return the tokens of all groups: what one holds where all hold the same, else all of them."""
+    """Return bounds over all groups: what one holds, as all may hold the same, to all of them."""
     own, total = tier.group_tokens, tier.tokens
     if isinstance(own, Bounds) and isinstance(total, Bounds):
         return Bounds(own.least, total.most)

@@ -121,7 +121,7 @@ def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
 
 
 def _tokens(pools: HostPools) -> Bounds:
-    """Return the main pool's tokens; with a second one for sliding windows, that one's at least."""
+    """Return the main pool's tokens; at least those of a smaller pool for sliding windows."""
     own = pools.pools[0].tokens
     windows = [pool.tokens for pool in pools.pools if pool.kind is PoolKind.WINDOW]
     return Bounds(min([own, *windows]), own)

@@ -169,7 +169,7 @@ def _words(text: str) -> list[str]:
 
 
 def _weight(words: Sequence[str], weights: Mapping[str, float], in_order: bool) -> float:
-    """Return what words are worth; in order, a run is worth more than its words one by one."""
+    """Return the weight of words; in order, a run weighs more than its words one by one."""
     return sum(weights[word] for word in words) * (math.sqrt(len(words)) if in_order else 1)
 
 

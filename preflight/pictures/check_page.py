@@ -215,7 +215,7 @@ def _to_do(groups: Sequence[Sequence[Row]]) -> Html:
 
 
 def _commands(lines: Sequence[str]) -> Html:
-    """Return the lines; those with something to type get a button that copies them."""
+    """Return the lines as markup; those with something to type get a button that copies them."""
     typed = any(not line.startswith("#") for line in lines)
     text = "\n".join(lines)
     return element("pre", text, class_="copied" if typed else None) if lines else Html("")

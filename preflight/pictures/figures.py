@@ -170,7 +170,7 @@ class Locked(NamedTuple):
 
 
 def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
-    """Return them by what memlock.limit judges, processes alike as one."""
+    """Return what each process registers, as memlock.limit judges it; processes alike are one."""
     found: dict[object, Locked] = {}
     if needs is None:
         return []
@@ -475,7 +475,7 @@ def _text(shown: str, x: str | int, y: str | int, kind: str, anchor: str | None 
 
 
 def _colour(rounds: Sequence[Round], tier: str) -> int:
-    """Return the same for a tier whichever others are drawn."""
+    """Return the number of a tier's colour, whichever others are drawn."""
     return tiers_of(rounds).index(tier) % 4
 
 

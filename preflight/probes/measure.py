@@ -170,7 +170,7 @@ class _Run:
         self.tightest: RegistrationRefusal | str | None = None
 
     def spent(self, held_bytes: int) -> int:
-        """Return the most that holding so much on each device may take."""
+        """Return the most bytes that holding so much on each device may take."""
         return self._layout.spent_bytes(held_bytes * len(self._devices), self._order.soft)
 
     def register(self, size: int) -> bool:

@@ -194,7 +194,10 @@ def _pages_differ(done: StepResult) -> Iterator[str]:
 
 
 def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
-    """Compare each process's own; a rank's without a segment is pinned by the one that has it."""
+    """Yield each process whose pinned bytes are not those predicted.
+
+    A rank's without a segment are pinned by the process that has it: then only all together count.
+    """
     dummies = any(client.dummy for member in plan.members for client in member.process.clients)
     rows = [
         (held.member.name, held.member.pinned_bytes, held.member.more_bytes, held.pinned_bytes)

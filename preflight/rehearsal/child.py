@@ -175,7 +175,7 @@ class Player:
 
 
 def value_of(order: dict[str, Any]) -> bytes:
-    """Return the same value in each process."""
+    """Return the value to put, the same in each process."""
     import random
 
     return random.Random(order["key"]).randbytes(order["bytes"])

@@ -64,7 +64,7 @@ def members_of(
 
 
 def has_no_segment(process: MappedProcess) -> bool:
-    """Return whether its segment, and its registrations, are another process's: a dummy client."""
+    """Return whether the segment of a process is another's: it is a dummy client."""
     return any(client.dummy for client in process.clients)
 
 
@@ -127,7 +127,7 @@ def refusal(region: Region, forking: Forking | None) -> str:
 
 
 def is_dropped(region: Region, forking: Forking | None) -> bool:
-    """Return whether it is refused, and Mooncake does without it."""
+    """Return whether a region is refused, and Mooncake does without it."""
     return region.what == DROPPED and bool(refusal(region, forking))
 
 
@@ -158,7 +158,9 @@ def until_refused(
 def refused_registration(
     pool: Allocation, part: int, size_bytes: int, forking: Forking | None, whole_pools: bool
 ) -> tuple[tuple[Allocation, ...], str]:
-    """Return the same for a host pool that is there already, or the ``part``-th of its halves.
+    """Return a mapped host pool with its registration failed, and why; (), "" if registered.
+
+    part: the number of its half, where it is registered in halves.
 
     ``whole_pools``: Mooncake registers all of a pool, whatever part of it is handed over.
     """

@@ -102,7 +102,7 @@ def _order(members: Sequence[Member]) -> list[int]:
 
 
 def _until_failure(steps: Iterable[RehearsalStep]) -> Iterator[RehearsalStep]:
-    """Predict no step to be come to after the first that is predicted to fail."""
+    """Yield the steps; those after the first that is predicted to fail have nothing predicted."""
     failed = False
     for step in steps:
         yield step._replace(taken=None) if failed else step
@@ -222,7 +222,7 @@ def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, A
 def _registrations(
     member: Member, pools: Sequence[Sequence[Allocation]], whole_pools: bool
 ) -> Iterator[RehearsalStep]:
-    """Register as SGLang's ``register_mem_pool_host``: each tensor, or its K and V."""
+    """Yield what SGLang's ``register_mem_pool_host`` registers: each tensor, or its K and V."""
     for number, size in enumerate(member.process.host_pools_bytes):
         half = size // 2
         halves = member.process.split_pools

@@ -44,7 +44,7 @@ Look = Callable[[], None]
 
 
 def _no_look() -> None:
-    """Look at nothing."""
+    """Do nothing."""
 
 
 class Running:
@@ -180,7 +180,7 @@ def worst_lines(text: str) -> tuple[str, ...]:
 
 
 def is_error(line: str) -> bool:
-    """Return whether glog wrote it as one."""
+    """Return whether glog wrote a line as an error."""
     return line[:1] in ("E", "F") and line[1:5].isdigit()
 
 

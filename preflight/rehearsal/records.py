@@ -176,7 +176,7 @@ class Library(NamedTuple):
         return f"{self.distribution} {self.version}"
 
     def program(self, name: str) -> str:
-        """Return a program of the wheel, as ``mooncake_master``."""
+        """Return the path of a program of the wheel, as ``mooncake_master``."""
         return os.path.join(self.folder, "mooncake", name)
 
 

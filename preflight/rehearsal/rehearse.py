@@ -67,7 +67,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared | Unknown:
-    """Return what is to be done, and what is predicted of it."""
+    """Return what the rehearsal is to do, and what is predicted of it."""
     written = sized.sizing
     if isinstance(written.inputs.most, Unknown):
         return Unknown(f"the launch's sizes are not known: {written.inputs.most.reason}")
@@ -101,7 +101,7 @@ def _scaled(written: LaunchSizing, host: Host, scale: int) -> LaunchSizing:
 
 
 def perform(prepared: Prepared, timeout_seconds: float) -> RehearsalAnswer:
-    """Run it and hold what was measured against what was predicted."""
+    """Run the rehearsal, and return how what was measured differs from what was predicted."""
     root, plan = Root(), prepared.plan
     warnings = others(root)
     progress = Progress()

@@ -36,7 +36,7 @@ _PUT_SECONDS = 10
 
 
 def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -> RehearsalRun:
-    """Run it; gives everything back, also on RehearsalError, OSError and KeyboardInterrupt."""
+    """Run the plan; all is given back, also on RehearsalError, OSError and KeyboardInterrupt."""
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
     before = pages_in_use(root)
     programs = Programs(plan, folder, limit_seconds)
@@ -51,7 +51,7 @@ def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -
 
 
 def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
-    """Return pages by size that are not back."""
+    """Return the pages that are not given back after a while, by size."""
     until = time.monotonic() + _BACK_SECONDS
     while True:
         more = {
@@ -292,7 +292,7 @@ class MemoryWatch:
         self.lowest_bytes: int | None = None
 
     def room(self) -> Room:
-        """Return the tightest; what cannot be read is no room."""
+        """Return the tightest room; what cannot be read is no room."""
         tightest = min(self._rooms(), key=lambda room: room.bytes)
         if self.lowest_bytes is None or tightest.bytes < self.lowest_bytes:
             self.lowest_bytes = tightest.bytes

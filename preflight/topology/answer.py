@@ -218,7 +218,7 @@ _WITHOUT_NAMES = (ChosenBy.NOBODY, ChosenBy.DISCOVERY)
 def notes(
     facts: Facts, needs: LaunchNeeds | None, topology: Topology, views: tuple[MooncakeView, ...]
 ) -> tuple[str, ...]:
-    """Return them in the order in which they are shown, each once."""
+    """Return the notes in the order in which they are shown, each once."""
     said = [*_of_host(facts, topology)]
     for view in views:
         said += _of_view(topology, view)

@@ -62,7 +62,7 @@ def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
 
 
 def _shown(answer: TopologyAnswer) -> list[Finding]:
-    """Return what is not fine, the worst first; what was seen of it is in --json alone."""
+    """Return the findings that are not fine, the worst first; --json alone has their evidence."""
     plain = (found._replace(evidence=(), settings=()) for found in answer.findings)
     found = fold(plain)
     return [each for status in COLOURS for each in found if each.status is status]

@@ -231,7 +231,7 @@ Network = IPv4Network | IPv6Network
 
 @lru_cache(maxsize=1 << 16)
 def network(written: str) -> Network | None:
-    """Return None for what is none."""
+    """Return the network that is written; None for what is none."""
     try:
         return ip_network(written, strict=False)
     except ValueError:

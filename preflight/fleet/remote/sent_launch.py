@@ -104,7 +104,7 @@ def _alone(launch: LaunchWords) -> Sent:
 
 
 def _recorded(launch: LaunchWords) -> Sent:
-    """Return what was understood of it.
+    """Return what was understood of the launch, as it is sent.
 
     Read where it lies, without this machine's variables: those that it leaves open are each node's
     own, as are files with an absolute name.

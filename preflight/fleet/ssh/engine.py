@@ -148,7 +148,7 @@ def _run(
     ticker: _Ticker,
     **tree: bool,
 ) -> list[int]:
-    """Ask the collector's nodes; the signals that came meanwhile, of which the first ended it."""
+    """Ask the collector's nodes, and return the signals that came; the first of them ended it."""
     with caught_signals() as caught:
         ticker.caught = caught
         try:
@@ -229,7 +229,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
         return list(self._lines)
 
     def again(self) -> _Collector:
-        """Forget what those said that did not end."""
+        """Forget what nodes said that did not end, and return this collector."""
         for node in self._lines:
             self._lines[node], self._errors[node], self._bytes[node] = [], [], 0
         return self
