@@ -33,6 +33,12 @@ class CaptureError(Exception):
     """A root that cannot be opened: the message is a sentence for the user."""
 
 
+def _not_recorded(reason: str) -> Unknown:
+    """Return that nobody asked the host for it, which is what another launch asks for."""
+    advice = "check on the host itself, or capture it again with this launch"
+    return Unknown(reason, cause="not in this capture", advice=advice)
+
+
 class CapturedRoot(Root):
     """Gives ``answers`` back as the recorded host gave them."""
 
@@ -62,14 +68,14 @@ class CapturedRoot(Root):
 
     def call(self, name: str, *arguments: str | int) -> Any | Unknown:
         key = call_key(name, *arguments)
-        return self.answers.calls.get(key, Unknown(f"{key}: not in this capture"))
+        return self.answers.calls.get(key, _not_recorded(f"not in this capture ({key})"))
 
     def _file(self, known: dict[str, Answer], name: str) -> Answer | Unknown:
         if name in known:
             return known[name]
         if self._missing(name):
             return Unknown(f"{name}: No such file or directory", absent=True)
-        return Unknown(f"{name}: not in this capture")
+        return _not_recorded(f"{name}: not in this capture")
 
     def _missing(self, name: str) -> bool:
         """Return whether a folder above it was listed without it, or is known to be missing."""

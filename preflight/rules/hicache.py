@@ -22,10 +22,10 @@ from preflight.programs.sglang_argument_tables import (
     known_releases,
     releases_with,
 )
-from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
+from preflight.programs.sglang_arguments import parse_sglang_arguments
 from preflight.programs.sglang_refusals import every_release_refuses, refusals
 from preflight.programs.store_config import StoreConfig
-from preflight.rules.rules import RuleSet, Seen, Spelling, is_misspelt, replaced
+from preflight.rules.rules import RuleSet, Seen, Spelling, at, is_misspelt, replaced
 
 RULES = RuleSet("hicache")
 # What stands in an example for words that its writer left out.
@@ -58,12 +58,12 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     if arguments.error and (arguments.exact or _every_release_refuses(server)):
         where = arguments.refused[0].origin if arguments.refused else None
-        yield Seen(f"sglang serve: error: {arguments.error}", where, _correction(arguments))
+        yield Seen(f"sglang serve: error: {arguments.error}", where, _correction(server))
     words = tuple(word for word in arguments.unrecognized if _is_known(word))
     left_out = [word for word in words if word.text in LEFT_OUT]
     if left_out:
         text = f"{left_out[0].text}: an example leaves words out here"
-        edit = f"in {left_out[0].origin} write what the example leaves out, or remove "
+        edit = f"{at(left_out[0].origin)} write what the example leaves out, or remove "
         yield Seen(
             f"{text}, and every SGLang refuses it", left_out[0].origin, edit + left_out[0].text
         )
@@ -517,19 +517,23 @@ def _edit(left_over: _Unrecognized, exact: bool) -> str:
     if left_over.misspelt:
         return replaced(where, flag, near)
     if releases and not exact:
-        return f"in {where} remove {flag}, or give --sglang-version if it is one of {releases}"
+        return f"{at(where)} remove {flag}, or give --sglang-version if it is one of {releases}"
     if releases:
-        return f"in {where} remove {flag}, or run one of SGLang {releases}"
-    return f"in {where} correct or remove {flag}" if exact else ""
+        return f"{at(where)} remove {flag}, or run one of SGLang {releases}"
+    return f"{at(where)} correct or remove {flag}" if exact else ""
 
 
-def _correction(arguments: ParsedArguments) -> str:
+def _correction(server: SglangServer) -> str:
     """Return what to write in place of the words that the parser refused.
 
     It is "" where nothing tells that.
     """
+    arguments = server.arguments
     if not arguments.refused:
-        return ""
+        unnamed = not arguments.given("model_path")
+        of_file = any(word.text == "--config" for word in arguments.words)
+        add = f"{at(server.command.origin)} add --model-path and the model's name or folder"
+        return add if unnamed and not of_file else ""
     first, *rest = arguments.refused
     flag, equals, value = first.text.partition("=")
     rows = argument_table(arguments.version).rows
@@ -546,7 +550,7 @@ def _correction(arguments: ParsedArguments) -> str:
     near = Spelling(0.6).nearest(given.text, map(str, row["choices"] or ()))
     if near:
         return replaced(given.origin, f"{flag} {given.text}", f"{flag} {near}")
-    whole = f"in {given.origin} write a whole number behind {flag}, not {given.text}"
+    whole = f"{at(given.origin)} write a whole number behind {flag}, not {given.text}"
     return whole if row["kind"] == "int" else ""
 
 

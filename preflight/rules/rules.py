@@ -221,7 +221,12 @@ class Spelling:
 
 def replaced(where: Origin, old: str, new: str) -> str:
     """Return the edit as a person makes it: the line, the word to write, and the one to replace."""
-    return f"in {where} write {new} instead of {old}"
+    return f"{at(where)} write {new} instead of {old}"
+
+
+def at(where: Origin) -> str:
+    """Return where something is to be written, as a sentence begins."""
+    return "on the command line" if where.source == "command line" else f"in {where}"
 
 
 # A letter of a shorter part makes another name: fp4 and fp8, dp and cp, nsa and dsa; so do two

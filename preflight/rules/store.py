@@ -15,7 +15,7 @@ from preflight.programs.consumer_grammar import (
 from preflight.programs.sglang_arguments import SettingValue
 from preflight.programs.store_config import KEYS, Source, StoreConfig, StoreEdit, segment_edit
 from preflight.programs.store_service_config import PROTOCOLS
-from preflight.rules.rules import RuleSet, Seen, Spelling, replaced
+from preflight.rules.rules import RuleSet, Seen, Spelling, at, replaced
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("store")
@@ -78,7 +78,7 @@ def _edited(server: SglangServer, edit: StoreEdit | None) -> str:
     if edit is None:
         return ""
     where = edit.where or server.command.origin
-    return replaced(where, edit.old, edit.new) if edit.old else f"in {where} add {edit.new}"
+    return replaced(where, edit.old, edit.new) if edit.old else f"{at(where)} add {edit.new}"
 
 
 @RULES.store("segment-size-refused")

@@ -348,7 +348,10 @@ def test_what_was_not_asked_is_unknown_and_absent_only_where_a_listing_says_so(
     assert asked(root.text("/proc/not-listed/x")) == ("No such file or directory", True)
     assert asked(root.names("/sys/gone/below")) == ("No such file or directory", True)
     assert asked(root.mode("/proc/a")) == ("not in this capture", False)
-    assert asked(root.call("x.y", 2)) == ("not in this capture", False)
+    call = root.call("x.y", 2)
+    assert isinstance(call, Unknown)
+    # Of many such answers a page makes one line, by their cause.
+    assert (call.reason, call.cause) == ("not in this capture (x.y 2)", "not in this capture")
     assert asked(Root(root.locate("/proc")).text("/meminfo"))[1]  # nothing of this machine
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.launches.shell_script import read_script
+from preflight.launches.source import Command, Origin, Word
 from preflight.processes.processes import LaunchProcess, understand
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import SERVICE, STORE, service
@@ -151,3 +152,14 @@ def test_a_refused_flag_is_a_failure_where_that_is_certain_and_says_the_edit(
     said = [f for f in found if f.rule.id in (REFUSED, UNKNOWN)]
     assert [(f.rule.id, f.remedy) for f in said] == ([(rule, remedy)] if rule else [])
     assert all(str(f.origin) == "launch.sh:2" for f in said)
+
+
+def test_a_missing_model_and_a_command_line_are_told_as_one_types_them() -> None:
+    origin = Origin("command line")
+    words = ("python3", "-m", "sglang.launch_server", "--hicache-sise", "9")
+    command = Command(tuple(Word(text, origin) for text in words), {}, (), origin)
+    found = findings(understand([command], lambda _: service()))
+    assert [one.remedy for one in found if one.rule.id == REFUSED] == [
+        "on the command line add --model-path and the model's name or folder",
+        "on the command line write --hicache-size instead of --hicache-sise",
+    ]
