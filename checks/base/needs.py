@@ -137,6 +137,7 @@ class ContainerLimits(NamedTuple):
 
     own_users: whether it has a user namespace of its own. verbs_nodes: paths of the host through
     which it can open RDMA devices, a folder for all in it; () where nothing gives it any.
+    own_network: whether it certainly has a network of its own, into which nothing is moved.
     """
 
     origin: str
@@ -156,6 +157,7 @@ class ContainerLimits(NamedTuple):
     gpus: GivenGpus | Unknown | None = None
     own_users: bool = False
     verbs_nodes: tuple[str, ...] | Unknown = Unknown("not read")
+    own_network: bool = False
 
 
 class Started(Protocol):

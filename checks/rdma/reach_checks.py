@@ -13,6 +13,7 @@ from checks.base.finding import (
     Finding,
     Kind,
     Setting,
+    Status,
     command,
     or_unjudged,
     passed,
@@ -186,15 +187,13 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
             finding = finding._replace(have="it opens", evidence=(Evidence(path, seen),))
         if lost is None:
             return finding
-        kernel = rdma.kernel
-        exclusive = not isinstance(kernel, Unknown) and kernel.netns_mode == "exclusive"
-        advice, settings = _node_remedy(nic, exclusive)
+        advice, settings = _node_remedy(nic, _exclusive(rdma))
         text = f"Mooncake leaves it out: {lost.why}"
         return finding._replace(have=lost.why, text=text, advice=advice, settings=settings)
 
     found = judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: node_problem(nic), describe)
     contained = (
-        _judge_container(process, use)
+        _judge_container(process, use, _exclusive(rdma))
         for use in ([] if needs is None else uses(rdma, needs))
         for process in use.processes
         if process.container is not None and use.nics
@@ -202,12 +201,28 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
     return [*found, *fold(contained)]
 
 
-def _judge_container(process: ProcessNeeds, use: Use) -> Finding:
-    """Judge whether the launch gives a container the nodes of the devices that it would use."""
+def _exclusive(rdma: RdmaFacts) -> bool:
+    """Tell whether each RDMA device is in one network namespace alone."""
+    return not isinstance(rdma.kernel, Unknown) and rdma.kernel.netns_mode == "exclusive"
+
+
+def _judge_container(process: ProcessNeeds, use: Use, exclusive: bool) -> Finding:
+    """Judge whether the launch gives a container the devices that it would use, and their nodes."""
     container = process.container
     assert container is not None
     wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]
     finding = passed(process.name, need=f"{folded(wanted)} in its container")
+    if exclusive and not container.host_network:
+        finding = finding._replace(
+            need="the host's network: RDMA devices are exclusive to a network namespace here",
+            evidence=(Evidence("rdma system", "netns exclusive"),),
+            advice=_SHARE,
+            settings=(_shared_devices(),),
+        )
+        if container.own_network:
+            text = "a container with a network of its own sees no RDMA device, whatever it is given"
+            return finding._replace(status=Status.FAIL, text=text, have="a network of its own")
+        return finding.unknown("whether a device is moved into the container's network")
     given = container.verbs_nodes
     settings = tuple(
         Setting(Kind.DEVICE, path, path, described_by=container.runtime) for path in wanted
@@ -247,6 +262,16 @@ def _lies_in(path: str, place: str) -> bool:
     return f"{path}/".startswith(f"{place.rstrip('/')}/")
 
 
+_SHARE = (
+    "run in the host's network namespace, or share RDMA devices between namespaces (on the host, "
+    "as root)"
+)
+
+
+def _shared_devices() -> Setting:
+    return command("rdma", "system", "set", "netns", "shared", now="exclusive", as_root=True)
+
+
 def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
     if nic.uverbs is None:
         return "load the module ib_uverbs on the host", (Setting(Kind.MODULE, "ib_uverbs", ""),)
@@ -262,12 +287,7 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
         advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"
         return advice, (Setting(Kind.DEVICE, path, path, f"mode {node.permissions:04o}"),)
     if exclusive and not node.opens:
-        share = command("rdma", "system", "set", "netns", "shared", now="exclusive", as_root=True)
-        return (
-            "run in the host's network namespace, or share RDMA devices between namespaces (on the "
-            "host, as root)",
-            (share,),
-        )
+        return _SHARE, (_shared_devices(),)
     if node.opens:
         return "read the kernel's log (dmesg): the device file opens, but the driver refuses", ()
     return f"give the container {path}", (Setting(Kind.DEVICE, path, path),)

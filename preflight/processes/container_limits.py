@@ -21,6 +21,8 @@ _GPU_NODE = re.compile(r"/dev/(?:nvidia(\d+)$|nvidia|kfd|dri|davinci|accel|dxg)"
 # them all: Linux gives them the major number 231 (include/rdma/ib_verbs.h, IB_UVERBS_MAJOR).
 _VERBS_NODE = re.compile(r"/dev(?:/infiniband(?:/uverbs\d+)?)?/?$")
 _VERBS_RULE = re.compile(r"a|c (?:\*|231):\* r?.*w")
+# Docker's networks that are a namespace, into which no plugin moves a device.
+_OWN_NETWORKS = ("bridge", "default", "none")
 # A memory volume without a size may take what the container, or else the host, has.
 _NO_LIMIT_BYTES = 1 << 62
 
@@ -52,6 +54,8 @@ def container_limits(command: Command) -> ContainerLimits | None:
         gpus=_gpus(settings, command.environment.get("NVIDIA_VISIBLE_DEVICES")),
         own_users=settings.own_users,
         verbs_nodes=_verbs_nodes(settings, command.environment),
+        own_network=settings.engine in ("docker", "compose")
+        and settings.network in (None, *_OWN_NETWORKS),
     )
 
 

@@ -523,3 +523,30 @@ def test_a_container_of_a_process_that_comes_to_no_device_is_not_judged(tmp_path
     needs = launch(process(environment={"MC_FORCE_TCP": "1"})._replace(container=limits))
     findings = found("rdma.uverbs-permission", FakeHost((RXE0,)), tmp_path, needs)
     assert {one.subject for one in findings} == {"rxe0"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "network", "status"),
+    [
+        ("exclusive", "own", FAIL),
+        ("exclusive", "host", PASS),
+        # A pod, or a network of a plugin: something may move a device into it.
+        ("exclusive", "", UNKNOWN),
+        # Seen in the guest: queue pairs connect from another namespace.
+        ("shared", "own", PASS),
+    ],
+)
+def test_exclusive_devices_are_not_seen_from_a_network_of_its_own(
+    tmp_path: Path, mode: str, network: str, status: Status
+) -> None:
+    limits = ContainerLimits("run.sh:1", "docker", verbs_nodes=("/dev",))
+    limits = limits._replace(host_network=network == "host", own_network=network == "own")
+    needs = launch(process()._replace(container=limits))
+    host = FakeHost((RXE0,), netns_mode=mode)
+    (inside,) = [
+        one
+        for one in found("rdma.uverbs-permission", host, tmp_path, needs)
+        if one.subject != "rxe0"
+    ]
+    assert inside.status == status
+    assert bool(inside.settings) == (status in (FAIL, UNKNOWN))

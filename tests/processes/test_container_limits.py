@@ -199,3 +199,20 @@ spec:
     assert found.capabilities == ("IPC_LOCK",)
     assert found.memlock_bytes is None  # Kubernetes has no field for it
     assert found.shm_bytes == 64 * GIB  # a memory volume without a size: the container's own
+
+
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [
+        ("", True),
+        ("--network bridge", True),
+        ("--network host", False),
+        # It may be the host's, or one that a plugin moves devices into.
+        ("--network container:other", False),
+        ("--network fabric", False),
+    ],
+)
+def test_whether_a_container_has_a_network_of_its_own(
+    tmp_path: Path, options: str, own: bool
+) -> None:
+    assert _docker(tmp_path, options).own_network == own
