@@ -50,6 +50,11 @@ class Usage(NamedTuple):
     headroom: Pages
 
 
+def own_allocator(process: str) -> str:
+    """Return the name of the usage that a process' own allocator of SGLang has beside its own."""
+    return f"{process}, own allocator"
+
+
 class MemoryKind(str, Enum):
     """What a piece of a launch's memory is for; a text of its own name in every answer."""
 

@@ -8,7 +8,7 @@ there falls through here too, process by process until one fails.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from checks.base.pages import MemoryKind, Spot, Usage
+from checks.base.pages import MemoryKind, Spot, Usage, own_allocator
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from preflight.mooncake.allocations import (
@@ -130,7 +130,7 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
             )
         )
         if may:
-            name = f"{mapped.process.name}, own allocator"
+            name = own_allocator(mapped.process.name)
             usages.append(Usage(name, pages_by_spot(may, among), {}, True, {}))
     return tuple(usages)
 

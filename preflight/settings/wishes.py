@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from checks.base.finding import Kind, Setting
+from checks.base.fold import fold_alike
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
-from checks.base.pages import Spot
+from checks.base.pages import Spot, own_allocator
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
 from checks.capture.secrets import is_secret, public
@@ -95,6 +96,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
     if needs is None:
         return
     container = main_container(needs)
+    needs = of_container(needs, container)
     if needs.rdma_processes or any(process.uses_uring for process in needs.processes):
         yield from _locking(facts, container, needs)
     yield from _binding(needs, container)
@@ -113,6 +115,22 @@ def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
     inside = [process for process in needs.processes if process.container is not None]
     inside.sort(key=lambda process: (process.gpu is None, process.rdma is None))
     return inside[0].container if inside else None
+
+
+def of_container(needs: LaunchNeeds, container: ContainerLimits | None) -> LaunchNeeds:
+    """Return what runs in ``container`` alone; all of a launch without containers."""
+    if container is None:
+        return needs
+    inside, elsewhere = [], set[str]()
+    for process in needs.processes:
+        if process.container is not None and process.container.origin == container.origin:
+            inside.append(process)
+        else:
+            elsewhere |= {process.name, own_allocator(process.name)}
+    usages = needs.usages
+    if not isinstance(usages, Unknown):
+        usages = tuple(usage for usage in usages if usage.process not in elsewhere)
+    return needs._replace(processes=tuple(inside), usages=usages)
 
 
 def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds) -> Iterator[Wish]:
@@ -276,11 +294,22 @@ def is_read(name: str) -> bool:
 def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[str]]:
     """Return the launch's variables: wishes, conflicts, and those left out as secrets."""
     values: dict[str, dict[str, ProcessNeeds]] = {}
-    for process in needs.processes if needs is not None else ():
+    own = None if needs is None else of_container(needs, main_container(needs))
+    processes = () if own is None else own.processes
+    for process in processes:
         for name, value in process.environment.items():
             if _READ.match(name):
                 values.setdefault(name, {}).setdefault(value, process)
     found, conflicts, secrets = [], [], []
+    elsewhere = [
+        one for one in (needs.processes if needs is not None else ()) if one not in processes
+    ]
+    if processes and elsewhere:
+        others = fold_alike([one.name for one in elsewhere], 2)
+        conflicts.append(
+            f"what a container is given is that of {processes[0].name}; {others}: in containers of "
+            "their own, and not in it"
+        )
     for name, owners in sorted(values.items()):
         if is_secret(name) or any(public(value) != value for value in owners):
             secrets.append(name)

@@ -332,6 +332,23 @@ def test_a_variable_that_a_finding_mends_is_as_the_finding_wants_it(tmp_path: Pa
     assert found.conflicts == ()
 
 
+def test_a_container_is_given_nothing_of_another_container_s_process(tmp_path: Path) -> None:
+    """A store's segment in the server's service would be a second segment, of each rank."""
+    server = ContainerLimits("compose.yaml:9", "compose")
+    beside = ContainerLimits("compose.yaml:4", "compose")
+    environment = {"MOONCAKE_GLOBAL_SEGMENT_SIZE": "100gb", "MC_STORE_USE_HUGEPAGE": "1"}
+    own = rank(rdma=None, node=None, container=server, environment={"MC_MTU": "4096"})
+    # The usage that launch() makes is named "rank": so is the process that takes it.
+    store = own._replace(name="rank", environment=environment, container=beside)
+    found = plan(launch(anywhere(10), own, store), plain_facts(tmp_path), [])
+    assert [s.name for s in found.of(Kind.ENVIRONMENT)] == ["MC_MTU"]
+    assert found.of(Kind.HUGEPAGES) == ()
+    (said,) = found.conflicts
+    assert said.endswith("rank: in containers of their own, and not in it")
+    # The pool is the host's, whichever container takes it.
+    assert any(s.name.endswith("nr_hugepages") for s in found.of(Kind.SYSCTL, Kind.SYSFS))
+
+
 def test_processes_with_different_values_are_a_conflict_that_is_said(tmp_path: Path) -> None:
     processes = [
         rank(number, rdma=None, environment={"MOONCAKE_MASTER": f"10.0.0.{number}:1"})
