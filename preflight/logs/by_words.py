@@ -218,11 +218,13 @@ def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> 
     parts = []
     if found.lines:
         count = len(found.lines)
-        parts.append(
-            "One known line is like this:"
-            if count == 1
-            else f"{count} known lines are like this, the likeliest first:"
-        )
+        head = "One known line is like this"
+        if count > 1:
+            head = f"{count} known lines are like this, likeliest first"
+        # Where no pattern matches the words, what is explained is an example of such a line.
+        if any(each.excerpt not in found.words for each in found.lines[:MOST_WHOLE]):
+            head += "; names and numbers are examples"
+        parts.append(_filled(f"{head}:", width))
         parts += [
             explanation_text(
                 f"{number}. {heading(each, paint)} ({each.printer})", each, width, here, "This line"

@@ -248,3 +248,22 @@ def test_the_index_is_readable_at_80_columns(
 def test_the_index_is_of_all_lines(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "--index", *more]) == 64
     assert "--index is of every known line" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (
+            "Failed to get GID index for mlx5_3",
+            "known lines are like this, likeliest first; names and numbers are examples:",
+        ),
+        ("mooncake.gid-query", "One known line is like this; names and numbers are examples:"),
+        ("bus error (core dumped) on rank 6", "One known line is like this:"),
+    ],
+)
+def test_another_cases_names_and_numbers_are_not_taken_for_this_ones(
+    words: str, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is explained is an example where no pattern matches the words."""
+    assert run(["explain", words]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(first)
