@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.docker_config import DOCKER_CONFIG, docker_text, read_docker_config
 from checks.base.needs import LIMIT_NAMES, is_root
 from checks.base.root import Root
 from checks.base.units import MIB
@@ -22,7 +23,6 @@ UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/syst
 RUNTIME_UNITS = ("containerd", "docker", "crio", "slurmd")
 # The process of each unit, where they differ.
 DAEMON_OF_UNIT = {"docker": "dockerd"}
-DOCKER_CONFIG = "/etc/docker/daemon.json"
 PAM_FOLDER = "/etc/security/limits.d"
 SLURM_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
@@ -277,21 +277,10 @@ def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
 
 
 def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
-    content = root.text(DOCKER_CONFIG)
-    if isinstance(content, Unknown):
-        return (None, "") if content.absent else (content, content)
-    import json
-
-    try:
-        config = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        unknown = Unknown(f"{DOCKER_CONFIG}: {error}")
-        return unknown, unknown
-    if not isinstance(config, dict):
-        unknown = Unknown(f"{DOCKER_CONFIG}: not a JSON object")
-        return unknown, unknown
-    remap = config.get("userns-remap", "")
-    remapped = remap if isinstance(remap, str) else Unknown(f"{DOCKER_CONFIG}: userns-remap")
+    config = read_docker_config(root)
+    remapped = docker_text(config, "userns-remap")
+    if isinstance(config, Unknown):
+        return config, remapped
     ulimits = config.get("default-ulimits")
     memlock = ulimits.get("memlock") if isinstance(ulimits, dict) else None
     if memlock is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet, any_launch
+from checks.base.docker_config import DOCKER_CONFIG
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
@@ -12,7 +13,6 @@ from checks.base.unknown import Unknown, known
 from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
 from checks.limits.runtimes import (
     DAEMON_OF_UNIT,
-    DOCKER_CONFIG,
     Limit,
     UnitLimit,
     runtime_units,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.base.check import the_launch
+from checks.base.docker_config import DOCKER_CONFIG
 from checks.base.finding import Evidence, UnjudgedError, skip
 from checks.base.needs import (
     UNLIMITED,
@@ -28,7 +29,7 @@ from checks.base.units import MIB, Quantity, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
 from checks.limits.launch_limits import may, start_limit
-from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, PAM_FOLDER, Limit, runtime_units
+from checks.limits.runtimes import DAEMON_OF_UNIT, PAM_FOLDER, Limit, runtime_units
 from checks.rdma.registration import pinned_bytes, registration_of, through_peermem
 from checks.releases.mooncake import MooncakeRelease
 from checks.system.facts import SystemFacts

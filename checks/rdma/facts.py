@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
 from checks.base.device_nodes import RDMA_DEVICES, device_names, device_node
+from checks.base.docker_config import docker_text, read_docker_config
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
@@ -93,7 +94,7 @@ class Erdma(NamedTuple):
 class RdmaFacts(NamedTuple):
     """nics: by name. cpus: online ones, as the C++ library counts them. topologies: the files of
     MC_CUSTOM_TOPO_JSON that the launch names, by path. uverbs_class: ib_uverbs shows devices.
-    measured: what the probe found of these devices before."""
+    measured: what the probe found of these devices before. docker_runtime: Docker's default."""
 
     nics: tuple[Nic, ...] | Unknown
     netdevs: Mapping[str, Netdev]
@@ -106,6 +107,7 @@ class RdmaFacts(NamedTuple):
     cpus: int | Unknown
     topologies: Mapping[str, str | Unknown]
     measured: tuple[Measured, ...] = ()
+    docker_runtime: str | Unknown = ""
 
     @property
     def present(self) -> tuple[Nic, ...]:
@@ -143,6 +145,7 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
         _online_cpus(root),
         {path: root.text(path) for path in sorted(paths) if path.startswith("/")},
         read_measured(root, {nic.name: nic.driven_by for nic in present}) if present else (),
+        docker_text(read_docker_config(root), "default-runtime"),
     )
 
 

@@ -193,7 +193,7 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
 
     found = judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: node_problem(nic), describe)
     contained = (
-        _judge_container(process, use, _exclusive(rdma))
+        _judge_container(process, use, rdma)
         for use in ([] if needs is None else uses(rdma, needs))
         for process in use.processes
         if process.container is not None and use.nics
@@ -206,13 +206,13 @@ def _exclusive(rdma: RdmaFacts) -> bool:
     return not isinstance(rdma.kernel, Unknown) and rdma.kernel.netns_mode == "exclusive"
 
 
-def _judge_container(process: ProcessNeeds, use: Use, exclusive: bool) -> Finding:
+def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Finding:
     """Judge whether the launch gives a container the devices that it would use, and their nodes."""
     container = process.container
     assert container is not None
     wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]
     finding = passed(process.name, need=f"{folded(wanted)} in its container")
-    if exclusive and not container.host_network:
+    if _exclusive(rdma) and not container.host_network:
         finding = finding._replace(
             need="the host's network: RDMA devices are exclusive to a network namespace here",
             evidence=(Evidence("rdma system", "netns exclusive"),),
@@ -224,6 +224,12 @@ def _judge_container(process: ProcessNeeds, use: Use, exclusive: bool) -> Findin
             return finding._replace(status=Status.FAIL, text=text, have="a network of its own")
         return finding.unknown("whether a device is moved into the container's network")
     given = container.verbs_nodes
+    # NVIDIA's gives the nodes where the image (NVIDIA_MOFED) or its own configuration asks for it.
+    runtime = rdma.docker_runtime
+    if given == () and isinstance(runtime, Unknown):
+        given = runtime
+    elif given == () and runtime not in ("", "runc"):
+        given = Unknown(f"whether {runtime}, Docker's default runtime, gives it {NODES}")
     settings = tuple(
         Setting(Kind.DEVICE, path, path, described_by=container.runtime) for path in wanted
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from checks.base.needs import UNLIMITED, ContainerLimits, GivenGpus, SetLimit
 from checks.base.units import GIB, KIB, MIB
@@ -53,15 +53,13 @@ def container_limits(command: Command) -> ContainerLimits | None:
         hugepages_bytes=_hugepages(settings),
         gpus=_gpus(settings, command.environment.get("NVIDIA_VISIBLE_DEVICES")),
         own_users=settings.own_users,
-        verbs_nodes=_verbs_nodes(settings, command.environment),
+        verbs_nodes=_verbs_nodes(settings),
         own_network=settings.engine in ("docker", "compose")
         and settings.network in (None, *_OWN_NETWORKS),
     )
 
 
-def _verbs_nodes(
-    settings: ContainerSettings, environment: Mapping[str, Word]
-) -> tuple[str, ...] | Unknown:
+def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
     """Return the host's device files by which a container opens RDMA devices.
 
     A folder stands for all in it.
@@ -93,12 +91,10 @@ def _verbs_nodes(
             "rootless"
         )
     elsewhere = [text for text in settings.devices if not text.startswith("/")]
-    if settings.runtime not in (None, "", "runc", "nvidia"):
+    if settings.runtime not in (None, "", "runc"):
         elsewhere.append(f"the runtime {settings.runtime}")
     if settings.image.startswith("$"):  # unquoted, it may be options and the image
         elsewhere.append(settings.image)
-    # NVIDIA's runtime gives the nodes of InfiniBand where this is set.
-    elsewhere += [name for name in ("NVIDIA_MOFED",) if name in environment]
     if elsewhere:
         return Unknown(f"whether {elsewhere[0]} gives it /dev/infiniband is not known")
     return ()

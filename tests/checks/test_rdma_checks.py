@@ -550,3 +550,23 @@ def test_exclusive_devices_are_not_seen_from_a_network_of_its_own(
     ]
     assert inside.status == status
     assert bool(inside.settings) == (status in (FAIL, UNKNOWN))
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "status"),
+    [
+        ('{"default-runtime": "nvidia"}', (), UNKNOWN),
+        ('{"default-runtime": "nvidia"}', ("/dev",), PASS),
+        ('{"default-runtime": "runc"}', (), FAIL),
+        ("{", (), UNKNOWN),
+    ],
+)
+def test_dockers_default_runtime_may_give_what_the_launch_does_not(
+    tmp_path: Path, config: str, given: tuple[str, ...], status: Status
+) -> None:
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    (tmp_path / "etc/docker/daemon.json").write_text(config)
+    limits = ContainerLimits("run.sh:1", "docker", verbs_nodes=given)
+    needs = launch(process()._replace(container=limits))
+    *_, inside = found("rdma.uverbs-permission", FakeHost((RXE0,)), tmp_path, needs)
+    assert inside.status == status

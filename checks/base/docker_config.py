@@ -1,0 +1,32 @@
+"""What Docker's own configuration says, for every topic that asks for some of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+
+DOCKER_CONFIG = "/etc/docker/daemon.json"
+
+
+def read_docker_config(root: Root) -> dict[str, Any] | Unknown:
+    """Return the object of daemon.json, empty without the file."""
+    content = root.text(DOCKER_CONFIG)
+    if isinstance(content, Unknown):
+        return {} if content.absent else content
+    import json  # few hosts have the file
+
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        return Unknown(f"{DOCKER_CONFIG}: {error}")
+    return config if isinstance(config, dict) else Unknown(f"{DOCKER_CONFIG}: not a JSON object")
+
+
+def docker_text(config: dict[str, Any] | Unknown, name: str) -> str | Unknown:
+    """Return a text of it, "" where it is not set."""
+    if isinstance(config, Unknown):
+        return config
+    value = config.get(name, "")
+    return value if isinstance(value, str) else Unknown(f"{DOCKER_CONFIG}: {name}")
