@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.units import Quantity
 from checks.hugetlb.refusal import ASK_FIT, RESERVATION, grows_pool
 
 # Where one of these is unknown, no page is taken.
@@ -17,31 +18,51 @@ _DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
 # Rules of launches whose sizes are not those that were meant, but a default's (often all memory),
 # or that have none: the server ends before.
 REFUSED = ("arguments-refused", "values-refused", "host-pools-refused")
-# No page mends it: the server ends at start, and more huge pages leave its own check even less.
+# No page mends these: the server ends at start. More huge pages leave its own check even less, and
+# ranks without a GPU make the sizes those of another host.
 _GATE = "sglang.admission-gate"
+_GPUS = "gpu.count"
 
 
 class PoolRefusal(NamedTuple):
-    """impossible: memory that is not there. undecided: what could not be read, and decides."""
+    """impossible: memory that is not there, now. undecided: what could not be read, and decides.
+
+    ends: why the launch ends whatever pages there are, now or after a boot; in impossible too.
+    """
 
     impossible: tuple[str, ...]
     undecided: tuple[str, ...]
+    ends: tuple[str, ...] = ()
 
 
 def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
     """Return why the findings keep every pool from growing; empty where they do not."""
     findings = list(findings)
-    impossible, undecided = [], list(refused_sizes(findings))
+    impossible, undecided, ends = [], list(refused_sizes(findings)), []
     for found in findings:
         if found.check == RESERVATION and found.status is Status.FAIL:
             impossible.append(
                 f"{found.subject}: have {found.have}, need {found.need}: {found.text}"
             )
         elif found.check == _GATE and found.status is Status.FAIL:
-            impossible.append(_correct(found, f"{found.check}: need {found.need}"))
+            ends.append(_correct(found, f"{found.check}: need {found.need}"))
+        elif found.check == _GPUS and found.status is Status.FAIL and _has_any(found):
+            ends.append(_correct(found, f"{found.check}: have {found.have}, need {found.need}"))
         elif found.check in _DECISIVE and found.status is Status.UNKNOWN:
             undecided.append(f"{found.check}, {found.subject}: {found.text or 'not known'}")
-    return PoolRefusal(tuple(dict.fromkeys(impossible)), tuple(dict.fromkeys(undecided)))
+    ends = list(dict.fromkeys(ends))
+    return PoolRefusal(
+        tuple(dict.fromkeys((*ends, *impossible))), tuple(dict.fromkeys(undecided)), tuple(ends)
+    )
+
+
+def _has_any(found: Finding) -> bool:
+    """Return whether the host has GPUs at all; one without is not the host that is planned for."""
+    return (
+        isinstance(found.have, Quantity)
+        and isinstance(found.have.value, int)
+        and found.have.value > 0
+    )
 
 
 def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:

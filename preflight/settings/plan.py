@@ -116,6 +116,7 @@ def plan(
     lasting = _Lasting(hugetlb, targets, kept or {}, contained)
     system = facts.topic("system")
     kernel = system if isinstance(system, Unknown) else system.kernel
+    refusal = refusal_of(findings)
     return Plan(
         "" if needs is None else visible(needs.source),
         tuple(sorted((lasting.planned(wish, why) for wish, why in merged), key=_place)),
@@ -127,9 +128,10 @@ def plan(
         tuple(dict.fromkeys((*gaps, *unread))),
         (*conflicts, *more),
         tuple(left_out),
-        *refusal_of(findings),
+        refusal.impossible,
+        refusal.undecided,
         context,
-        too_large=_too_large(targets, hugetlb),
+        too_large=(*refusal.ends, *_too_large(targets, hugetlb)),
     )
 
 

@@ -125,10 +125,10 @@ class Plan(NamedTuple):
     source: the launch's name, "" without one. default_page_bytes: the kernel's. pool_nodes: NUMA
     nodes with memory. writers: who sets the pools at boot, in order. conflicts: where two wanted
     different values, which was taken. left_out: variables of the launch that are not shown.
-    impossible: why the missing pages cannot be had now, whatever is tried. too_large: why they
-    cannot be had at a boot either. undecided: what could
-    not be read, and decides whether pages may be taken. workload: what a patch is merged into.
-    unread: what of the launch is not in the plan. processes: what it starts.
+    impossible: why the missing pages cannot be had now, or help nobody. too_large: why that is so
+    after a boot too. undecided: what could not be read, and decides whether pages may be taken.
+    workload: what a patch is merged into. unread: what of the launch is not in the plan.
+    processes: what it starts.
     """
 
     source: str

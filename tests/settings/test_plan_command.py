@@ -212,14 +212,31 @@ def test_apply_shows_what_it_would_do_here_and_does_nothing(
     assert [file.read_text() for file in files if file.exists()] == before
 
 
-def test_no_page_is_taken_for_a_pool_that_sglang_itself_refuses(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("form", ["sysctl", "cmdline"])
+@pytest.mark.parametrize(
+    ("words", "size", "check"),
+    [
+        ("Qwen3-32B --tp 8 --page-size 64", "--hicache-size 240 ", "sglang.admission-gate"),
+        ("Qwen3-32B --tp 16 --page-size 64", "--hicache-size 30 ", "gpu.count"),
+    ],
+)
+def test_no_page_is_taken_for_a_launch_that_ends_whatever_pages_there_are(
+    run: Run,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    size: str,
+    check: str,
+    form: str,
 ) -> None:
+    """Neither now nor at the next boot; and check prints no command for them either."""
     place = tmp_path / "run.sh"
-    words = SCRIPT.format(segment="1gb").replace("Qwen3-8B", "Qwen3-32B --tp 8 --page-size 64")
-    place.write_text(words.replace("--hicache-size 1 ", "--hicache-size 240 "))
-    assert run("plan", "--root", "demo:h800", "--format", "sysctl", str(place)) == 2
+    script = SCRIPT.format(segment="320gb").replace("Qwen3-8B", words)
+    place.write_text(script.replace("--hicache-size 1 ", size))
+    assert run("plan", "--root", "demo:h800", "--format", form, str(place)) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "correct the launch first: " in err
-    assert "sglang.admission-gate" in err
+    assert check in err
+    assert run_all(["check", "--root", "demo:h800", str(place)]) == 2
+    assert "nr_hugepages" not in capsys.readouterr().out
