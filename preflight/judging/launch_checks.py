@@ -196,5 +196,5 @@ def _admission(admission: Admission) -> Finding:
         admission.origin,
         need=need,
         text=f"{when}the server prints ValueError: {said}",
-        advice=GATE.page.remedy if pages is not None else _LESS_L2,
+        advice=_LESS_L2 if pages is None or pages.empty else GATE.page.remedy,
     )

@@ -266,7 +266,8 @@ def test_it_waits_for_pods_that_are_not_done(cluster: Cluster) -> None:
         ([], "", "no pod has app.kubernetes.io/name=mooncake-preflight"),
         (["--namespace", "forbidden"], "", "cannot list resource"),
         (["--namespace", "text"], "", "printed no JSON: Welcome to the cluster!"),
-        ([], "{kubectl} --context broken", 'context "broken" does not exist'),
+        # Whose words they are stands in front of them.
+        ([], "{kubectl} --context broken", '/kubectl: error: context "broken" does not exist'),
         ([], "/no/such/kubectl", "/no/such/kubectl: No such file or directory"),
         ([], "'", "No closing quotation"),
     ],

@@ -188,7 +188,8 @@ def _run(kubectl: Kubectl, words: Sequence[str]) -> bytes:
         raise UsageError(f"{shlex.join(command[:3])} did not end within {limit + 5:g} s") from None
     if done.returncode:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), b"")
-        raise UsageError(quoted(last) or f"kubectl ended with exit code {done.returncode}")
+        said = quoted(last) or f"ended with exit code {done.returncode}"
+        raise UsageError(f"{command[0]}: {said}")
     return done.stdout
 
 
