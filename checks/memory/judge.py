@@ -15,6 +15,8 @@ CHECKS = CheckSet()
 
 # What SGLang itself leaves to the system before it admits a pool (mem_cache/pool_host/base.py).
 RESERVE_BYTES = 10 * GIB
+# Programs that have a segment; other engines call their own host memory by other names.
+_SIZED = ("sglang", "store_service", "mooncake_client")
 
 
 def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
@@ -41,6 +43,17 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
     return " + ".join(terms)
 
 
+def _what_takes_memory(needs: LaunchNeeds) -> str:
+    """Return the sizes of a launch that may be lowered, as a person calls them."""
+    taking = dict.fromkeys(one.program for one in needs.processes if one.regular_bytes != 0)
+    parts = [f"what {program} keeps there" for program in taking if program not in _SIZED]
+    if any(program in _SIZED for program in taking):
+        parts.insert(0, "the segment")
+    if "sglang" in taking:
+        parts.insert(0, "--hicache-size")
+    return " or ".join(parts) or "what the launch keeps there"
+
+
 @CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge all processes together."""
@@ -54,7 +67,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         evidence=(Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),),
     )
     ranks = any(process.program == "sglang" for process in needs.processes)
-    advice = f"lower {'--hicache-size or ' * ranks}the segment, or free memory"
+    advice = f"lower {_what_takes_memory(needs)}, or free memory"
     gate = max(needs.processes, key=lambda process: process.gate_bytes, default=None)
     if gate is not None and gate.gate_bytes > available >= need_bytes:
         need = format_need(gate.gate_bytes, available)

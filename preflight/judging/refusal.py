@@ -14,7 +14,8 @@ from checks.base.units import Quantity
 from checks.hugetlb.refusal import ASK_FIT, RESERVATION, grows_pool
 
 # Where one of these is unknown, no page is taken.
-_DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
+MEMORY = "memory.host"
+_DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", MEMORY, "launch.sizes")
 # Rules of launches whose sizes are not those that were meant, but a default's (often all memory),
 # or that have none: the server ends before.
 REFUSED = ("arguments-refused", "values-refused", "host-pools-refused")
@@ -88,10 +89,14 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
         advice = f"cannot be reserved now ({reasons[0]}); {ASK_FIT}"
         found = [_explained(finding, grows_pool, advice) for finding in found]
     for short in found:
-        if short.check == "memory.host" and short.status is Status.FAIL:
-            advice = f"correct memory.host first: have {short.have}, need {short.need}"
-            return [_explained(finding, _grows_shm, advice) for finding in found]
+        if short.check == MEMORY and short.status is Status.FAIL:
+            return [_explained(finding, _grows_shm, memory_first(short)) for finding in found]
     return found
+
+
+def memory_first(short: Finding) -> str:
+    """Return why /dev/shm is not made larger for a launch that the host's memory cannot hold."""
+    return f"correct {MEMORY} first: have {short.have}, need {short.need}"
 
 
 def _grows_shm(setting: Setting) -> bool:

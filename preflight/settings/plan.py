@@ -17,6 +17,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.boot import pages_after_boot, shares_after_boot
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.sysctl_d import parse_settings
+from checks.memory.facts import SHM
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from preflight.base.program_version import program_version
@@ -109,6 +110,14 @@ def plan(
     mended = {_key(wish.setting) for wish in found}
     found += [wish for wish in variables if _key(wish.setting) not in mended]
     found += [_kept(name, value) for name, value in (kept or {}).items() if name != NR_HUGEPAGES]
+    short = next(
+        (f for f in findings if f.check == "memory.host" and f.status is Status.FAIL), None
+    )
+    if short is not None and any(wish.setting.kind is Kind.SHM_SIZE for wish in found):
+        # A tmpfs of more than there is ends by the OOM killer, as the pools themselves would.
+        found = [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
+        told = f"correct memory.host first: have {short.have}, need {short.need}"
+        conflicts.append(f"{SHM} is left out: {told}")
     merged, more = _merge(_of_one_size_or_ipc(found))
     contained = bool(context.container) or any(
         process.container is not None for process in (needs.processes if needs else ())

@@ -240,3 +240,26 @@ def test_no_page_is_taken_for_a_launch_that_ends_whatever_pages_there_are(
     assert check in err
     assert run_all(["check", "--root", "demo:h800", str(place)]) == 2
     assert "nr_hugepages" not in capsys.readouterr().out
+
+
+def test_no_larger_shared_memory_for_pools_that_the_memory_cannot_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """vLLM's pool of 8,000 GiB lies in /dev/shm: neither a mount nor --shm-size makes it fit."""
+    extra = '{"cpu_bytes_to_use": 8589934592000}'
+    config = (
+        '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", '
+        f'"kv_connector_extra_config": {extra}}}'
+    )
+    place = tmp_path / "run.sh"
+    place.write_text(f"vllm serve Qwen/Qwen3-32B -tp 8 --kv-transfer-config '{config}'\n")
+    assert run_all(["check", "--root", "demo:h800", str(place)]) == 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert "remount" not in out
+    assert "shm.space: correct memory.host first: have " in out
+    assert "memory.host: lower what vllm keeps there, or free memory" in out
+    for form in ("docker", "compose", "json"):
+        run_all(["plan", "--root", "demo:h800", "--format", form, str(place)])
+        out, err = capsys.readouterr()
+        assert "17179869184000" not in out
+        assert "/dev/shm is left out: correct memory.host first" in out + err
