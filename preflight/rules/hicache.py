@@ -35,6 +35,8 @@ OWN_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 _POOL, _QUEUES = "SGLANG_DISAGGREGATION_THREAD_POOL_SIZE", "SGLANG_DISAGGREGATION_QUEUE_SIZE"
 # environ.py; conn.py, without the variable: min(max(4, CPUs / 2 // 8), 12).
 DEFAULT_QUEUES, MOST_THREADS = 4, 12
+# Who misspells more has another program, and reads the first few.
+MOST_EDITS = 6
 _READ = (ProcessKind.SGLANG, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 
 
@@ -507,7 +509,9 @@ def _unrecognized(words: tuple[_Unrecognized, ...], version: str, exact: bool) -
     who = f"no SGLang from {first} to {last} has it" if every else f"SGLang {version}"
     text = f"sglang serve: error: unrecognized arguments: {together} ({who}){other}"
     edits = [_edit(each, exact) for each in words if each.flag]
-    return Seen(meant + text, words[0].word.origin, "; ".join(edits) if all(edits) else "")
+    more = len(edits) - MOST_EDITS
+    shown = [*edits[:MOST_EDITS], *([f"and {more} more, as the message names them"] * (more > 0))]
+    return Seen(meant + text, words[0].word.origin, "; ".join(shown) if all(edits) else "")
 
 
 def _edit(left_over: _Unrecognized, exact: bool) -> str:

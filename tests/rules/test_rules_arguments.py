@@ -7,6 +7,7 @@ import pytest
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command, Origin, Word
 from preflight.processes.processes import LaunchProcess, understand
+from preflight.rules.hicache import MOST_EDITS
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import SERVICE, STORE, service
 from tests.builders.rule_examples import Example, name_of, prove
@@ -163,3 +164,12 @@ def test_a_missing_model_and_a_command_line_are_told_as_one_types_them() -> None
         "on the command line add --model-path and the model's name or folder",
         "on the command line write --hicache-size instead of --hicache-sise",
     ]
+
+
+def test_of_many_refused_flags_the_first_few_are_corrected() -> None:
+    flags = " ".join(f"--no-such-{number}" for number in range(400))
+    commands = read_script(TWO_LINES.format(flags), "launch.sh", {}).commands
+    found = findings(understand(commands, lambda _: service(), "0.5.23"))
+    (remedy,) = [one.remedy for one in found if one.rule.id == REFUSED]
+    assert remedy.count("correct or remove") == MOST_EDITS
+    assert remedy.endswith(f"and {400 - MOST_EDITS} more, as the message names them")
