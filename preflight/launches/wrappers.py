@@ -83,6 +83,8 @@ _SETTINGS = (
     "MOONCAKE_DEVICE MOONCAKE_GLOBAL_SEGMENT_SIZE MOONCAKE_MASTER MOONCAKE_PROTOCOL "
     "MOONCAKE_TE_META_DATA_SERVER SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
 ).split()
+# What sudo keeps or sets itself with env_reset, and of those what a launch may read.
+_SUDO_KEEPS = ("PATH", "HOME", "TERM", "SHELL", "USER", "LOGNAME", "LANG", "LC_ALL", "DISPLAY")
 # How the programs begin that are read here.
 _PROGRAMS = ("python", "mooncake", "sglang", "mc_store")
 
@@ -170,6 +172,8 @@ def strip_wrappers(
         start = min(start + wrapper.positional, len(words))
         begin = start
         kept = kept_by_login(words[first:start])
+        if kept is None and name == "sudo":
+            kept = _kept_by_sudo(words[first:start])
         if kept is not None:
             held = Layers(environment, changes, clear)
             clear, changes = True, {each: held[each] for each in kept if each in held}
@@ -179,8 +183,8 @@ def strip_wrappers(
             start += 1
         if start > begin and not wrapper.assignments:
             notes.append(_misplaced(name, words[begin]))
-        if name == "sudo" and not _keeps(words[first:begin]) and _matters(environment):
-            notes.append(_sudo(words[first], kept is not None))
+        if name == "sudo" and kept is not None and _matters(environment):
+            notes.append(_sudo(words[first]))
         wrappers.append(tuple(word.text for word in words[first:start]))
         run_as, opened = _user_behind(run_as, words[first:start], ())
         limits += () if inside else opened
@@ -265,11 +269,17 @@ def _asks(words: Sequence[Word], start: int) -> bool:
     return start + 1 < len(words) and words[start + 1].text in ("-v", "-V", "-pv", "-pV")
 
 
-def _keeps(words: Sequence[Word]) -> bool:
-    return any(
-        word.text.startswith("--preserve-env") or re.match(r"-[A-Za-z]*E", word.text)
-        for word in words
-    )
+def _kept_by_sudo(words: Sequence[Word]) -> tuple[str, ...] | None:
+    """Return the variables that sudo keeps by its defaults; None with -E, which keeps all.
+
+    Seen of sudo 1.9 with ``env_reset``, which is on unless sudoers says otherwise.
+    """
+    texts = [word.text for word in words]
+    if "--preserve-env" in texts or any(re.match(r"-[A-Za-z]*E", text) for text in texts):
+        return None
+    option = "--preserve-env="
+    listed = [text.removeprefix(option).split(",") for text in texts if text.startswith(option)]
+    return (*_SUDO_KEEPS, *(name for names in listed for name in names))
 
 
 def _matters(environment: Mapping[str, Word]) -> bool:
@@ -277,11 +287,10 @@ def _matters(environment: Mapping[str, Word]) -> bool:
     return any(name in environment for name in _SETTINGS)
 
 
-def _sudo(word: Word, login: bool) -> SourceNote:
-    read = "dropped, as sudo -i does: write" if login else "kept: write sudo -E, or"
+def _sudo(word: Word) -> SourceNote:
     text = (
-        "sudo drops most of the caller's variables where its policy does not keep them; they are "
-        f"read here as {read} sudo NAME=value"
+        "sudo drops the caller's variables, unless sudoers keeps them: they are read here as "
+        "dropped; write sudo -E, or sudo NAME=value"
     )
     return SourceNote("sudo-environment", text, word.origin)
 
