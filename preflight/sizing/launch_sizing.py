@@ -112,15 +112,28 @@ def _admissions(
     inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions
 ) -> tuple[Admission | Unknown, ...]:
     """Return what SGLang's own check says, where the launch is to run on this host."""
-    if sizing is None or options.available_bytes is not None:
+    if options.available_bytes is not None:
         return ()
-    found = []
+    found: list[Admission | Unknown] = []
     for process in inputs.processes:
         server, pools = process.server, inputs.memory.get(process.number)
+        if server is None:
+            continue
+        if sizing is None or pools is None:
+            if server.hicache:
+                found.append(_of_unknown_sizes(inputs, server))
         # A decode server has a host pool without HiCache: it keeps retracted requests.
-        if server is not None and pools is not None and (server.hicache or pools.pools):
+        elif server.hicache or pools.pools:
             found.append(admit(process.number, server, pools, inputs, sizing))
     return tuple(found)
+
+
+def _of_unknown_sizes(inputs: LaunchInputs, server: SglangServer) -> Unknown:
+    """Return why it is not known whether a server is admitted whose sizes are not known."""
+    for sizes in (inputs.most, inputs.least):
+        if isinstance(sizes, Unknown):
+            return sizes
+    return Unknown(f"the pools of {server.command.origin} are not known")
 
 
 def _status(

@@ -178,6 +178,21 @@ def test_the_gate_refuses_in_the_words_of_the_server(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [("--tp $TP --hicache-size 30", 1), ("--tp $TP", 0)],
+)
+def test_a_gate_whose_sizes_are_not_known_is_unknown_and_no_skip(
+    tmp_path: Path, words: str, asked: int
+) -> None:
+    """A server without a hierarchical cache is asked nothing, known or not."""
+    model = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B"
+    cache = "--enable-hierarchical-cache " * asked
+    found = size(Host().write(tmp_path), f"{model} {cache}{words}").admissions
+    assert len(found) == asked
+    assert all(isinstance(one, Unknown) and "TP is not set" in one.reason for one in found)
+
+
 def test_a_host_may_admit_no_number_of_huge_pages(tmp_path: Path) -> None:
     """Each page that is reserved lowers MemAvailable, which the gate asks for all the same."""
     root = Host({2 * MIB: HostPool()}, memory_bytes=100 * GIB).write(tmp_path)
