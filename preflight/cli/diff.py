@@ -83,9 +83,11 @@ def diff(
             "there is nothing to compare with: give --to, --against, --locked, or --root twice"
         )
     hosts = (roots or ("/",))[:1] + (roots or ("/",))[-1:]
-    other = launch if against is None else launch._replace(words=(against,))
+    # Lines of two texts are not the same: a process is found again by its program and place.
+    first = launch if against is None else launch._replace(by_program=True)
+    other = launch if against is None else first._replace(words=(against,))
     sides = (
-        Side(launch, hosts[0], parse_versions("--from", old)),
+        Side(first, hosts[0], parse_versions("--from", old)),
         Side(other, hosts[1], parse_versions("--to", new)),
     )
     names = (_name(sides[0], len(roots) == 2), _name(sides[1], len(roots) == 2))

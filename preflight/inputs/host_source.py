@@ -80,6 +80,10 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         launch = read_launch(
             words.words, words.env_files, host.environment, host.root, words.is_command
         )
+        if words.by_program:
+            from preflight.launches.source import named_by_program
+
+            launch = launch._replace(reading=named_by_program(launch.reading))
         if host.capture is None:
             from preflight.sizing.sizing_inputs import installed_there
 

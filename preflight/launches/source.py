@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -145,6 +146,19 @@ def told_apart(reading: Reading) -> Reading:
         for command in reading.commands
     )
     return reading._replace(commands=commands)
+
+
+def named_by_program(reading: Reading) -> Reading:
+    """Return the commands named as ``sglang.launch_server 2``, the same in two texts."""
+    seen: Counter[str] = Counter()
+    commands = []
+    for command in reading.commands:
+        texts = [word.text.rpartition("/")[2] for word in command.words]
+        program = texts[texts.index("-m") + 1] if "-m" in texts[:-1] else "".join(texts[:1])
+        seen[program] += 1
+        name = program if seen[program] == 1 else f"{program} {seen[program]}"
+        commands.append(command._replace(origin=Origin(name)))
+    return reading._replace(commands=tuple(commands))
 
 
 def joined(readings: Iterable[Reading]) -> Reading:

@@ -196,6 +196,25 @@ def test_another_kernel_library_and_driver(tmp_path: Path, host: str, capsys: Ca
 
 
 @pytest.mark.slow
+def test_one_launch_in_two_files_differs_in_nothing(
+    tmp_path: Path, host: str, capsys: Capture
+) -> None:
+    """Neither the name of a file nor its lines: a server is the second of both."""
+    one = LAUNCHES["heads"].strip()
+    text = f"{one} --port 1 &\n{one} --port 2 --base-gpu-id 4\n"
+    old = launch(tmp_path, text)
+    new = launch(tmp_path, f"# a line more\n\n{text}", "new.sh")
+    code, changes = differs(capsys, "--root", host, "--against", new, old)
+    assert (code, changes) == (0, [])
+    new = launch(tmp_path, f"\n{text.replace('--port 2', '--port 3')}", "new.sh")
+    _, changes = differs(capsys, "--root", host, "--against", new, old)
+    assert [(row["subject"], row["name"]) for row in changes if row["section"] == "flags"] == [
+        ("SGLang server 2", "--port")
+    ]
+    assert not [row for row in changes if row["section"] == "memory"]
+
+
+@pytest.mark.slow
 def test_two_launches_and_two_hosts(tmp_path: Path, host: str, capsys: Capture) -> None:
     old = launch(tmp_path, LAUNCHES["heads"])
     new = launch(tmp_path, LAUNCHES["heads"].replace("size 4 ", "size 5 "), "new.sh")
