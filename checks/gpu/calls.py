@@ -95,6 +95,8 @@ def cuda_attributes() -> list[dict[str, int | None]]:
 
     Asked in a child, which makes no CUDA context. Raises OSError without libcuda or a driver.
     """
+    import ctypes  # noqa: F401  # before the child is there: see memory_policy
+
     from checks.numa.calls import in_child
 
     answer: list[dict[str, int | None]] = in_child(_cuda_attributes, CUDA_LIMIT_SECONDS)

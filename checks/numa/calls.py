@@ -19,6 +19,7 @@ def memory_policy() -> dict[str, int]:
     a seccomp filter, or a kernel without NUMA (ENOSYS). Raises OSError if the child is killed.
     """
     import ctypes
+    import mmap  # not in the child: another thread may hold the lock of its import for ever
     import os
 
     machine = os.uname().machine
@@ -36,8 +37,6 @@ def memory_policy() -> dict[str, int]:
         return ctypes.get_errno() if answer == -1 else 0
 
     def attempt() -> dict[str, int]:
-        import mmap
-
         page = mmap.mmap(-1, mmap.PAGESIZE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         return {
@@ -61,16 +60,21 @@ def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
     import signal
 
     receiver, sender = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
     # Safe beside the other readers' threads: the child takes none of their locks, leaves by _exit.
     child = os.fork()
     if child == 0:
         try:
+            # Where it hangs and its parent is gone, nobody waits for the end of its streams.
+            for number in {0, 1, 2} - {receiver, sender}:
+                os.dup2(null, number)
             os.write(sender, json.dumps(attempt()).encode())
         except BaseException as error:
             os.write(sender, json.dumps(f"{type(error).__name__}: {error}").encode())
         finally:
             os._exit(0)
     os.close(sender)
+    os.close(null)
     try:
         ready = select.select([receiver], [], [], limit_seconds)[0]
         answer = os.read(receiver, 1 << 16) if ready else b""

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -321,3 +322,35 @@ def test_a_node_whose_kernel_has_the_map_alone(tmp_path: Path) -> None:
     files: dict[str, str | None] = {"/sys/devices/system/node/node0/cpulist": None}
     files["/sys/devices/system/node/node0/cpumap"] = "00000000,00000005"
     assert read(tmp_path, replace(SMALL, files=files)).nodes[0].cpus == (0, 2)
+
+
+NOTHING_IMPORTED = """
+import importlib.abc, os, sys
+from checks.numa.calls import memory_policy
+parent = os.getpid()
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if os.getpid() != parent:
+            raise RuntimeError(f"the child imports {name}")
+sys.meta_path.insert(0, Watch())
+sys.modules.pop("mmap", None)
+print(sorted(memory_policy()))
+"""
+
+
+def test_the_child_imports_nothing() -> None:
+    """Another thread may have been importing it at the fork: its lock is never given back."""
+    ran = subprocess.run(
+        [sys.executable, "-c", NOTHING_IMPORTED], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip() == "['get_mempolicy', 'mbind', 'set_mempolicy']"
+
+
+def test_a_child_that_hangs_holds_no_stream_of_a_parent_that_is_gone() -> None:
+    code = "import os, threading, time; from checks.numa.calls import in_child\n"
+    code += "threading.Thread(target=in_child, args=(lambda: time.sleep(20), 30)).start()\n"
+    code += "time.sleep(0.5); os._exit(3)"
+    began = time.monotonic()
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert ran.returncode == 3
+    assert time.monotonic() - began < 15
