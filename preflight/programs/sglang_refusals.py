@@ -76,6 +76,18 @@ def _buffer_only(v: Values) -> bool:
     return bool(v.enable_hierarchical_cache and v.hicache_host_memory_mode == "buffer_only")
 
 
+def _looks_up_devices(v: Values) -> bool:
+    """Return whether server_args.py _validate_ib_devices looks at --disaggregation-ib-device."""
+    transfers = v.disaggregation_mode in ("prefill", "decode")
+    own = transfers and v.disaggregation_transfer_backend == "mooncake"
+    return bool(own or v.encoder_transfer_backend == "mooncake")
+
+
+def _repeats(text: str | None) -> bool:
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    return len(names) != len(set(names))
+
+
 REFUSALS = (
     # Engine._launch_scheduler_processes and DataParallelController take the first rank's answer.
     ValueRefusal(
@@ -301,6 +313,13 @@ REFUSALS = (
         "reserved for the 'model:adapter' syntax used in LoRA adapter specification.",
         lambda v: ":" in v.served_model_name and "://" not in v.served_model_name,
         since="0.5.5.post1",
+    ),
+    # Later releases drop the second; Mooncake itself compares its devices with the list (topology.cpp).
+    ValueRefusal(
+        "ValueError: Duplicate IB devices specified: {disaggregation_ib_device}",
+        lambda v: _looks_up_devices(v) and _repeats(v.disaggregation_ib_device),
+        since="0.5.9",
+        until="0.5.9",
     ),
     ValueRefusal(
         "ValueError: --export-metrics-to-file-dir is required when --export-metrics-to-file is "

@@ -19,9 +19,8 @@ RULES = RuleSet("devices")
 def device_name_syntax(process: LaunchProcess) -> Iterator[Seen]:
     server = process.server
     for what, text in _engine_lists(process) if server is None else _device_lists(server):
-        names = text.split(",")
-        for name in names:
-            wrong = _wrong_with(name, names)
+        for name in text.split(","):
+            wrong = _wrong_with(name)
             if wrong:
                 yield Seen(f"{what}: {name!r} {wrong}")
 
@@ -166,7 +165,7 @@ def _device_map(text: str) -> dict[str, Any] | str | None:
     return parsed if isinstance(parsed, dict) else "not an object"
 
 
-def _wrong_with(name: str, names: list[str]) -> str | None:
+def _wrong_with(name: str) -> str | None:
     if not name.strip():
         return "is empty"
     if "$" in name:
@@ -177,6 +176,4 @@ def _wrong_with(name: str, names: list[str]) -> str | None:
         return "has quotes in it"
     if name != name.strip() or " " in name.strip():
         return "has a blank in it, which Mooncake takes as part of the name"
-    if names.count(name) > 1:
-        return "is named twice"
     return None

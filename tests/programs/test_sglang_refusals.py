@@ -114,6 +114,11 @@ CASES = (
     ("--port 40000 --grpc-port 40000", "--grpc-port (40000) must differ", "--grpc-port 40000"),
     ("--served-model-name a:b", "cannot contain a colon", "--served-model-name a"),
     (
+        "--disaggregation-mode prefill --disaggregation-ib-device mlx5_0,mlx5_0",
+        "Duplicate IB devices specified: mlx5_0,mlx5_0",
+        "--disaggregation-mode prefill --disaggregation-ib-device mlx5_0,mlx5_1",
+    ),
+    (
         "--export-metrics-to-file",
         "--export-metrics-to-file-dir is",
         "--export-metrics-to-file --export-metrics-to-file-dir /m",

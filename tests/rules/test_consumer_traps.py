@@ -189,12 +189,12 @@ TRAPS = (
         right="mlx5_0",
     ),
     of_file(
-        "a device is named twice",
+        "Mooncake takes a device that is named twice once",
         "device_name",
-        "mlx5_0,mlx5_0",
-        "is named twice",
+        "mlx5_0,mlx5_0:1",
+        "NCCL's spelling",
         "device-name-syntax",
-        right="mlx5_0",
+        right="mlx5_0,mlx5_0",
     ),
     of_file(
         "SGLang's map of devices",
@@ -205,11 +205,11 @@ TRAPS = (
         right="mlx5_0",
     ),
     Trap(
-        "a device of a transfer engine is named twice",
-        (vllm("MooncakeConnector", device_name="a,a"),),
+        "a device of a transfer engine has a port; one that is named twice is taken once",
+        (vllm("MooncakeConnector", device_name="a,a:1"),),
         "device-name-syntax",
-        "is named twice",
-        (vllm("MooncakeConnector", device_name="a,b"),),
+        "NCCL's spelling",
+        (vllm("MooncakeConnector", device_name="a,a"),),
     ),
     Trap(
         "--kv-offloading-size replaces the connector",

@@ -307,7 +307,7 @@ FIELD: dict[str, tuple[Case, ...]] = {
     "C7": (Case(("local-buffer-ignored",), script(None, {"MOONCAKE_LOCAL_BUFFER_SIZE": "1gb"})),),
     "F5": (
         Case(("device-name-syntax",), script(None, {"MOONCAKE_DEVICE": "mlx5_0:1"})),
-        Case(("device-name-syntax",), script({"--disaggregation-ib-device": "mlx5_0,mlx5_0"})),
+        Case(("device-name-syntax",), script({"--disaggregation-ib-device": "mlx5_0:1"})),
         Case(
             ("no-device-left",),
             script(None, {"MC_MS_FILTERS": "", "MOONCAKE_DEVICE": OFF}),
