@@ -140,6 +140,9 @@ class SglangRelease(NamedTuple):
     segment_divisor: SegmentDivisor = SegmentDivisor.ONE
     # Each rank is started under numactl --membind of its GPU's node, without being asked to.
     binds_numa: bool = False
+    # Of a node none of whose CPUs the server may use, a rank goes on unbound; before, automatic
+    # binding was off on less than all CPUs of the host (utils/numa_utils.py, #26983).
+    binds_within_cpus: bool = False
     # SGLANG_AUTO_NUMA_BIND is read: it can turn that off.
     numa_switch: bool = False
     # K and V are registered as two regions, one after the other in one allocation; else as one.
@@ -214,6 +217,7 @@ _CHANGES = (
     ),
     _change(
         "0.5.14",
+        binds_within_cpus=True,
         default_layout="page_first",
         asymmetric_heads=True,
         raw_on_amd=frozenset({"tilelang", "aiter"}),

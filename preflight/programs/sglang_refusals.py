@@ -314,7 +314,8 @@ REFUSALS = (
         lambda v: ":" in v.served_model_name and "://" not in v.served_model_name,
         since="0.5.5.post1",
     ),
-    # Later releases drop the second; Mooncake itself compares its devices with the list (topology.cpp).
+    # Later releases drop the second, and Mooncake looks for each of its devices in the list
+    # (topology.cpp, listInfiniBandDevices).
     ValueRefusal(
         "ValueError: Duplicate IB devices specified: {disaggregation_ib_device}",
         lambda v: _looks_up_devices(v) and _repeats(v.disaggregation_ib_device),

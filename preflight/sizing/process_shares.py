@@ -53,6 +53,7 @@ _NODES = re.compile(
     r"(?:^| )(?P<option>--(?:membind|cpunodebind|cpubind|interleave|preferred|preferred-many)[= ]"
     r"|-[mNipP] ?)(?P<nodes>[0-9,-]+)(?= |$)"
 )
+_CPU_OPTIONS = ("--cpunodebind", "--cpubind", "-N")
 
 
 class SizedHost(NamedTuple):
@@ -108,13 +109,18 @@ def named_nodes(command: Command) -> Iterator[NamedNodes]:
     if command.container is not None and (mems := command.container.cpuset_mems):
         with suppress(ValueError):
             yield NamedNodes(f"--cpuset-mems={mems}", frozenset(parse_node_list(mems)), True)
+    for option, nodes, text in _numactl_nodes(command):
+        yield NamedNodes(f"numactl {text}", nodes, option in ("--membind", "-m"))
+
+
+def _numactl_nodes(command: Command) -> Iterator[tuple[str, frozenset[int], str]]:
+    """Yield each option of numactl that names nodes: its name, the nodes, and both as written."""
     for wrapper in command.wrappers:
         if wrapper and wrapper[0].rpartition("/")[2] == "numactl":
             for match in _NODES.finditer(" ".join(wrapper)):
                 with suppress(ValueError):
                     nodes = frozenset(parse_node_list(match["nodes"]))
-                    alone = match["option"].strip("= ") in ("--membind", "-m")
-                    yield NamedNodes(f"numactl {match.group().strip()}", nodes, alone)
+                    yield match["option"].strip("= "), nodes, match.group().strip()
 
 
 def bound_nodes(command: Command) -> frozenset[int] | None:
@@ -215,7 +221,7 @@ def _server_share(
         )
         for rank in range(ranks.here)
     ]
-    placed = _placed(server, ranks, host, clients)
+    placed = _placed(process.command, server, ranks, host, clients)
     members, notes = server_processes(
         process.number,
         server,
@@ -244,11 +250,32 @@ def _server_share(
 
 
 def _placed(
-    server: SglangServer, ranks: Ranks, host: SizedHost, clients: list[StoreClient | None]
+    command: Command,
+    server: SglangServer,
+    ranks: Ranks,
+    host: SizedHost,
+    clients: list[StoreClient | None],
 ) -> RankPlacement:
     stated = host.options.rank_nodes
     if stated is not None:
         return given_ranks(ranks.here, stated)
+    wanted = _wanted_nodes(server, ranks, host, clients)
+    for option, nodes, text in _numactl_nodes(command):
+        barred = option in _CPU_OPTIONS and not nodes.issuperset(numa_nodes(host.root))
+        if barred and host.sglang.binds_within_cpus:
+            # utils/numa_utils.py, _numactl_cpu_mem_args: without a CPU of the node no binding.
+            left = tuple(node if node in nodes else None for node in wanted.nodes)
+            wanted = RankPlacement(left, f"{wanted.origin}, on CPUs of numactl {text}")
+        elif barred and server.value("numa_node") is None:
+            # _is_numa_available: the CPUs of the process are not all of the host.
+            wanted = unbound(ranks.here, f"numactl {text} turns SGLang's automatic binding off")
+    return wanted
+
+
+def _wanted_nodes(
+    server: SglangServer, ranks: Ranks, host: SizedHost, clients: list[StoreClient | None]
+) -> RankPlacement:
+    """Return the nodes to which SGLang binds its ranks where it may run on all CPUs."""
     named = server.value("numa_node")
     if isinstance(named, list) and len(named) >= ranks.here:
         return RankPlacement(tuple(named[: ranks.here]), "--numa-node")

@@ -78,6 +78,7 @@ CHANGES = [
     ("0.5.12", "0.5.13", "store.protocol", "tcp", "rdma"),
     ("0.5.13", "0.5.14", "default_layout", "layer_first", "page_first"),
     ("0.5.13", "0.5.14", "asymmetric_heads", False, True),
+    ("0.5.13", "0.5.14", "binds_within_cpus", False, True),
     ("0.5.14", "0.5.15", "must_exceed_device", True, False),
     ("0.5.14", "0.5.15", "stages_share_tokens", False, True),
     ("0.5.10", "0.5.11", "draft", DraftPool.NONE, DraftPool.OWN_PAGE),

@@ -27,6 +27,7 @@ from tests.sizing.test_sizing_command import SCHEMA
 from tests.valid import valid
 
 HUGE = {"MC_STORE_USE_HUGEPAGE": "1"}
+RDMA = {"MOONCAKE_PROTOCOL": "rdma"}
 SERVER = "python3 -m sglang.launch_server --tp 2 --page-size 64 --enable-hierarchical-cache"
 QWEN = f"{SERVER} --model-path Qwen/Qwen3-14B"
 STORE = "--hicache-storage-backend mooncake"
@@ -325,3 +326,39 @@ def test_a_release_older_than_the_known_ones_is_not_taken_for_the_newest(
         one.why for one in sizing.unread
     ]
     assert (sizing.status == "unknown") is bool(sizing.unread) is bool(why)
+
+
+# utils/numa_utils.py: 0.5.9 does not bind by itself; from 0.5.10 on any constraint turns binding
+# off (_is_numa_available); from 0.5.14 on it is off where no CPU of the node is left (#26983).
+@pytest.mark.parametrize(
+    ("version", "wrapper", "flags", "nodes"),
+    [
+        ("0.5.9", "", "", {None}),
+        ("0.5.9", "numactl --cpunodebind=0 ", "", {None}),
+        ("0.5.12.post1", "", "", {0, 1}),
+        ("0.5.12.post1", "numactl --cpunodebind=0 ", "", {None}),
+        ("0.5.13", "numactl -N 0 ", "", {None}),
+        ("0.5.13", "numactl -N 0,1 ", "", {0, 1}),
+        ("0.5.13", "numactl --cpunodebind=0 --membind=0 ", "", {0}),
+        # Only the memory policy is replaced: no CPU is taken away.
+        ("0.5.13", "numactl --membind=0 ", "", {0, 1}),
+        ("0.5.14", "numactl --cpunodebind=0 ", "", {0, None}),
+        ("0.5.23", "numactl --cpunodebind=0 ", "", {0, None}),
+        ("0.5.23", "numactl --cpunodebind=0 --membind=0 ", "", {0}),
+        ("0.5.23", "numactl --cpunodebind=0 ", "--numa-node 0 1", {0, None}),
+        ("0.5.23", "numactl --membind=0 ", "", {0, 1}),
+        ("0.5.23", "numactl --interleave=0 ", "", {0, 1}),
+    ],
+)
+def test_sglang_binds_ranks_to_the_nodes_whose_cpus_numactl_leaves(
+    tmp_path: Path, version: str, wrapper: str, flags: str, nodes: set[int | None]
+) -> None:
+    there = Host({2 * MIB: HostPool(total=60000)}, nodes=(0, 1), memory_bytes=512 * GIB)
+    text = f"{wrapper}{QWEN} {flags} {STORE} --hicache-size 30"
+    options = LaunchOptions(None, (0, 1), None, "0.3.13.post1", version)
+    root = Root(str(there.write(tmp_path)))
+    reading = read_script(text, "launch.sh", {**HUGE, **MASTER, **RDMA})
+    sizing = size_launch(reading, "launch.sh", options, root, lambda name: Unknown(name))
+    assert not isinstance(sizing.inputs.least, Unknown)
+    members = sizing.inputs.least.launch.processes
+    assert {one.node for one in members} == nodes
