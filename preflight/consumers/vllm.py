@@ -273,7 +273,13 @@ class _Connectors(ConsumerParts):
         if read is not None:
             read(self, extra, str(role))
         elif name not in _NO_MEMORY:
-            self.uncounted.append(f"what {name} takes")
+            from difflib import get_close_matches
+
+            # MooncakeConnectorV1 and its like are another's own names.
+            slip = not module and not str(name).startswith(tuple(_CONNECTORS))
+            near = get_close_matches(str(name), _CONNECTORS, 1, 0.85) if slip else []
+            meant = f": vLLM has {near[0]}" if near else ""
+            self.uncounted.append(f"what {name} takes{meant}")
 
     def _multi(self, extra: dict[str, Any], _role: str) -> None:
         children = extra.get("connectors")

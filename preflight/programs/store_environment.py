@@ -84,6 +84,12 @@ def _arena_bytes(
         return flags.pool_bytes if flags.on else None
     size = mooncake_grammar.byte_size(text, release.negative_sizes_wrap)
     if size:
+        if size < MIB and text.strip().isdecimal():
+            note = (
+                f"MC_MMAP_ARENA_POOL_SIZE={text}: bytes, as it has no unit, so that the arena "
+                f"holds nothing; write {text.strip()}gb if that is meant"
+            )
+            notes.append(Note("arena-size-small", note))
         return size
     note = (
         f"MC_MMAP_ARENA_POOL_SIZE={text}: not a size to Mooncake, which then tries an arena of "

@@ -144,6 +144,20 @@ def test_a_connector_that_nobody_here_knows_is_named(tmp_path: Path) -> None:
     assert "what NixlConnector takes: not counted" in sizing.reason
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("MooncakeConector", "what MooncakeConector takes: vLLM has MooncakeConnector"),
+        # vLLM Ascend's own, and one that is like none.
+        ("MooncakeConnectorV1", "what MooncakeConnectorV1 takes"),
+        ("MyConnector", "what MyConnector takes"),
+    ],
+)
+def test_a_misspelt_connector_is_given_the_nearest_name(name: str, says: str) -> None:
+    config = json.dumps({"kv_connector": name, "kv_role": "kv_both"})
+    assert read("m", "--kv-transfer-config", config).uncounted == (says,)
+
+
 def test_a_store_file_that_is_not_here_is_unknown_by_name(tmp_path: Path) -> None:
     script = tmp_path / "l.sh"
     config = json.dumps(transfer("MooncakeStoreConnector"))

@@ -148,6 +148,7 @@ def test_no_environment_makes_the_reader_raise(environment: dict[str, str], patc
         ({"MC_STORE_HUGEPAGE_SIZE": "512MB"}, "hugepage-size-ignored", "2MB, 1024MB"),
         ({"MC_MMAP_ARENA_POOL_SIZE": "0"}, "arena-size-unreadable", "an arena of 8 GiB"),
         ({"MC_MMAP_ARENA_POOL_SIZE": "56GiB"}, "arena-size-unreadable", "an arena of 8 GiB"),
+        ({"MC_MMAP_ARENA_POOL_SIZE": "56"}, "arena-size-small", "write 56gb"),
         ({"MC_DISABLE_MMAP_ARENA": "maybe"}, "arena-disable-ignored", "the arena stays on"),
         ({"MC_STORE_LOCAL_HOT_CACHE_SIZE": "4GB"}, "hot-cache-size-misread", "as 4 bytes"),
         ({"MC_STORE_LOCAL_HOT_CACHE_SIZE": "many"}, "hot-cache-size-misread", "no cache"),

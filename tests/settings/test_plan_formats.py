@@ -282,6 +282,11 @@ def test_sysctl_itself_reads_the_drop_in(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["my", "my.service"])
+def test_a_unit_is_named_with_and_without_its_suffix(rdma_plan: Plan, name: str) -> None:
+    assert "/etc/systemd/system/my.service.d/" in text(rdma_plan, "systemd", service=name)
+
+
 @pytest.mark.slow
 @needs_tool("systemd-analyze")
 def test_systemd_itself_accepts_the_units(rdma_plan: Plan, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
         found = {**unit, **found}
     units = list(unit_limits(plan))
     own = [one for one in units if one.removesuffix(".service") not in RUNTIME_UNITS]
-    target = f"{names.service or DEFAULT_SERVICE}.service"
+    target = f"{(names.service or DEFAULT_SERVICE).removesuffix('.service')}.service"
     if not names.service and own:  # the launch is a unit itself
         target = own[0]
     path = drop_in(target)
