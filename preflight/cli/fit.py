@@ -41,8 +41,9 @@ GOALS = ("l2", "pool", "balanced", "hits")
 @click.option(
     "--goal",
     type=click.Choice(GOALS),
-    help="What gets the memory: --hicache-size (the default), the segment, as much to each (the "
-    "default with --model), or as most of --trace is answered.",
+    help="What gets the memory: --hicache-size (the default where a server has L2), the segment "
+    "(the default elsewhere), as much to each (the default with --model), or as most of --trace is "
+    "answered.",
 )
 @click.option("--trace", metavar="FILE", help="Recorded requests, for --goal hits.")
 @click.option("--html", metavar="FILE", help="Write the trace's answer as a page, with its curve.")
@@ -143,12 +144,12 @@ def fit(
         launch = launch._replace(words=first.words(), is_command=True)
     if assumptions:
         launch = described.with_gpu(launch)
-    wanted = goal or ("balanced" if first else "l2")
+    wanted = goal or ("balanced" if first else None)
     edits = write and first is None
     if edits and launch.words == ("-",):
         raise click.UsageError("--write: standard input is no file to write: give the launch's")
 
-    def fit_to(its_goal: str, l2_part: float) -> Fitted | Unknown:
+    def fit_to(its_goal: str | None, l2_part: float) -> Fitted | Unknown:
         given = (launch, host, described, assumptions, its_goal, keep, edits)
         return fitted(*given, timeout_seconds, chosen, l2_part)
 
@@ -197,7 +198,7 @@ def fit(
 
 
 def _fitted(
-    fit_to: Callable[[str, float], Fitted | Unknown], goal: str, trace: str | None
+    fit_to: Callable[[str | None, float], Fitted | Unknown], goal: str | None, trace: str | None
 ) -> tuple[Fitted | Unknown, Hits | None]:
     """Return the answer to one goal; with a trace, to the one that answers the most of it."""
     if trace is None:

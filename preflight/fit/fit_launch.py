@@ -186,7 +186,7 @@ def fitted(
     host: Host,
     described: Description,
     assumptions: tuple[str, ...],
-    goal: str,
+    goal: str | None,
     keep_bytes: int,
     write: bool,
     timeout_seconds: float,
@@ -195,7 +195,8 @@ def fitted(
 ) -> Fitted | Unknown:
     """Return the answer; Unknown where the launch was not read in time. Raises UsageError.
 
-    l2_part: of the memory, for a balanced goal.
+    l2_part: of the memory, for a balanced goal. goal: None for the size that the launch has: L2,
+    or the segment where no server has one.
     """
     selection = selection_of(chosen)
     sized = size_within(words, host, timeout_seconds)
@@ -225,7 +226,9 @@ def fitted(
 
     machine = HostState(host.root, facts, checks, keep_bytes, left_out, trying)
     try:
-        answer = solve(state, machine, Goal(goal), l2_part)
+        alone = state.sizes.l2 is None and state.sizes.segment is not None
+        wanted = Goal(goal) if goal else Goal.POOL if alone else Goal.L2
+        answer = solve(state, machine, wanted, l2_part)
     finally:
         progress.clear()
     if answer.fits is not None:

@@ -804,3 +804,13 @@ def test_the_example_of_the_page_is_printed(
     Path("host").symlink_to(host)
     assert run_preflight(["fit", *PATIENCE, *VERSIONS, "launch.sh", "--host", "host"]) == 0
     assert capsys.readouterr().out.splitlines() == shown
+
+
+def test_a_launch_without_l2_is_asked_for_its_segment(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nobody says what gets the memory: a store has nothing but its segment."""
+    words = ("mooncake_client", "--global_segment_size=4GB", "--protocol=tcp")
+    code = run_preflight(["fit", "--root", "demo:h800", *PATIENCE, "--", *words])
+    out = capsys.readouterr().out
+    assert code in (0, 1, 3)
+    assert "the largest segment" in " ".join(out.split())
+    assert "--global_segment_size" in out
