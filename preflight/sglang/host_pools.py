@@ -52,7 +52,7 @@ def host_pools(request: PoolRequest) -> HostPools | HostBytes:
     rows = stage_rows(request)
     row = rows[request.stage]
     if LayerKind.LINEAR in geometry.layers or LayerKind.SLIDING in geometry.layers:
-        return _hybrid_pools(request, row)
+        return _hybrid_pools(request, rows)
     if request.size_gb > 0:
         counts = [int(request.size_gb * 1e9 // each.sized) for each in rows]
         shared = request.release.stages_share_tokens
@@ -138,15 +138,7 @@ def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
     if pages < 1:
         _stop("the pool is less than one page: SGLang stops, or allocates nothing")
     pools = [kv_pool(request, PoolKind.KV, row, pages)]
-    if request.device_tokens is not None and request.release.must_exceed_device:
-        slots = pages * request.physical_page_tokens
-        if slots <= request.device_tokens:
-            words = (
-                "AssertionError: The host memory should be larger than the device memory with the "
-                f"current protocol (host {slots} tokens, device {request.device_tokens})"
-            )
-            advice = "give a larger --hicache-size, or --hicache-ratio above 1"
-            raise UnknownFactError(Refusal(words, advice=advice))
+    _refuse_below_device(request, pages, request.device_tokens)
     indexer = _indexer(request, row, pages)
     if indexer is not None:
         pools.append(indexer)
@@ -211,13 +203,13 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
     return int(request.device_tokens * (tokens / request.device_tokens)) // request.page_tokens + 1
 
 
-def _hybrid_pools(request: PoolRequest, row: RowBytes) -> HostPools | HostBytes:
+def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools | HostBytes:
     """Return full-attention and sliding-window pools, exact once the device's tokens are known.
 
     A linear-attention model's states follow its request slots: bounds, or Unknown.
     """
-    release, layers = request.release, row.layers
-    kinds = release.hybrid_size
+    release, row = request.release, rows[request.stage]
+    layers, kinds = row.layers, release.hybrid_size
     if kinds is HybridSize.NONE or (layers.sliding and not release.sliding_pools):
         _stop("this release has no host pools for this hybrid model's layers")
     if layers.linear and request.layout == "page_head":
@@ -225,22 +217,22 @@ def _hybrid_pools(request: PoolRequest, row: RowBytes) -> HostPools | HostBytes:
         raise UnknownFactError(Refusal(words))
     if request.draft is not None or request.packed_drafts:
         _stop("the draft pools of a hybrid model are not computed")
+    if any(each.sliding for each in rows) and not all(each.sized and each.sliding for each in rows):
+        _stop("a pipeline stage without full or without sliding-window layers is not computed")
     sliding_tokens = _device_sliding_tokens(request)
     if request.size_gb > 0 and kinds is HybridSize.SHARED:
         if layers.linear or request.device_tokens is None or sliding_tokens is None:
             return _shared_bounds(request, row)
-        return _shared_exactly(request, row, request.device_tokens, sliding_tokens)
+        return _shared_exactly(request, rows, request.device_tokens, sliding_tokens)
     if layers.linear:
         _stop("the linear states depend on the GPU's request slots, which are not known here")
     if request.size_gb > 0:
         asked = request.size_gb * 1e9
-        full, sliding = int(asked // row.sized), int(asked // row.sliding)
-    elif request.ratio is None or request.device_tokens is None or sliding_tokens is None:
+        return _sized_sliding_pools(request, rows, [(asked, asked)] * len(rows))
+    if request.ratio is None or request.device_tokens is None or sliding_tokens is None:
         _stop("the pools' sizes depend on --hicache-ratio and the GPU's tokens, not known here")
-    else:
-        full = int(request.device_tokens * request.ratio)
-        sliding = int(sliding_tokens * request.ratio)
-    return _sliding_pools(request, row, full, sliding)
+    full = int(request.device_tokens * request.ratio)
+    return _sliding_pools(request, row, full, int(sliding_tokens * request.ratio))
 
 
 def _device_sliding_tokens(request: PoolRequest) -> int | None:
@@ -253,17 +245,34 @@ def _device_sliding_tokens(request: PoolRequest) -> int | None:
 
 
 def _shared_exactly(
-    request: PoolRequest, row: RowBytes, device_tokens: int, sliding_tokens: int
+    request: PoolRequest, rows: tuple[RowBytes, ...], device_tokens: int, sliding_tokens: int
 ) -> HostPools:
     # The device pools have a page of padding each; the shares are SGLang's floats, in its order.
-    full_bytes = (device_tokens + request.page_tokens) * row.sized
-    sliding_bytes = (sliding_tokens + request.page_tokens) * row.sliding
-    total = full_bytes + sliding_bytes
-    full = request.size_gb * full_bytes / total
-    sliding = request.size_gb * sliding_bytes / total
-    return _sliding_pools(
-        request, row, int(full * 1e9 // row.sized), int(sliding * 1e9 // row.sliding)
-    )
+    shares = []
+    for row in rows:
+        full_bytes = (device_tokens + request.page_tokens) * row.sized
+        sliding_bytes = (sliding_tokens + request.page_tokens) * row.sliding
+        total = full_bytes + sliding_bytes
+        full = request.size_gb * full_bytes / total
+        shares.append((full * 1e9, request.size_gb * sliding_bytes / total * 1e9))
+    return _sized_sliding_pools(request, rows, shares)
+
+
+def _sized_sliding_pools(
+    request: PoolRequest, rows: tuple[RowBytes, ...], shares: list[tuple[float, float]]
+) -> HostPools:
+    """Return the pools of one stage, of the bytes that each stage has for its two.
+
+    Where stages share their tokens, each pool has those of the stage with the fewest.
+    """
+    counts = [
+        (int(full // row.sized), int(sliding // row.sliding))
+        for row, (full, sliding) in zip(rows, shares, strict=True)
+    ]
+    full, sliding = counts[request.stage]
+    if request.release.stages_share_tokens:
+        full, sliding = (min(each) for each in zip(*counts, strict=True))
+    return _sliding_pools(request, rows[request.stage], full, sliding)
 
 
 def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
@@ -287,9 +296,25 @@ def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
 
 def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int) -> HostPools:
     window = RowBytes(row.sliding_parts, row.sliding, row.layers)
+    pages = page_count(request, full), page_count(request, sliding)
+    _refuse_below_device(request, pages[0], request.device_tokens)
+    _refuse_below_device(request, pages[1], _device_sliding_tokens(request))
     return HostPools(
         (
-            kv_pool(request, PoolKind.KV, row, page_count(request, full)),
-            kv_pool(request, PoolKind.WINDOW, window, page_count(request, sliding)),
+            kv_pool(request, PoolKind.KV, row, pages[0]),
+            kv_pool(request, PoolKind.WINDOW, window, pages[1]),
         )
     )
+
+
+def _refuse_below_device(request: PoolRequest, pages: int, device_tokens: int | None) -> None:
+    """Stop where this release does not start with a pool that is no larger than the GPU's."""
+    slots = pages * request.physical_page_tokens
+    if device_tokens is None or not request.release.must_exceed_device or slots > device_tokens:
+        return
+    words = (
+        "AssertionError: The host memory should be larger than the device memory with the "
+        f"current protocol (host {slots} tokens, device {device_tokens})"
+    )
+    advice = "give a larger --hicache-size, or --hicache-ratio above 1"
+    raise UnknownFactError(Refusal(words, advice=advice))

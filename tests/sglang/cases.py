@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.releases.sglang import sglang_release
-from preflight.sglang.host_pool_records import PoolRequest
+from preflight.sglang.host_pool_records import DEFAULT_SWA_RATIO, PoolRequest
 from preflight.sglang.model_geometry import AttentionKind, Heads, LayerKind, ModelGeometry
 
 # The newest release, one of each kind of indexer and allocator before it, and two of the oldest.
@@ -33,6 +33,8 @@ class Case(NamedTuple):
     device_tokens: int = 1024
     packed_drafts: int = 0
     draft_layers: int = 0
+    window_layers: int = 0  # behind the full ones, sliding-window attention
+    window_heads: int = 0
     dcp: int = 1
     since: str = "0.5.2"
     until: str = "9.0.0"
@@ -53,13 +55,14 @@ class Case(NamedTuple):
         geometry = ModelGeometry(
             self.id,
             AttentionKind(self.kind),
-            (LayerKind.FULL,) * self.layers,
+            (LayerKind.FULL,) * self.layers + (LayerKind.SLIDING,) * self.window_layers,
             2,
             heads if self.kind == "mha" else Heads(1, 0, 0),
             kv_lora_rank=self.kv_lora_rank,
             qk_rope_head_dim=self.qk_rope_head_dim,
             index_layers=indexed,
             index_head_dim=self.index_head_dim,
+            sliding=heads._replace(kv_heads=self.window_heads) if self.window_layers else None,
         )
         draft = geometry._replace(layers=(LayerKind.FULL,) * self.draft_layers, index_layers=())
         return PoolRequest(
@@ -80,7 +83,9 @@ class Case(NamedTuple):
         """The runner's input; ``kv_cache_dim`` is the device pool's row, given, not predicted."""
         packed = self.item_bytes == 1 and self.index_head_dim
         row = 656 if packed else self.kv_lora_rank + self.qk_rope_head_dim
-        return {**self._asdict(), "kv_cache_dim": row}
+        # What the GPU keeps of the window is given too: the share, in whole pages.
+        window = int(self.device_tokens * DEFAULT_SWA_RATIO) // self.page_tokens * self.page_tokens
+        return {**self._asdict(), "kv_cache_dim": row, "window_tokens": window}
 
 
 def mha(name: str, layers: int, kv_heads: int, head_dim: int = 128, **rest: object) -> Case:

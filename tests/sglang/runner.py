@@ -76,6 +76,7 @@ def prepare(folder: str) -> None:
         cudaGetErrorString=lambda *_: "",
     )
     torch.cuda.cudart = lambda: cudart
+    torch.get_device_module = lambda *_: torch.cpu  # for a device "meta" too
 
 
 def _module(name: str) -> Any:
@@ -121,7 +122,10 @@ def build(release: Release, case: dict[str, Any]) -> dict[str, Any]:
     if host_memory is not None:
         vars(host_memory)["_cgroup_memory_headroom"] = lambda *_: None
     try:
-        pools = (_split if release.split else _whole)(release, case)
+        if case["window_layers"]:
+            pools = _with_window(release, case)
+        else:
+            pools = (_split if release.split else _whole)(release, case)
     except (ValueError, AssertionError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
     return {
@@ -273,6 +277,45 @@ def _split(release: Release, case: dict[str, Any]) -> list[Any]:
         device = _device_pool(case)
         pools.append(dsa.DSAIndexerPoolHost(dsa.make_dsa_indexer_pool_decl(device), pools[0]))
     return pools
+
+
+def _with_window(release: Release, case: dict[str, Any]) -> list[Any]:
+    """The pools of full and of sliding-window layers, with the release's own split of the size."""
+    window = {
+        **case,
+        "layers": case["window_layers"],
+        "kv_heads": case["window_heads"],
+        "device_tokens": case["window_tokens"],
+    }
+    parts = [{**part, "window_layers": 0} for part in (case, window)]
+    assembler = _module("hybrid_cache.hybrid_pool_assembler")
+    split = vars(assembler).get("_split_hicache_size")
+    if split is not None and case["size_gb"] > 0:
+        sizes = split(case["size_gb"], tuple(_real_device_pools(case, window)))
+        parts = [{**part, "size_gb": size} for part, size in zip(parts, sizes, strict=True)]
+    one = _split if release.split else _whole
+    return [pool for part in parts for pool in one(release, part)]
+
+
+def _real_device_pools(case: dict[str, Any], window: dict[str, Any]) -> list[Any]:
+    """SGLang's own SWAKVPool on a device without memory: what its two pools say they take."""
+    pools: Any = importlib.import_module("sglang.srt.mem_cache.swa_memory_pool")
+    made = pools.SWAKVPool(
+        size=case["device_tokens"],
+        size_swa=window["device_tokens"],
+        page_size=case["page_tokens"],
+        dtype=_dtype(case),
+        head_num=case["kv_heads"],
+        head_dim=case["head_dim"],
+        swa_head_num=window["kv_heads"],
+        swa_head_dim=case["head_dim"],
+        swa_v_head_dim=case["v_head_dim"],
+        v_head_dim=case["v_head_dim"],
+        full_attention_layer_ids=list(range(case["layers"])),
+        swa_attention_layer_ids=list(range(case["layers"], case["layers"] + window["layers"])),
+        device="meta",
+    )
+    return [made.full_kv_pool, made.swa_kv_pool]
 
 
 def main() -> None:

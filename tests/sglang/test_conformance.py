@@ -123,3 +123,38 @@ def test_random_geometries(version: str) -> None:
     real = run(version, [case.as_json() for case in cases])
     for case in cases:
         assert_predicted(version, case, real[case.id])
+
+
+def windowed(random: Random, number: int) -> Case:
+    """A geometry of full and sliding-window layers: gpt-oss and its kin, with other numbers."""
+    width = random.choice((64, 80, 128, 192))
+    found = Case(
+        f"{number}: window",
+        layers=random.randint(1, 40),
+        kv_heads=random.choice((1, 2, 4, 8)),
+        head_dim=width,
+        v_head_dim=width,
+        window_layers=random.randint(1, 40),
+        window_heads=random.choice((1, 2, 4, 8)),
+        item_bytes=random.choice((1, 2)),
+        page_tokens=random.choice((1, 16, 32, 64, 128)),
+        device_tokens=random.choice((1024, 2048, 4992, 16384, 1_234_432)),
+        # The layouts by page stop with an IndexError where a pool has fewer pages than layers.
+        layout=random.choice(("layer_first", "page_first")),
+    )
+    if random.random() < 0.7:
+        return found._replace(size_gb=random.randint(1, 60))
+    return found._replace(ratio=random.choice((0.5, 1.1, 1.5, 2.0, 3.3)))
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.16", "0.5.18", "0.5.23"])
+def test_random_sliding_windows(version: str) -> None:
+    """Sixty others each time: both pools, split by the release's own function where it has one."""
+    seed = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
+    print(f"PREFLIGHT_SEED={seed}")
+    random = Random(seed)
+    cases = [windowed(random, number) for number in range(60)]
+    real = run(version, [case.as_json() for case in cases])
+    for case in cases:
+        assert_predicted(version, case, real[case.id])

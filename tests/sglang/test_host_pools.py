@@ -350,3 +350,33 @@ def test_the_most_of_each_stage_is_kept_where_the_least_is_even(
     found = server_pools.server_memory(anything, anything, anything, anything)
     assert [found.of_stage(stage, most=True) for stage in range(2)] == [(2, 3), (4, 3)]
     assert found.of_stage(1, most=False) == (1, 1)
+
+
+def windowed(release: str, layers: str, **rest: Any) -> PoolRequest:
+    """Ask for a model of ``layers``: f keeps every token, s those of a window."""
+    kinds = tuple(LayerKind.FULL if kind == "f" else LayerKind.SLIDING for kind in layers)
+    heads = Heads(4, 128, 128)
+    geometry = ModelGeometry("window", AttentionKind.MHA, kinds, 2, heads, sliding=heads)
+    return PoolRequest(geometry, sglang_release(release), 64, "page_first", **rest)
+
+
+def test_a_sliding_pool_below_the_gpus_stops_the_releases_that_compare_them() -> None:
+    """Both classes of 0.5.13 assert it; those of 0.5.16 warn."""
+    small: dict[str, Any] = {"ratio": 0.5, "device_tokens": 64_000}
+    refused = host_pools(windowed("0.5.13", "fs", **small))
+    assert isinstance(refused, Unknown)
+    assert refused.reason.startswith("AssertionError: The host memory should be larger")
+    exact(windowed("0.5.16", "fs", **small))
+
+
+def test_stages_share_the_tokens_of_both_pools_of_a_sliding_model() -> None:
+    """Each host pool of a stage takes the MIN over the stages (sync_fixed_hicache_size)."""
+    asked = windowed("0.5.23", "fsffss", size_gb=10, device_tokens=64_000, pp=2)
+    stages = [exact(asked._replace(stage=stage)).pools for stage in (0, 1)]
+    assert [pool.tokens for pool in stages[0]] == [pool.tokens for pool in stages[1]]
+
+
+def test_a_stage_of_sliding_layers_alone_is_unknown() -> None:
+    found = host_pools(windowed("0.5.16", "ffss", size_gb=10, device_tokens=64_000, pp=2))
+    assert isinstance(found, Unknown)
+    assert "a pipeline stage without full or without sliding-window layers" in found.reason
