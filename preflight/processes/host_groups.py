@@ -26,6 +26,7 @@ from preflight.programs.mooncake_flags import value_of
 _SSH_VALUES = frozenset("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w".split())
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
 _HOSTED = frozenset(("srun", "mpirun", "mpiexec", "pdsh"))
+_HERE = ("localhost", "127.0.0.1", "::1")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?:\[-?\d+\])?\})")
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
 _ANYWHERE = (
@@ -62,6 +63,8 @@ class TakenGroup(NamedTuple):
     def text(self) -> str:
         others = [f"{one.name} ({one.what})" for one in self.groups if one.name != self.group.name]
         more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        if not others:
+            return f"this launch runs on {self.group.what}: checked here as if this were that host"
         count, on = f"is for {len(self.groups)} hosts", "what runs on "
         if self.group.in_turn:
             turns = "servers on one port, one after another or on as many hosts"
@@ -99,6 +102,9 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
             left.remove(process)
     if not found and (apart := _never_together(processes, shared)):
         return apart
+    if len(found) == 1 and not left and any(_far(process) for process in processes):
+        ((what, (address, numbers)),) = found.items()
+        return (HostGroup("1", what, frozenset((*numbers, *shared)), address),)
     if len(found) < 2:
         taken = {number for _, numbers in found.values() for number in numbers}
         return _alternatives([p for p in processes if p.kind not in _ANYWHERE], shared, bool(taken))
@@ -243,6 +249,17 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
         return "", ""  # one text for every host, which $NODE_RANK tells apart
     address = split_address(first).host if rank == 0 else _bound(process)
     return f"node rank {rank} of {first}", address if _is_host(address) else ""
+
+
+def _far(process: LaunchProcess) -> bool:
+    """Return whether ssh starts a process on another host."""
+    return any(
+        wrapper[0].rpartition("/")[2] == "ssh"
+        and (named := _named_host(wrapper)) not in _HERE
+        and bool(named)
+        for wrapper in process.command.wrappers
+        if wrapper
+    )
 
 
 def _named_host(wrapper: Sequence[str]) -> str:

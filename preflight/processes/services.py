@@ -228,9 +228,8 @@ def _resolvable(
         if not network or isinstance(host, Unknown) or _is_address(host):
             yield service
         elif host.partition(".")[0] not in names:
-            why = (
-                f"{host} is a name of the container network {network}, so it is not looked up here"
-            )
+            origin = process.command.origin
+            why = f"{host} is looked up where {origin} runs, in a network that is not this host's"
             yield service._replace(host=Unknown(why))
 
 

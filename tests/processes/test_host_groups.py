@@ -13,7 +13,7 @@ from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.launches.launch_files import read_text
-from preflight.processes.host_groups import HostGroup, host_groups, take_group
+from preflight.processes.host_groups import HostGroup, TakenGroup, host_groups, take_group
 from preflight.processes.processes import LaunchOptions, understand
 
 S = "python3 -m sglang.launch_server --model-path m "
@@ -70,6 +70,15 @@ def test_the_four_commands_of_a_guide_are_for_four_hosts() -> None:
 )
 def test_what_tells_hosts_apart(text: str, what: list[str]) -> None:
     assert [group for group, _ in parts(text)] == what
+
+
+def test_what_ssh_starts_on_another_host_is_said_to_be_there() -> None:
+    """A pass of this host is none of that one."""
+    (group,) = groups(f"ssh -p 22 u@h1 '{S}'\n")
+    assert (group.what, group.address) == ("host h1", "h1")
+    said = TakenGroup(group, "it is the first", (group,)).text
+    assert said == "this launch runs on host h1: checked here as if this were that host"
+    assert groups(f"ssh localhost '{S}'\n") == ()
 
 
 @pytest.mark.parametrize(
