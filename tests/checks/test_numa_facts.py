@@ -338,6 +338,7 @@ print(sorted(memory_policy()))
 """
 
 
+@pytest.mark.slow
 def test_the_child_imports_nothing() -> None:
     """Another thread may have been importing it at the fork: its lock is never given back."""
     ran = subprocess.run(
@@ -346,6 +347,7 @@ def test_the_child_imports_nothing() -> None:
     assert ran.stdout.strip() == "['get_mempolicy', 'mbind', 'set_mempolicy']"
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_holds_no_stream_of_a_parent_that_is_gone() -> None:
     code = "import os, threading, time; from checks.numa.calls import in_child\n"
     code += "threading.Thread(target=in_child, args=(lambda: time.sleep(20), 30)).start()\n"
