@@ -118,6 +118,8 @@ class SglangRelease(NamedTuple):
     indexer: Indexer = Indexer.NONE
     indexer_name: str = "NSA"  # as the gate's message spells it
     compact_index: bool = False  # layers that share another's index keep no index keys on the host
+    # MambaPoolHost takes the layout layer_first; 0.5.14 and 0.5.15 take page_first_direct alone.
+    linear_layer_first: bool = True
     sliding_pools: bool = False  # a host pool for sliding-window layers exists
     # mooncake_store.py: a key names the pipeline stage, and has a place for it where there is one
     # stage and no rank: KEY_k of latent rows becomes KEY__k.
@@ -223,7 +225,7 @@ _CHANGES = (
         raw_on_amd=frozenset({"tilelang", "aiter"}),
     ),
     _change("0.5.15", must_exceed_device=False, stages_share_tokens=True, probes_numactl=True),
-    _change("0.5.16", mem_fraction_rules=True),
+    _change("0.5.16", mem_fraction_rules=True, linear_layer_first=False),
     _change(
         "0.5.17",
         hybrid_size=HybridSize.SHARED,

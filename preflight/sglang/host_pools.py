@@ -212,8 +212,9 @@ def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools
     layers, kinds = row.layers, release.hybrid_size
     if kinds is HybridSize.NONE or (layers.sliding and not release.sliding_pools):
         _stop("this release has no host pools for this hybrid model's layers")
-    if layers.linear and request.layout == "page_head":
-        words = "AssertionError: Unsupported layout: page_head (linear-attention state)"
+    refused = ("page_head",) if release.linear_layer_first else ("page_head", "layer_first")
+    if layers.linear and request.layout in refused:
+        words = f"AssertionError: Unsupported layout: {request.layout} (linear-attention state)"
         raise UnknownFactError(Refusal(words))
     if request.draft is not None or request.packed_drafts:
         _stop("the draft pools of a hybrid model are not computed")

@@ -13,10 +13,16 @@ from checks.base.units import GIB, MIB, round_up
 from checks.base.unknown import Unknown
 from checks.releases.sglang import RELEASES, SglangRelease, sglang_release
 from preflight.sglang import pools as server_pools
-from preflight.sglang.host_pool_records import HostBytes, HostPools, PoolRequest
+from preflight.sglang.host_pool_records import HostBytes, HostPools, PoolRequest, Refusal
 from preflight.sglang.host_pools import MOST_TOKEN_BYTES, host_pools
 from preflight.sglang.model import WellKnownModel, well_known_model
-from preflight.sglang.model_geometry import AttentionKind, Heads, LayerKind, ModelGeometry
+from preflight.sglang.model_geometry import (
+    AttentionKind,
+    Heads,
+    LayerKind,
+    LinearState,
+    ModelGeometry,
+)
 from preflight.sglang.pool_request import Purpose
 from preflight.sglang.pools import ServerMemory
 
@@ -380,3 +386,19 @@ def test_a_stage_of_sliding_layers_alone_is_unknown() -> None:
     found = host_pools(windowed("0.5.16", "ffss", size_gb=10, device_tokens=64_000, pp=2))
     assert isinstance(found, Unknown)
     assert "a pipeline stage without full or without sliding-window layers" in found.reason
+
+
+def test_linear_states_have_no_layer_first_layout_since_0_5_16() -> None:
+    """As the real MambaPoolHost said on CPU torch: 0.5.13 takes it, 0.5.16 to 0.5.23 do not."""
+    asked = windowed("0.5.23", "ff", size_gb=10)._replace(layout="layer_first")
+    state = LinearState(8, 16, 128, 128, 4, 4)
+    kinds = (LayerKind.FULL, LayerKind.LINEAR)
+    assert isinstance(asked.geometry, ModelGeometry)
+    geometry = asked.geometry._replace(layers=kinds, sliding=None, linear=state)
+    asked = asked._replace(geometry=geometry)
+    for version in ("0.5.16", "0.5.18", "0.5.23"):
+        found = host_pools(asked._replace(release=sglang_release(version)))
+        assert isinstance(found, Refusal)
+        assert found.reason.startswith("AssertionError: Unsupported layout: layer_first")
+    assert not isinstance(host_pools(asked._replace(release=sglang_release("0.5.13"))), Refusal)
+    assert isinstance(host_pools(asked._replace(layout="page_first")), HostBytes)
