@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from checks.base.unknown import known
+from checks.releases.sglang import sglang_release
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.programs.memory_records import Protocol, StoreClient
 from preflight.programs.store_config import Source, StoreConfig
@@ -15,11 +16,24 @@ from preflight.rules.rules import RuleSet, Seen
 RULES = RuleSet("devices")
 
 
+# Flags whose blanks and empty items SGLang drops itself, where it looks the devices up
+# (_validate_ib_devices, from 0.5.9 on); Mooncake takes those of the store's own list as they are.
+_CLEANED = ("--disaggregation-ib-device", "--mooncake-ib-device")
+
+
+def _cleans(server: SglangServer) -> bool:
+    """Return whether this SGLang reads its lists of devices itself, before Mooncake does."""
+    return sglang_release(server.arguments.version).looks_up_devices
+
+
 @RULES.process("device-name-syntax")
 def device_name_syntax(process: LaunchProcess) -> Iterator[Seen]:
     server = process.server
     for what, text in _engine_lists(process) if server is None else _device_lists(server):
-        for name in text.split(","):
+        names = text.split(",")
+        if server is not None and what in _CLEANED and _cleans(server):
+            names = [name.strip() for name in names if name.strip()] or names
+        for name in names:
             wrong = _wrong_with(name)
             if wrong:
                 yield Seen(f"{what}: {name!r} {wrong}")

@@ -308,6 +308,7 @@ FIELD: dict[str, tuple[Case, ...]] = {
     "F5": (
         Case(("device-name-syntax",), script(None, {"MOONCAKE_DEVICE": "mlx5_0:1"})),
         Case(("device-name-syntax",), script({"--disaggregation-ib-device": "mlx5_0:1"})),
+        Case(("device-name-syntax",), script(None, {"MOONCAKE_DEVICE": "mlx5_0, mlx5_1"})),
         Case(
             ("no-device-left",),
             script(None, {"MC_MS_FILTERS": "", "MOONCAKE_DEVICE": OFF}),
