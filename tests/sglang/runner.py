@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import importlib.util
 import json
 import math
 import mmap
+import operator
 import sys
 import types
 from typing import Any
@@ -122,6 +124,10 @@ def build(release: Release, case: dict[str, Any]) -> dict[str, Any]:
     if host_memory is not None:
         vars(host_memory)["_cgroup_memory_headroom"] = lambda *_: None
     try:
+        if "linear_layers" in case:
+            (pool,) = pools = _linear(case)
+            sizes = list(release.recorder.sizes_bytes)
+            return {"slots": pool.size, "slot_bytes": pool.size_per_token, "bytes": sum(sizes)}
         if case["window_layers"]:
             pools = _with_window(release, case)
         else:
@@ -316,6 +322,40 @@ def _real_device_pools(case: dict[str, Any], window: dict[str, Any]) -> list[Any
         device="meta",
     )
     return [made.full_kv_pool, made.swa_kv_pool]
+
+
+def _linear(case: dict[str, Any]) -> list[Any]:
+    """The host pool of linear-attention states, whose shape SGLang's own record makes."""
+    path = f"{sys.modules['sglang'].__path__[0]}/srt/configs/mamba_utils.py"
+    spec: Any = importlib.util.spec_from_file_location("real_mamba_utils", path)
+    utils = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = utils
+    spec.loader.exec_module(utils)
+    vars(utils)["divide"] = operator.floordiv  # of distributed, which is a stand-in
+    shape = utils.Mamba2StateShape.create(
+        tp_world_size=case["tp"],
+        intermediate_size=case["value_dim"] * case["value_heads"],
+        n_groups=case["key_heads"],
+        num_heads=case["value_heads"],
+        head_dim=case["value_dim"],
+        state_size=case["key_dim"],
+        conv_kernel=case["kernel"],
+    )
+    rows = (case["linear_layers"], case["slots"] + 1)
+    item = torch.float32 if case["temporal_item_bytes"] == 4 else torch.bfloat16
+    conv = [torch.zeros(1, dtype=torch.bfloat16).expand(rows + tuple(each)) for each in shape.conv]
+    temporal = torch.zeros(1, dtype=item).expand(rows + tuple(shape.temporal))
+    made = vars(_module("pool_host.mamba") or _module("memory_pool_host"))["MambaPoolHost"]
+    given = (case["ratio"], case["size_gb"])
+    info = getattr(_module("device_pool_info"), "MambaStateBufferInfo", None)
+    if info is not None:
+        of = info(temporal=temporal, conv=tuple(conv))
+        return [made(of, *given, device_capacity=case["slots"], layout=case["layout"])]
+    cache = types.SimpleNamespace(conv=conv, temporal=temporal)
+    device = types.SimpleNamespace(
+        size=case["slots"], num_mamba_layers=rows[0], device="cpu", mamba_cache=cache
+    )
+    return [made(device, *given, layout=case["layout"])]
 
 
 def main() -> None:
