@@ -212,7 +212,7 @@ def test_random_linear_states(version: str) -> None:
         cases.append({"id": str(number), "window_layers": 0, **shape, **of_pool})
     real = run(version, cases)
     for case, request in zip(cases, requests, strict=True):
-        found, answer = real[case["id"]], host_pools(request)
+        found, answer = real[str(case["id"])], host_pools(request)
         if "error" in found:
             assert isinstance(answer, Refusal), (case, found)
             assert answer.reason.startswith(found["error"]), (answer.reason, found)
