@@ -92,6 +92,11 @@ class PoolTarget(NamedTuple):
     def grows(self) -> bool:
         return self.now_pages is None or self.pages > self.now_pages
 
+    @property
+    def kept_pages(self) -> int:
+        """Return the pages for a file that states the whole pool: never fewer than it has now."""
+        return max(self.pages, self.now_pages or 0)
+
     def as_object(self) -> dict[str, Any]:
         """Return the target's fields, for JSON."""
         now = Unknown("this pool was not read") if self.now_pages is None else self.now_pages

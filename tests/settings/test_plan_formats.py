@@ -230,6 +230,26 @@ def test_what_others_set_at_boot_is_not_lowered(rdma_plan: Plan) -> None:
     assert text(found._replace(writers=line), "cmdline").endswith("hugepages=4096")
 
 
+@pytest.mark.parametrize(
+    ("node", "name", "wanted"),
+    [
+        (None, "sysctl", "vm.nr_hugepages = 6000"),
+        (None, "cmdline", "hugepages=6000"),
+        (0, "cmdline", "hugepages=0:6000,1:100"),
+    ],
+)
+def test_pages_that_are_reserved_now_are_not_lowered(
+    node: int | None, name: str, wanted: str, rdma_plan: Plan
+) -> None:
+    """Somebody reserved them by hand, in no file: what is printed leaves them."""
+    pages: dict[int | None, int] = {None: 100} if node is None else {0: 100, 1: 100}
+    found = with_pools(rdma_plan, {2 * MIB: pages})
+    pools = tuple(
+        pool._replace(now_pages=6000) if pool.node == node else pool for pool in found.pools
+    )
+    assert wanted in text(found._replace(pools=pools), name)
+
+
 def test_what_our_own_file_says_for_others_is_not_lowered(rdma_plan: Plan) -> None:
     """A file that wins over ours sets less today; ours is not the one to be made smaller."""
     writers = (

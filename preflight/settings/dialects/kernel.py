@@ -90,11 +90,11 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
         )
         return None, notes
     assert isinstance(plan.default_page_bytes, int)
-    # Neither what is in force after a boot is lowered, nor what this very file says for others.
+    # Not lowered: what is reserved now, what a boot sets, what this very file says for others.
     ours = tuple(writer for writer in plan.writers if writer.source == SYSCTL_FILE)
     size = plan.default_page_bytes
     later = [pages_after_boot(writers, size, size) for writers in (plan.writers, ours)]
-    pages = sum(target.pages for target in mine)
+    pages = sum(target.kept_pages for target in mine)
     return max(pages, *(found[0] for found in later if found is not None), 0), notes
 
 
@@ -190,7 +190,7 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
 def _counts(plan: Plan, size: int, own: tuple[PoolWriter, ...]) -> str:
     """Return the pages of one size, by node where anybody wants them so, and never fewer."""
     targets = [target for target in plan.pools if target.page_bytes == size]
-    mine = {target.node: target.pages for target in targets}
+    mine = {target.node: target.kept_pages for target in targets}
     later = pages_after_boot(own, size, plan.default_page_bytes)
     nodes = sorted({node for node in mine if node is not None})
     if not nodes:
