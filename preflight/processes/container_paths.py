@@ -8,9 +8,11 @@ from preflight.launches.source import Command, ReadFile, reads_written
 
 # Wrappers that leave a process on its host, with its host's files and ports.
 _LOCAL = frozenset(
-    "bash builtin catchsegv chrt command conda dash doas dumb-init env exec flock gosu ionice "
-    "mamba micromamba nice nohup nsys numactl pipenv pixi poetry prlimit runuser setpriv setsid sh "
-    "stdbuf strace su sudo systemd-run taskset time timeout tini uv uvx".split()
+    "accelerate ash bash builtin catchsegv chrt command conda coverage dash doas dumb-init env "
+    "exec flock gdb gosu hatch ionice ksh ltrace mamba micromamba ncu nice nohup nsys numactl pdm "
+    "perf pipenv pixi poetry prlimit py-spy runuser rye screen script setpriv setsid setuidgid sh "
+    "stdbuf strace su su-exec sudo systemd-run taskset time timeout tini tmux uv uvx valgrind "
+    "watch xvfb-run zsh".split()
 )
 
 

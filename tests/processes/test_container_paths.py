@@ -9,8 +9,8 @@ from preflight.inputs.launch_record import launch_from, launch_record
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.launch_files import read_text
 from preflight.launches.source import Place, Reading
-from preflight.processes.container_paths import host_path, network_of
-from preflight.processes.processes import LaunchOptions, LaunchProcess, understand
+from preflight.processes.container_paths import host_path, network_of, place_of
+from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind, understand
 from preflight.processes.services import ports, services
 
 POD = """\
@@ -168,6 +168,26 @@ def test_what_the_script_waits_for(text: str, waited: list[bool]) -> None:
 def test_what_the_script_has_ended(text: str, turns: list[int]) -> None:
     found = [process.command.turn for process in read(text) if process.kind.name != "OTHER"]
     assert found == turns
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "here"),
+    [
+        ("tmux new-window", True),
+        ("screen -dmS a", True),
+        ("nsys profile", True),
+        ("zsh -c", True),
+        ("ip netns exec other", False),
+        ("unshare -n", False),
+        ("ssh h1", False),
+    ],
+)
+def test_what_a_terminal_or_a_profiler_starts_is_on_the_host(wrapper: str, here: bool) -> None:
+    text = f"{wrapper} 'mooncake_client --master_server_address=127.0.0.1:50051'\n"
+    if wrapper.split()[0] in ("nsys", "ip", "unshare"):
+        text = text.replace("'", "")
+    (client,) = [each for each in read(text, "a.sh") if each.kind is ProcessKind.CLIENT]
+    assert (place_of(client.command) == ()) is here
 
 
 def test_names_are_looked_up_where_the_process_runs() -> None:
