@@ -148,6 +148,7 @@ def command(
     }
     if launch.words:
         from preflight.inputs.written_launch import size_launch_words
+        from preflight.judging.refusal import with_withheld
 
         _refuse_beside_a_launch(
             {
@@ -163,7 +164,9 @@ def command(
         sized = within(
             timeout_seconds,
             name,
-            lambda: size_launch_words(launch, available_hugetlb, os.environ, host),
+            lambda: with_withheld(
+                size_launch_words(launch, available_hugetlb, os.environ, host), host
+            ),
         )
         return _say_launch(sized, rule, explain, as_json, color)
     if explain:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.root import Root
 from checks.base.units import Quantity
 from checks.hugetlb.refusal import ASK_FIT, RESERVATION, grows_pool
+from preflight.sizing.launch_sizing import Admission, LaunchSizing
 
 # Where one of these is unknown, no page is taken.
 MEMORY = "memory.host"
@@ -66,6 +68,37 @@ def _has_any(found: Finding) -> bool:
     )
 
 
+def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
+    """Return the sizing with why it prescribes no pages: the launch ends whatever pages there are.
+
+    As check and plan say it; of another host (``available_bytes``) nothing is known here.
+    """
+    from checks.gpu.judge import CHECKS
+    from checks.hugetlb.targets import reserve_targets
+    from checks.run.facts import read_facts
+    from checks.run.runner import judge
+    from preflight.sizing.launch_needs import launch_needs
+
+    shown = sizing.shown
+    if shown is None or shown.inputs.available_bytes is not None:
+        return sizing
+    if not reserve_targets(shown.host.hugetlb, shown.verdict.needs):
+        return sizing
+    needs = launch_needs(sizing)
+    counting = [each for each in CHECKS.checks if each[0].id == _GPUS]
+    found = judge(read_facts(root, needs, topics=("gpus",)), needs, counting)
+    gate = [
+        f"correct the launch first: {one.origin}: {one.refused}"
+        for one in sizing.admissions
+        if isinstance(one, Admission) and one.refused
+    ]
+    why = "".join([*refusal_of(found).ends, *gate][:1])
+    return sizing._replace(
+        least=sizing.least and sizing.least._replace(withheld=why),
+        most=sizing.most and sizing.most._replace(withheld=why),
+    )
+
+
 def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:
     """Yield why the launch's sizes may not be the ones that its author meant."""
     for found in findings:
@@ -85,7 +118,9 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
     found = list(findings)
     refusal = refusal_of((*found, *beside))
     reasons = (*refusal.impossible, *refusal.undecided)
-    if reasons:
+    if refusal.ends:
+        found = [_explained(finding, grows_pool, refusal.ends[0]) for finding in found]
+    elif reasons:
         advice = f"cannot be reserved now ({reasons[0]}); {ASK_FIT}"
         found = [_explained(finding, grows_pool, advice) for finding in found]
     for short in found:

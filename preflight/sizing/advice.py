@@ -65,6 +65,8 @@ def to_set(sizing: Sizing) -> str:
     said = ", ".join(
         f"{setting.name}={setting.wanted} (now {setting.now or 'unknown'})" for setting in settings
     )
+    if sizing.withheld:
+        return f"nothing yet: {sizing.withheld}"
     cannot = ", which this host cannot give now: see below" if _why_refused(sizing, targets) else ""
     return f"{said}{cannot}"
 
@@ -100,6 +102,8 @@ def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
     host = sizing.host
     if sizing.inputs.available_bytes is not None:
         return ""  # of this host's memory nothing follows for the one that is asked about
+    if sizing.withheld:
+        return sizing.withheld
     reason = why_refused(targets, host.memory_bytes("MemAvailable"), host.node_free_bytes)
     return f"cannot be reserved now ({reason}): {ASK_FIT}" if reason else ""
 

@@ -65,7 +65,10 @@ class HostMemory(NamedTuple):
 
 
 class Sizing(NamedTuple):
-    """The answer: what is asked for, what would be taken, and the verdict under both rules."""
+    """The answer: what is asked for, what would be taken, and the verdict under both rules.
+
+    withheld: why no pages are to be reserved, as the launch ends all the same; "" for nothing.
+    """
 
     inputs: SizingInputs
     host: HostMemory
@@ -77,6 +80,7 @@ class Sizing(NamedTuple):
     status: str
     reason: str
     documented: DocumentedRule
+    withheld: str = ""
 
     @property
     def exit_code(self) -> int:

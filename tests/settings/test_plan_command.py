@@ -14,6 +14,7 @@ from preflight.base.command_frame import run_command
 from preflight.cli.apply import apply
 from preflight.cli.main import run as run_all
 from preflight.cli.plan import plan
+from preflight.cli.sizing import run as run_sizing
 from preflight.settings.dialects import FORMATS
 from tests.builders.synthetic import build_host, plain_host
 from tests.paths import ROOT
@@ -229,7 +230,7 @@ def test_no_page_is_taken_for_a_launch_that_ends_whatever_pages_there_are(
     check: str,
     form: str,
 ) -> None:
-    """Neither now nor at the next boot; and check prints no command for them either."""
+    """Neither now nor at the next boot; and check and sizing print no command for them either."""
     place = tmp_path / "run.sh"
     script = SCRIPT.format(segment="320gb").replace("Qwen3-8B", words)
     place.write_text(script.replace("--hicache-size 1 ", size))
@@ -240,6 +241,10 @@ def test_no_page_is_taken_for_a_launch_that_ends_whatever_pages_there_are(
     assert check in err
     assert run_all(["check", "--root", "demo:h800", str(place)]) == 2
     assert "nr_hugepages" not in capsys.readouterr().out
+    assert run_sizing(["--root", "demo:h800", "--", str(place)]) == 2
+    out = capsys.readouterr().out
+    assert "Set: nothing yet: correct the launch first" in out
+    assert "sudo" not in out
 
 
 def test_no_larger_shared_memory_for_pools_that_the_memory_cannot_hold(
