@@ -41,6 +41,7 @@ class Usage(NamedTuple):
     dropped: when its arena cannot be mapped and everything goes its own way.
     serves_all: the arena, once mapped, holds all that would otherwise be mapped directly.
     headroom: free pages that a node must show for a moment, beyond those kept.
+    arena: of mapped, the arena's own: one mapping, which is had whole or not at all.
     """
 
     process: str
@@ -48,6 +49,7 @@ class Usage(NamedTuple):
     dropped: Pages
     serves_all: bool
     headroom: Pages
+    arena: Mapping[Spot, int] = {}
 
 
 def own_allocator(process: str) -> str:

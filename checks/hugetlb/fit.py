@@ -53,7 +53,7 @@ class FitVerdict(NamedTuple):
 def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) -> FitVerdict:
     """Return the verdict for ``usages`` together. A spot missing from ``stock`` is unknown."""
     needs = fit_needs(usages)
-    start = start_needs(usages)
+    start = start_needs([_as_it_can_map(usage, stock) for usage in usages])
     missing = Unknown("not read")
     available = {spot: stock.get(spot, missing) for spot in needs.keys() | start.keys()}
     for spot, have in available.items():
@@ -80,6 +80,19 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
         if isinstance(have, Unknown) or have.least_pages < needs.get(spot, 0)
     )
     return FitVerdict(worst if worst is best else Fit.UNKNOWN, needs, start, shortages)
+
+
+def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
+    """Return a usage without its arena where that never maps: the whole pool is smaller.
+
+    The arena is then dropped in every order, and takes nothing from the others.
+    """
+    for spot, pages in usage.arena.items():
+        for at in (spot, Spot(spot.page_size_bytes, None)):
+            have = stock.get(at)
+            if isinstance(have, Stock) and have.most_pages < pages:
+                return usage._replace(mapped=usage.dropped, serves_all=False, arena={})
+    return usage
 
 
 def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:

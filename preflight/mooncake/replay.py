@@ -127,6 +127,7 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
                 pages_by_spot(_split(dropped.allocations)[0], among),
                 _arena_serves_all(must),
                 _headroom(mapped),
+                pages_by_spot((one for one in must if one.what is MemoryKind.ARENA), among),
             )
         )
         if may:
