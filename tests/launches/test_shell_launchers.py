@@ -117,6 +117,9 @@ def test_an_entrypoint_with_a_program(tmp_path: Path) -> None:
 def test_why_nothing_is_started_is_said() -> None:
     with pytest.raises(NoLaunchError, match="runs its own command, which the launch does not show"):
         read_launch(("docker", "run", "image", "--tp", "8"), (), {}, Root("/"))
+    words = ("docker", "run", "sglang:v0.5.9", "--gpus", "all", *SERVER.split())
+    with pytest.raises(NoLaunchError, match="--gpus stands behind the image, so it is the program"):
+        read_launch(words, (), {}, Root("/"))
 
 
 JOB = "#!/bin/bash\n#SBATCH --job-name=x\n#SBATCH -N 4\n#SBATCH --ntasks-per-node=1 # one\n"
