@@ -57,7 +57,7 @@ def test_a_limit_that_the_hosts_cgroups_hide_is_not_passed(containers: Machine) 
 
 @NAMESPACES
 @pytest.mark.parametrize(
-    ("limit_mib", "expected"), [(100, "fail"), (126, "fail"), (160, "pass"), (None, "pass")]
+    ("limit_mib", "expected"), [(100, "fail"), (126, "fail"), (200, "pass"), (None, "pass")]
 )
 def test_memory_beyond_the_cgroups_limit_is_death(
     containers: Machine, limit_mib: int | None, expected: str, namespace: bool

@@ -197,7 +197,7 @@ CRASHED = {"lastState": {"terminated": {"reason": "Error", "exitCode": 127}}}
         ),
         (DONE, report("gpu1")[:300], {}, "its report breaks off after 300 bytes"),
         (RUNNING, "", {}, "fleet.timeout: pod p runs, and had printed no report after 0 s"),
-        (DONE, None, {}, "cannot be read: Error from server (NotFound)"),
+        (DONE, None, {}, "/kubectl: Error from server (NotFound)"),
     ],
 )
 def test_a_pod_without_a_report_is_a_finding(
