@@ -35,7 +35,7 @@ from preflight.consumers.vllm_arguments import (
     vllm_arguments,
     workers_of,
 )
-from preflight.launches.source import ReadFile, Word
+from preflight.launches.source import ReadFile, Word, may_be_absent
 from preflight.programs.consumer_grammar import vllm_size_bytes
 from preflight.programs.memory_records import OwnPool
 from preflight.programs.sglang_arguments import SettingValue, file_text
@@ -305,7 +305,7 @@ class _Connectors(ConsumerParts):
         self._socket(f"lookup_rpc_port_{extra.get('lookup_rpc_port', 0)}_host_<host>_dp_rank")
         for name in _OTHERS_VARIABLES:
             word = self.environment.get(name)
-            if word is not None and word.text:
+            if word is not None and word.text and not may_be_absent(word, name):
                 where = "no file" if path is None else path.text
                 self.ignored.append(
                     f"{name} ({word.origin}): MooncakeStoreConnector reads {where} alone"

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.launches.described import STARTERS, described
+from preflight.launches.env_files import env_file_settings
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
 from preflight.launches.launchers import slurm_variables, starts_anew, tasks
 from preflight.launches.run_as import changed_user
@@ -68,6 +69,8 @@ _OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wa
 _PERSONAL = (".bashrc", ".profile", "/profile", "/activate", "conda.sh")
 # What ``eval "$(conda shell.bash hook)"`` and its like set up, which is no setting of a launch.
 _HOOK = re.compile(r"[$`(]+.*\b(hook|init|shellenv|activate|ssh-agent|modulecmd)\b", re.DOTALL)
+# Without these SGLang or vLLM ends at its start: to take them for absent is a verdict.
+_NEEDED = ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH")
 # What writes nothing that $(...) would take.
 _SILENT = frozenset(
     ": [ break cd continue declare exit export false local readonly return set shift shopt test "
@@ -414,6 +417,9 @@ class _Script(ShellFlow):
             if self.locals and program in ("local", "declare", "typeset"):
                 self.hide(words, settings)
             declare(self.shell, words, settings, origin)
+            for word in words[1:]:
+                if word.unresolved and not word.text.partition("=")[0].isidentifier():
+                    self.may_set(f"{program} of what {brief(word.text)} gives", origin)
             return TRUE
         called = self.functions.get(program)
         for token in settings:
@@ -651,11 +657,7 @@ class _Script(ShellFlow):
             return OPEN
         said = " ".join(word.text for word in words)
         if any(word.unresolved for word in words) and said.startswith(("$(", "`")):
-            identifier = "source-environment" if _HOOK.match(said) else "source-not-read"
-            why = (
-                f"eval of what {brief(said)} writes is not read: variables that it sets are unknown"
-            )
-            self.note(identifier, why, origin)
+            self.may_set(f"eval of what {brief(said)} writes", origin, bool(_HOOK.match(said)))
             return PROGRAM
         if not self.shell.budget.spend(_nested_cost(said, self.depth + 1)):
             return OPEN
@@ -674,10 +676,7 @@ class _Script(ShellFlow):
         text = self.near(name) if known and not name.endswith(_PERSONAL) else None
         deep = len(self.active) >= DEEPEST_SCRIPT
         if text is None or deep or not self.shell.budget.spend(len(text)):
-            common = name.endswith(_SOURCED)
-            identifier = "source-environment" if common else "source-not-read"
-            said = f"{name} is not read: variables that it sets are unknown; name its settings here"
-            self.note(identifier, said, origin)
+            self.may_set(name, origin, name.endswith(_SOURCED), "; name its settings here")
             return PROGRAM
         before = self.shell.parameters
         if len(words) > 1:
@@ -692,11 +691,24 @@ class _Script(ShellFlow):
             self.stop = ""
         return ended
 
+    def may_set(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
+        """Note that what is not read may set variables: those that a server needs are unknown.
+
+        common: it is known to set paths and the like, and none of those.
+        """
+        said = f"{what} is not read: variables that it sets are unknown{advice}"
+        self.note("source-environment" if common else "source-not-read", said, origin)
+        for name in () if common else _NEEDED:
+            if self.shell.variables.get(name) is None:
+                self.shell.assign(name, Word(f"${name}", origin, (name,)), exported=True)
+
     # What $(...) writes
 
     def output(self, text: str, origin: Origin) -> Word | None:
         """Return what a command substitution writes, where that follows from the text alone."""
         known = self.shell.host_words(text)
+        if known is None:
+            known = env_file_settings(text, self.near)
         if known is not None:
             return Word(known, origin)
         if self.depth >= DEEPEST_SCRIPT or not self.shell.budget.spend(NESTED_COSTS * len(text)):

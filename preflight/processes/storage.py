@@ -14,7 +14,7 @@ from checks.base.pages import Default
 from checks.base.units import TIB
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
-from preflight.launches.source import Word
+from preflight.launches.source import Word, may_be_absent
 from preflight.processes.container_paths import host_path
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess
@@ -97,7 +97,9 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
                 yield Storage(kind, path, process.name, setting.origin)
     for variable in _CONFIG_VARIABLES:
         word = process.command.environment.get(variable)
-        if word is not None and word.text not in process.command.files:
+        if word is None or may_be_absent(word, variable):
+            continue
+        if word.text not in process.command.files:
             path = word_value(word)
             path = _on_host(process, path)
             yield Storage("config", path, process.name, f"{variable} at {word.origin}")

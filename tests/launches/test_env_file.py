@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from preflight.launches.env_files import read_env_file, read_small_file
+from preflight.launches.env_files import env_file_settings, read_env_file, read_small_file
+from preflight.launches.shell_script import read_script
 from preflight.launches.source import Origin
 from preflight.launches.variables import Layers, environment_words
 
@@ -59,3 +62,98 @@ def test_only_small_regular_files_are_read(tmp_path: Path) -> None:
     assert read_small_file(str(tmp_path / "a")) == "A=1"
     for path in (str(tmp_path), str(tmp_path / "b"), "/dev/zero", "a\0b", ""):
         assert read_small_file(path) is None
+
+
+_LINES = "# a comment\nMOONCAKE_MASTER=10.0.0.5:50051\n\nMOONCAKE_PROTOCOL=rdma\nEMPTY=\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "file",
+    [
+        _LINES,
+        _LINES.replace("# a comment\n", ""),
+        "A=\"40gb\"\nB='x'\n",
+        'A="a b"\n',
+        "A=a b\n",
+        "export A=1\n",
+        "A=$HOME\nB=`id`\n",
+        "A=a#b\n",
+        "A=1 # why\n",
+        "  # indented\nA=1\n",
+        "A=*\n",
+        "A=a\\nb\n",
+        "",
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep -v '^#' .env | xargs",
+        "cat .env | grep -v '#' | xargs -0",
+        "cat .env|xargs",
+        "xargs < .env",
+        "< .env xargs",
+        "cat .env",
+        "sed '/^#/d' .env | xargs",
+        "sed 's/#.*//g' .env | xargs",
+        "egrep -v '^#' .env | xargs -d '\\n'",
+        "grep -vE '^#|^$' .env | tr '\\n' ' '",
+        "grep -v '^#' .env | cut -d= -f1",
+        "cut -d= -f1 .env",
+        "cat .env | sort",
+        "grep -v '^#' .env | xargs; touch ran",
+        "grep -v '^#' .env | xargs > out",
+    ],
+)
+def test_the_lines_of_an_env_file_are_what_bash_exports(
+    command: str, file: str, tmp_path: Path
+) -> None:
+    """``export $(grep -v '^#' .env | xargs)``: what is read is what bash makes; else it is told."""
+    script = f"A=own\nexport $({command}) > said 2>&1\n"
+    reading = read_script(
+        f"{script}x\n", "s", {}, beside=lambda name: file if name == ".env" else None
+    )
+    (read,) = (each.environment for each in reading.commands if each.words[0].text == "x")
+    if any(note.id == "source-not-read" for note in reading.notes):
+        return
+    (tmp_path / ".env").write_text(file)
+    ran = subprocess.run(
+        ["bash", "-c", f"{script}env -0"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    made = dict(line.partition("=")[::2] for line in ran.stdout.split("\0") if line)
+    for name in ("PATH", "PWD", "SHLVL", "_"):
+        made.pop(name, None)
+    assert {name: word.text for name, word in read.items()} == made
+
+
+@pytest.mark.parametrize(
+    "command", ["grep -v '^#' .env | xargs", "cat .env|xargs -0", "xargs < .env"]
+)
+def test_the_ways_that_everybody_writes_are_read(command: str) -> None:
+    near = {".env": "A=1\nB=x:2\n"}.get
+    assert env_file_settings(command, near) == "A=1\nB=x:2"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "source /opt/site/mooncake.env",
+        "export $(./settings.py)",
+        'while read -r line; do export "$line"; done < .env',
+        'eval "$(site-settings)"',
+    ],
+)
+def test_what_a_program_needs_is_unknown_behind_what_is_not_read(line: str) -> None:
+    """SGLang ends without a master: a file that is not here may name it."""
+    (command,) = read_script(f"{line}\nx\n", "s", {}, beside=lambda name: None).commands
+    assert command.environment["MOONCAKE_MASTER"].unresolved == ("MOONCAKE_MASTER",)
+    (command,) = read_script(
+        f"export MOONCAKE_MASTER=h:1\n{line}\nx\n", "s", {}, beside=lambda name: None
+    ).commands
+    assert command.environment["MOONCAKE_MASTER"].text == "h:1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from preflight.launches.shell_script import read_script
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import MASTER, STORE, understood
 from tests.builders.rule_examples import (
@@ -259,3 +260,27 @@ def test_a_refused_configuration_says_the_edit_where_one_mends_it(
         if found.rule.id in ("store-config-refused", "segment-size-refused")
     ]
     assert found.remedy == remedy
+
+
+def _rules_of(script: str) -> set[str]:
+    commands = read_script(script, "launch.sh", {}, beside=lambda name: None).commands
+    return {finding.rule.id for finding in findings(understood(*commands))}
+
+
+@pytest.mark.parametrize("line", ["source /opt/site.env", "export $(site-settings)"])
+def test_no_master_is_not_said_behind_a_file_that_is_not_read(line: str) -> None:
+    """The file may name the master, or Mooncake's own file: what is not read is unknown."""
+    server = (
+        "python3 -m sglang.launch_server --model-path x --enable-hierarchical-cache "
+        "--hicache-size 4 --hicache-storage-backend mooncake\n"
+    )
+    assert "store-config-refused" in _rules_of(server)
+    assert "store-config-refused" not in _rules_of(f"{line}\n{server}")
+    vllm = (
+        "vllm serve x --kv-transfer-config "
+        """'{"kv_connector":"MooncakeStoreConnector","kv_role":"kv_both"}'\n"""
+    )
+    assert "consumer-refused" in _rules_of(vllm)
+    found = _rules_of(f"{line}\n{vllm}")
+    assert "consumer-refused" not in found
+    assert "consumer-ignored" not in found
