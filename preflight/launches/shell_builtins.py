@@ -159,6 +159,44 @@ def _expanded(shell: Shell, tokens: Sequence[Token], origin: Origin) -> dict[int
     return found
 
 
+def folder_of(shell: Shell) -> str | None:
+    """Return the folder that a shell is in, where it is known."""
+    word = shell.variables.get("PWD")
+    known = word is not None and not word.unresolved and word.text.startswith("/")
+    return word.text if word is not None and known else None
+
+
+def enter(shell: Shell, words: Sequence[Word]) -> None:
+    """Set PWD and OLDPWD as cd and pushd do; where popd goes is not known."""
+    before = shell.variables.get("PWD")
+    plain = [word for word in words[1:] if word.text not in ("-L", "-P", "-e", "-@", "--")]
+    to = plain[-1] if plain else shell.variables.get("HOME")
+    if to is not None and to.text == "-":
+        to = shell.variables.get("OLDPWD")
+    if to is None or words[0].text == "popd" or to.text.startswith("+"):
+        said = " ".join(word.text for word in words)
+        to = Word("$PWD", words[0].origin, (f"the folder after {said}",))
+    elif not to.unresolved and not to.text.startswith("/"):
+        base = before or Word("$PWD", to.origin, ("PWD",))
+        doubts = (*base.doubts, *to.doubts)
+        to = Word(f"{base.text}/{to.text}", to.origin, base.unresolved, doubts)
+    if not to.unresolved:
+        to = to._replace(text=posixpath.normpath(to.text))
+    shell.assign("OLDPWD", before)
+    shell.assign("PWD", to)
+
+
+def names_of(shell: Shell, path: str) -> tuple[str, ...]:
+    """Return a path as it is written, and the other name that a shell's folder gives it."""
+    folder = folder_of(shell)
+    if folder is None:
+        return (path,)
+    if path.startswith("/"):
+        inside = path.removeprefix(f"{folder}/")
+        return (path,) if inside == path else (path, inside)
+    return path, posixpath.normpath(f"{folder}/{path}")
+
+
 def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
     """Take what unset, set and read change; no other builtin changes what a process gets."""
     program, *arguments = [word.text for word in words]

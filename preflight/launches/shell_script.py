@@ -8,7 +8,6 @@ is named there; where it decides a branch, every branch is read, and what follow
 from __future__ import annotations
 
 import itertools
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,9 @@ from preflight.launches.shell_builtins import (
     TALKS,
     assigned,
     declare,
+    enter,
+    folder_of,
+    names_of,
     run_builtin,
     take,
     written_out,
@@ -324,7 +326,6 @@ class _Script(ShellFlow):
         self.services: Counter[tuple[object, ...]] = Counter()  # containers that Compose started
         self.locals: list[dict[tuple[str, str], object]] = []  # what each function hides
         self.captures = False  # this is the text of $(...)
-        self.folder = _folder(shell)
         shell.output = self.output
 
     def reading(self) -> Reading:
@@ -583,8 +584,8 @@ class _Script(ShellFlow):
             return TRUE._replace(limits=tuple(limits))
         elif program == "shift":
             self.shift(arguments)
-        elif program == "cd":
-            self.folder = _joined(self.folder, words[-1]) if arguments else None
+        elif program in ("cd", "pushd", "popd"):
+            enter(self.shell, words)
         elif program == "let":
             for word in words[1:]:
                 self.shell.number(word.text, origin, assigns=True)
@@ -717,7 +718,7 @@ class _Script(ShellFlow):
         mark, kept = shell.mark(), shell.output
         inner = _Script(self.source, shell, self.depth + 1, self.beside)
         inner.files, inner.functions = self.files, dict(self.functions)
-        inner.folder, inner.said, inner.captures = self.folder, [], True
+        inner.said, inner.captures = [], True
         parsed = inner.parsed(text, self.source, origin.line)
         ended = drive(inner.run(parsed, 0, len(parsed.tokens)))
         shell.back_to(mark)
@@ -746,7 +747,8 @@ class _Script(ShellFlow):
         arguments = [word.text for word in words[1:]]
         found = written_out(program, arguments)
         if program == "pwd":
-            found = None if self.folder is None else self.folder + "\n"
+            folder = folder_of(self.shell)
+            found = None if folder is None else folder + "\n"
         elif program == "cat" and body is not None:
             value = self.shell.value(heredoc_pieces(body), origin)
             found = None if value.unresolved else value.text
@@ -787,7 +789,7 @@ class _Script(ShellFlow):
             names = tuple(name for word in said for name in word.unresolved)
             end = "" if any("n" in flag for flag in flags) else "\n"
             content = Word(" ".join(word.text for word in said) + end, origin, names)
-        for target in writes:
+        for target in (name for written in writes for name in names_of(self.shell, written)):
             before = self.files.get(target) if appends else None
             if appends and before is None:
                 content = Word("", origin, (f"what {target} held before",))
@@ -795,18 +797,6 @@ class _Script(ShellFlow):
                 names = (*before.unresolved, *content.unresolved)
                 content = Word(before.text + content.text, origin, names)
             self.files[target] = content
-
-
-def _folder(shell: Shell) -> str | None:
-    word = shell.variables.get("PWD")
-    known = word is not None and not word.unresolved and word.text.startswith("/")
-    return word.text if word is not None and known else None
-
-
-def _joined(folder: str | None, word: Word) -> str | None:
-    if word.unresolved or (folder is None and not word.text.startswith("/")):
-        return None
-    return posixpath.normpath(posixpath.join(folder or "/", word.text))
 
 
 def _read(launch: LaunchText) -> Reading:

@@ -7,8 +7,9 @@ import subprocess
 
 import pytest
 
+from checks.base.unknown import Unknown
 from preflight.launches.shell_script import heredoc_files, read_script
-from preflight.launches.source import Origin, Reading
+from preflight.launches.source import Origin, Reading, reads_written
 
 
 def words(text: str, **environment: str) -> list[list[str]]:
@@ -327,6 +328,41 @@ def test_a_function_is_read_without_a_call_only_where_nothing_else_starts() -> N
 def test_what_a_substitution_writes(script: str, word: str) -> None:
     reading = read_script(script, "/srv/launches/run.sh", {"HOME": "/root"})
     assert reading.commands[-1].words[1].text == word
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ('cd /opt/app; x "$PWD/a.json"', "/opt/app/a.json"),
+        ("cd /opt; cd app/../b; x $PWD $OLDPWD", "/opt/b /opt"),
+        ("cd; x $PWD", "/root"),
+        ("cd /opt; cd -; x $PWD $OLDPWD", "/srv /opt"),
+        ("(cd /opt; y); x $PWD $(pwd)", "/srv /srv"),
+        ("cd sub || exit 1; x $(pwd)", "/srv/sub"),
+        ('cd "$WORK"; x $PWD/a', "$WORK/a"),
+        ("pushd /opt >/dev/null; x $PWD", "/opt"),
+        ("pushd /opt; popd; x $PWD", "$PWD"),
+    ],
+)
+def test_cd_changes_pwd(script: str, said: str) -> None:
+    reading = read_script(script, "launch.sh", {"PWD": "/srv", "HOME": "/root"})
+    assert " ".join(word.text for word in reading.commands[-1].words[1:]) == said
+
+
+@pytest.mark.parametrize(
+    ("writes", "reads"),
+    [
+        ("a.json", "$PWD/a.json"),
+        ("./a.json", "$(pwd)/a.json"),
+        ("$PWD/a.json", "a.json"),
+        ("/tmp/a.json", "/tmp/a.json"),
+    ],
+)
+def test_a_written_file_is_the_same_by_either_name(writes: str, reads: str) -> None:
+    text = f"cat > {writes} <<EOF\n{{}}\nEOF\nx {reads}\n"
+    reading = read_script(text, "launch.sh", {"PWD": "/srv"})
+    read_file = reads_written(reading.files, lambda name: Unknown(f"{name} is not there"))
+    assert read_file(reading.commands[-1].words[1].text) == "{}\n"
 
 
 def test_files_that_lie_here_are_sourced_and_run() -> None:
