@@ -251,7 +251,7 @@ _CORRECT = "correct the address, or end what listens there and start the right o
 def _talking(needs: LaunchNeeds | None) -> LaunchNeeds:
     launch = the_launch(needs)
     if not _called(launch):
-        raise UnjudgedError(skip("the launch contacts no service"))
+        raise UnjudgedError(skip("the launch contacts no service from this host"))
     return launch
 
 

@@ -48,6 +48,13 @@ def network_of(command: Command) -> str:
     return f"the container of {command.origin}"
 
 
+def service_of(command: Command) -> str:
+    """Return what the others of a Compose project call it by; "" for none."""
+    container = command.container
+    compose = container is not None and container.engine == "compose"
+    return network_of(command).rpartition("/")[2] if compose else ""
+
+
 def pod_of(command: Command) -> str:
     """Return the pod of Kubernetes that a command runs in; "" for none."""
     place = command.place

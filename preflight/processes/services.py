@@ -17,7 +17,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew
 from preflight.launches.source import Word
-from preflight.processes.container_paths import network_of, pod_of
+from preflight.processes.container_paths import network_of, pod_of, service_of
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import is_on, value_of
 from preflight.programs.sglang_arguments import SettingValue, port_value, unresolved
@@ -68,6 +68,9 @@ _SERVES = {
     (ProcessKind.CLIENT, "service port"): "client",
     (ProcessKind.SGLANG, "HTTP port"): "worker",
 }
+# Programs whose ports are all known, and services that are called by one of these.
+_LISTENS = {kind for kind, _ in _SERVES} | {ProcessKind.STORE_SERVICE, ProcessKind.ROUTER}
+_ASKED = set(_SERVES.values())
 # (kind of service, port) of what the launch itself starts.
 Bound = set[tuple[str, int]]
 
@@ -196,14 +199,52 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
         yield "HTTP port", "port", BALANCER_PORT if balancer else ROUTER_PORT
 
 
-def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
-    """Return everything that ``processes`` talk to, each address once."""
-    bound = {
+def misdirected(
+    processes: tuple[LaunchProcess, ...],
+) -> Iterator[tuple[LaunchProcess, Service, str]]:
+    """Yield what calls a Compose service of the launch where it does not listen, and where it does.
+
+    What a router is told of has a rule of its own.
+    """
+    bound = _bound(processes)
+    for process in processes:
+        for service in () if process.kind is ProcessKind.ROUTER else _services(process, bound):
+            if isinstance(service.host, str) and service.kind in _ASKED:
+                where, kind = (service.host, service.port), service.kind
+                elsewhere = listens_elsewhere(processes, *where, kind)
+                if elsewhere:
+                    yield process, service, elsewhere
+
+
+def listens_elsewhere(
+    processes: tuple[LaunchProcess, ...], host: str, port: int | None, kind: str
+) -> str:
+    """Return at which ports the Compose service ``host`` listens instead; "" where it may there.
+
+    kind: of service, whose ports are named alone where it has some.
+    """
+    named = [one for one in processes if host and service_of(one.command) == host]
+    found = [(process.kind, bound) for process in named for bound in ports(process)]
+    unsure = any(process.kind not in _LISTENS for process in named)
+    if unsure or any(isinstance(one.port, Unknown) or one.port == port for _, one in found):
+        return ""
+    alike = [one.port for of, one in found if _SERVES.get((of, one.what)) == kind]
+    meant = " or ".join(str(one) for one in alike or [one.port for _, one in found])
+    return f"that service listens on port {meant}" if meant else ""
+
+
+def _bound(processes: tuple[LaunchProcess, ...]) -> Bound:
+    return {
         (_SERVES.get((process.kind, port.what), ""), port.port)
         for process in processes
         for port in ports(process)
         if isinstance(port.port, int)
     }
+
+
+def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
+    """Return everything that ``processes`` talk to, each address once."""
+    bound = _bound(processes)
     # How others of the launch call a service of Compose, or what a Kubernetes object is called.
     names = {network_of(process.command).rpartition("/")[2] for process in processes}
     found: dict[tuple[object, ...], Service] = {}

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from checks.base.needs import running_with_last
 from checks.base.unknown import Unknown, known
 from preflight.launches.source import Word
-from preflight.processes.container_paths import network_of
+from preflight.processes.container_paths import network_of, service_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
-from preflight.processes.services import Address, RouterTarget, ports, router_targets
+from preflight.processes.services import RouterTarget, listens_elsewhere, router_targets
 from preflight.programs.sglang_argument_tables import (
     argument_flags,
     argument_table,
@@ -363,22 +363,13 @@ def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
     for router, target, meant in _meant(processes):
         modes, text = {_mode(process) for process in meant}, ""
         if not meant:
-            text = _listens_elsewhere(processes, target.address)
+            host, port, _ = target.address
+            text = listens_elsewhere(processes, host, port, "worker")
         elif target.mode not in modes and "" not in modes:
             text = f"that server runs with --disaggregation-mode {_all_of({*modes})}"
         if text:
             named = f"{router.kind.value}: --{target.mode} {target.word.text}"
             yield Seen(f"{named}: {text}", target.word.origin)
-
-
-def _listens_elsewhere(processes: tuple[LaunchProcess, ...], address: Address) -> str:
-    """Return at which ports the service that is named listens instead; "" where it may there."""
-    service = [one for one in processes if _service_of(one) == address.host != ""]
-    bound = {port.port for one in service for port in ports(one)}
-    known_whole = all(map(_is_int, bound)) and all(one.server for one in service)
-    if not bound or not known_whole or address.port in bound:
-        return ""
-    return f"that service listens on port {_all_of({*bound})}"
 
 
 def _meant(
@@ -393,7 +384,7 @@ def _meant(
         targets = list(router_targets(router))
         for target in targets:
             host, here = target.address.host, network_of(router.command)
-            named = [one for one in servers if host and host == _service_of(one)]
+            named = [one for one in servers if host and host == service_of(one.command)]
             if not named and host in ("localhost", "127.0.0.1", "0.0.0.0", "::1"):
                 named = [one for one in servers if network_of(one.command) == here]
             elif not named and target.mode == "prefill":
@@ -404,13 +395,6 @@ def _meant(
             if not any(isinstance(port, Unknown) for port in ports.values()):
                 meant = [one for one in named if ports[one.number] == target.address.port]
                 yield router, target, meant
-
-
-def _service_of(process: LaunchProcess) -> str:
-    """Return what the others of a Compose project call it by; "" for none."""
-    container = process.command.container
-    compose = container is not None and container.engine == "compose"
-    return network_of(process.command).rpartition("/")[2] if compose else ""
 
 
 def _mode(process: LaunchProcess) -> str:

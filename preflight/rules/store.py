@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, known
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
+from preflight.processes.services import misdirected
 from preflight.programs.consumer_grammar import (
     sglang_env_bool,
     sglang_env_int,
@@ -178,6 +179,14 @@ def master_without_port(process: LaunchProcess) -> Iterator[Seen]:
     for master in masters:
         if isinstance(master, str) and master.strip() and ":" not in master:
             yield Seen(f"the master's address is {master!r}")
+
+
+@RULES.launch("service-misdirected")
+def service_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process, service, elsewhere in misdirected(processes):
+        port = "" if service.port is None else f":{service.port}"
+        called = f"{service.kind} {service.host}{port}"
+        yield Seen(f"{called}: {elsewhere} ({service.origin})", process.command.origin)
 
 
 @RULES.launch("segment-nowhere")

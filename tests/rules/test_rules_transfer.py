@@ -131,3 +131,48 @@ services:
         "router: --decode http://one:30000: that server runs with --disaggregation-mode prefill",
         "router: --decode http://two:30001: that service listens on port 30000",
     ]
+
+
+@pytest.mark.parametrize(
+    ("master", "address", "said"),
+    [
+        ("", "master:50052", "master master:50052: that service listens on port 50051"),
+        ("--rpc_port 50052", "master:50052", ""),
+        ("--rpc_port $PORT", "master:50052", ""),
+        ("", "other:50052", ""),
+        ("", "master.example.com:50052", ""),
+    ],
+)
+def test_a_service_of_compose_is_called_at_a_port_that_it_has(
+    master: str, address: str, said: str
+) -> None:
+    """Which ports are published decides nothing between two containers."""
+    text = f"""
+services:
+  master: {{image: x, command: mooncake_master {master}, ports: ["50052:50051"]}}
+  server:
+    image: x
+    command: {SERVER} --enable-hierarchical-cache --hicache-storage-backend mooncake
+    environment: {{MOONCAKE_MASTER: "{address}"}}
+"""
+    processes = understand(read_compose(text, "compose.yaml", {}).commands, Unknown)
+    found = [one.text for one in findings(processes) if one.rule.id == "service-misdirected"]
+    assert found == ([f"{said} (MOONCAKE_MASTER at compose.yaml:7)"] if said else [])
+
+
+def test_a_metadata_server_that_the_master_does_not_start_is_missed() -> None:
+    text = f"""
+services:
+  master: {{image: x, command: mooncake_master}}
+  server:
+    image: x
+    command: {SERVER} --enable-hierarchical-cache --hicache-storage-backend mooncake
+    environment:
+      MOONCAKE_MASTER: master:50051
+      MOONCAKE_TE_META_DATA_SERVER: http://master:8080/metadata
+"""
+    processes = understand(read_compose(text, "compose.yaml", {}).commands, Unknown)
+    (found,) = [one for one in findings(processes) if one.rule.id == "service-misdirected"]
+    assert found.text.startswith(
+        "metadata-http master:8080: that service listens on port 50051 or 9003"
+    )
