@@ -27,7 +27,7 @@ PREFILL = f"{SERVER} --disaggregation-mode prefill"
 ROUTER = "python3 -m sglang_router.launch_router --pd-disaggregation"
 LEAVE_OUT = "leave it out"
 RELEASES = (("0.5.23", "0.3.14"), ("0.5.18", "0.3.11.post1"))
-# Mended by another release or size, by nothing, or by what is no word of a launch.
+# Mended by another release or size, by nothing, or by what is no word of a launch; or of Compose.
 WITHOUT = {
     "consumer-misread",
     "consumer-release",
@@ -42,6 +42,7 @@ WITHOUT = {
     "pd-registration-silent",
     "pin-result-ignored",
     "segment-times-dp",
+    "service-misdirected",
     "store-file-read-differently",
     "store-reset-shared",
 }
