@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from checks.base.check import CheckSet, the_launch
 from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, Status, passed
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.units import GIB, format_bytes, format_need
+from checks.base.units import GIB, MIB, format_bytes, format_need
 from checks.base.unknown import Unknown
 from checks.memory.facts import MemoryFacts
 
@@ -112,6 +112,8 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
             found = found._replace(text=text, consequence=Consequence.DEGRADED)
         yield found
     yield from _containers(needs)
+    if headroom is None or "slurm" not in headroom.source:
+        yield from _slurm_job(needs)
 
 
 def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
@@ -170,3 +172,27 @@ def _containers(needs: LaunchNeeds) -> Iterator[Finding]:
         )
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
         yield _limited(origin, limit_bytes, need_bytes, _formula(processes), evidence, ())
+
+
+def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
+    """Judge what the job's --mem leaves, of processes that start in its cgroup.
+
+    It need not be a limit: cgroup.conf(5) says ConstrainRAMSpace=no where nothing is set.
+    """
+    inside = [
+        process
+        for process in needs.processes
+        if process.container is None or process.container.runtime == "pyxis"
+    ]
+    need_bytes = sum(one.regular_bytes for one in inside if isinstance(one.regular_bytes, int))
+    asked = {process.environment.get("SLURM_MEM_PER_NODE", "") for process in inside}
+    for mib in sorted(each for each in asked if each.isdecimal()):
+        given_bytes = int(mib) * MIB
+        have, need = format_bytes(given_bytes, "{} asked for"), format_need(need_bytes, given_bytes)
+        evidence = (Evidence("SLURM_MEM_PER_NODE", f"{mib} MiB"),)
+        found = passed("Slurm job", have, need, _formula(inside), evidence=evidence)
+        if given_bytes < need_bytes:
+            text = "where cgroup.conf has ConstrainRAMSpace=yes, a job that takes more is killed"
+            advice = "raise --mem of the job (0 is all of a node), or lower the launch's sizes"
+            found = found.warned(text, advice)
+        yield found

@@ -228,6 +228,20 @@ def step_gpus(words: Sequence[Word], environment: Mapping[str, Word]) -> dict[st
     return {"SLURM_GPUS_ON_NODE": words[0]._replace(text=str(number), unresolved=())}
 
 
+def _slurm_mem(words: Sequence[str]) -> int | None:
+    """Return the MiB of ``--mem``, which is for each node; None without it, or for all there is."""
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == "--mem":
+            value = value if equals else "".join(words[index + 1 : index + 2])
+            parts = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", value.lower())
+            if parts is None:
+                return None
+            kib = int(parts[1]) * 1024 ** ("kmgt".index(parts[2] or "m"))
+            return kib // 1024 or None
+    return None
+
+
 def slurm_variables(text: str, options: Sequence[str] = ()) -> dict[str, str]:
     """Return what the ``#SBATCH`` lines of a job make sbatch set for it.
 
@@ -249,6 +263,7 @@ def slurm_variables(text: str, options: Sequence[str] = ()) -> dict[str, str]:
         "SLURM_NTASKS": number,
         "SLURM_NTASKS_PER_NODE": each,
         "SLURM_GPUS_PER_TASK": _option(words, "--gpus-per-task"),
+        "SLURM_MEM_PER_NODE": _slurm_mem(words),
         "SLURM_GPUS_ON_NODE": _slurm_gpus(words, nodes, each or (number or 1) // (nodes or 1) or 1),
     }
     return {name: str(value) for name, value in found.items() if value}

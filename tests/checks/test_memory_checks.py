@@ -127,6 +127,31 @@ def test_a_containers_formula_is_of_its_own_processes_and_makes_its_need() -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("headroom", "expected"),
+    [
+        (None, ["pass", "warn"]),
+        # Inside of the job its cgroup is what counts.
+        (MemoryHeadroom(90 * GIB, "/sys/fs/cgroup/system.slice/slurmstepd/memory.max"), ["pass"]),
+    ],
+)
+def test_a_job_that_asks_for_less_memory_than_the_launch_takes(
+    headroom: MemoryHeadroom | None, expected: list[str]
+) -> None:
+    """A container of Docker is no part of the job's cgroup."""
+    job = {"SLURM_MEM_PER_NODE": "40960"}
+    docker = ContainerLimits("run.sh:9", "docker")
+    needs = launch(
+        (),
+        ProcessNeeds("rank 0", "sglang", job, regular_bytes=30 * GIB),
+        ProcessNeeds("rank 1", "sglang", job, regular_bytes=20 * GIB),
+        ProcessNeeds("store", "client", job, regular_bytes=10 * GIB, container=docker),
+    )
+    found = findings(memory_checks.CHECKS, _facts(headroom=headroom), needs, "memory.cgroup")
+    assert [one.status.value for one in found] == expected
+    assert [one.need for one in found[1:]] == ["50.00 GiB"] * (len(expected) - 1)
+
+
 def test_huge_pages_that_a_cgroup_counts_are_in_the_formula() -> None:
     headroom = MemoryHeadroom(20 * GIB, "/sys/fs/cgroup/memory.max")
     facts = _facts(headroom=headroom, hugetlb_charged=True)

@@ -151,6 +151,24 @@ def test_what_sbatch_sets_is_known_in_a_job() -> None:
     assert command.words[2].text == "9"
 
 
+@pytest.mark.parametrize(
+    ("option", "mib"),
+    [
+        ("--mem=200G", "204800"),
+        ("--mem 1T", "1048576"),
+        ("--mem=64000", "64000"),
+        ("--mem=512000K", "500"),
+        ("--mem=0", None),  # all of the node
+        ("--mem=$MEM", None),
+        ("--mem-per-cpu=4G", None),
+    ],
+)
+def test_the_memory_of_a_job_is_told_in_mebibytes(option: str, mib: str | None) -> None:
+    (command,) = read_script(f"#!/bin/bash\n#SBATCH {option}\nmooncake_client", "s", {}).commands
+    word = command.environment.get("SLURM_MEM_PER_NODE")
+    assert (None if word is None else word.text) == mib
+
+
 def test_a_launcher_in_front_of_any_program_that_is_known() -> None:
     for words in ("vllm serve m", "lmcache_server 0.0.0.0 1", "etcd", "python3 -m dynamo.vllm"):
         (command,) = read_script(f"srun -N 1 -n 1 {words}", "s", {}).commands
