@@ -201,7 +201,8 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
     worker = template.at("workerTemplate", "spec")
     yield Pod(leader if leader.fields else worker, (), _numbered(_LWS, size, "0"))
     if size != "1":
-        yield Pod(worker, ("worker",), _numbered(_LWS, size, None), copies=_others(size))
+        index = "1" if size == "2" else None
+        yield Pod(worker, ("worker",), _numbered(_LWS, size, index), copies=_others(size))
 
 
 def _number(node: Node, default: int = 1) -> int:

@@ -97,6 +97,10 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
     return ParsedArguments(settings, error, left, table.version, table.exact, None, words, about)
 
 
+# Variables that LeaderWorkerSet and RBG give every pod of a group.
+_OPERATORS = ("LWS_", "RBG_")
+
+
 class _Text(str):
     """A word's text that still knows its word; argparse hands it through to the converters."""
 
@@ -133,6 +137,8 @@ def unresolved(word: Word) -> Unknown:
     of_pod = [name for name in word.unresolved if f"$({name})" in word.text]
     if given and of_pod:  # Kubernetes fills those in from the container's own variables alone
         advice = f"name {', '.join(of_pod)} under the container's env"
+        if all(name.startswith(_OPERATORS) for name in of_pod):
+            advice = f"run this check in the pod: its operator sets {', '.join(of_pod)} there"
     return Unknown(f"{names} is not set where {word.text!r} stands ({word.origin})", advice=advice)
 
 

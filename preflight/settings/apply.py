@@ -27,6 +27,7 @@ from preflight.settings.targets import (
     WANTS_FILE,
     drop_in,
     is_ours,
+    restart,
 )
 from preflight.settings.undo import Entry, Journal, JournalError, Undone, boot_id, undo
 from preflight.settings.writer import Writer
@@ -174,8 +175,8 @@ def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, s
 def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
     unit = setting.setting.unit
     if unit:
-        restart = f"systemctl daemon-reload && {line(('systemctl', 'restart', unit))}"
-        return restart if drop_in(unit) in done else f"apply --persist, then {restart}"
+        words = f"systemctl daemon-reload && {line(restart(unit))}"
+        return words if drop_in(unit) in done else f"apply --persist, then {words}"
     if setting.kind is Kind.ULIMIT and setting.scope is Scope.RUNTIME:
         if LIMITS_FILE in done:
             return "log in again, or plan --format systemd for a service"

@@ -27,6 +27,7 @@ from preflight.settings.targets import (
     SYSCTL_FILE,
     drop_in,
     limit_line,
+    restart,
 )
 
 if TYPE_CHECKING:
@@ -247,12 +248,12 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
 def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
     """Return the lines that set the limit which a service hands on to what it starts."""
     path = drop_in(unit)
-    reload, restart = ("systemctl", "daemon-reload"), ("systemctl", "restart", unit)
-    both = f"{shell.line(reload, sudo)} && {shell.line(restart, sudo)}"
+    reload, again = ("systemctl", "daemon-reload"), restart(unit)
+    both = f"{shell.line(reload, sudo)} && {shell.line(again, sudo)}"
     return [
         shell.line(("mkdir", "-p", path.rpartition("/")[0]), sudo),
         shell.append(("[Service]", limit_line(name, value)), path, sudo),
-        Line(both, "run", ("sh", "-c", f"{shell.line(reload)} && {shell.line(restart)}")),
+        Line(both, "run", ("sh", "-c", f"{shell.line(reload)} && {shell.line(again)}")),
     ]
 
 

@@ -33,6 +33,11 @@ def drop_in(unit: str) -> str:
     return f"{SYSTEMD}/{unit}.d/90-mooncake.conf"
 
 
+def restart(unit: str) -> tuple[str, ...]:
+    """Return the words that restart a unit: of a template, the instances that run."""
+    return "systemctl", "restart", unit.replace("@.", "@*.")
+
+
 def limit_line(name: str, value: str) -> str:
     """Return a limit as a unit of systemd has it."""
     return f"Limit{name.upper()}={'infinity' if value == 'unlimited' else value}"

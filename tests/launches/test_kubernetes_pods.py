@@ -17,6 +17,7 @@ from preflight.launches.kubernetes_pods import merged
 from preflight.launches.source import Place, Reading, SourceError
 from preflight.processes.processes import understand
 from preflight.processes.services import ports
+from preflight.programs.sglang_arguments import unresolved
 
 GROUP = """\
 apiVersion: workloads.x-k8s.io/v1alpha2
@@ -122,13 +123,27 @@ def test_pods_of_other_kinds(text: str, words: list[str]) -> None:
     assert [command.words[0].text for command in read(text).commands] == words
 
 
+LEADER_WORKER_SET = (
+    "kind: LeaderWorkerSet\nmetadata: {name: l}\nspec: {leaderWorkerTemplate: {size: %d, "
+    "workerTemplate: {spec: {containers: [{name: c, command: [x, $(LWS_GROUP_SIZE), "
+    "$(LWS_WORKER_INDEX), $(LWS_LEADER_ADDRESS)]}]}}}}"
+)
+
+
+def test_the_only_worker_of_a_group_is_the_second_pod() -> None:
+    _, worker = read(LEADER_WORKER_SET % 2).commands
+    assert [word.text for word in worker.words[:3]] == ["x", "2", "1"]
+
+
+def test_what_a_groups_operator_sets_is_not_to_be_named_by_hand() -> None:
+    """The operator's own values replace what the container's env names (lws pod_utils.go)."""
+    leader, _ = read(LEADER_WORKER_SET % 2).commands
+    assert unresolved(leader.words[3]).advice.startswith("run this check in the pod")
+
+
 def test_a_leader_worker_set_sets_its_own_variables() -> None:
     """The size is known, and the leader's index; without a template of its own it is a worker's."""
-    reading = read(
-        "kind: LeaderWorkerSet\nmetadata: {name: l}\nspec: {leaderWorkerTemplate: {size: 4, "
-        "workerTemplate: {spec: {containers: [{name: c, command: [x, $(LWS_GROUP_SIZE), "
-        "$(LWS_WORKER_INDEX), $(LWS_LEADER_ADDRESS)]}]}}}}"
-    )
+    reading = read(LEADER_WORKER_SET % 4)
     leader, worker = reading.commands
     assert [word.text for word in leader.words] == ["x", "4", "0", "$(LWS_LEADER_ADDRESS)"]
     assert worker.words[2].unresolved == ("LWS_WORKER_INDEX",)

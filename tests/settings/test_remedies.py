@@ -231,6 +231,14 @@ def test_a_units_limit_is_the_units() -> None:
     assert "prlimit" not in said
 
 
+def test_of_a_template_the_instances_are_restarted() -> None:
+    """Systemd refuses the template itself: it is missing the instance name."""
+    setting = Setting(Kind.ULIMIT, "memlock", "unlimited", unit="sglang@.service")
+    said = "\n".join(commands([setting], USER))
+    assert "/etc/systemd/system/sglang@.service.d/" in said
+    assert "systemctl restart 'sglang@*.service'" in said
+
+
 def test_equal_settings_give_their_lines_once() -> None:
     setting = Setting(Kind.ULIMIT, "memlock", "unlimited")
     assert commands([setting, setting], BARE) == commands([setting], BARE)
