@@ -35,7 +35,8 @@ from preflight.consumers.vllm_arguments import (
     vllm_arguments,
     workers_of,
 )
-from preflight.launches.source import ReadFile, Word, may_be_absent
+from preflight.launches.source import ReadFile, Word
+from preflight.launches.variables import may_be_absent
 from preflight.programs.consumer_grammar import vllm_size_bytes
 from preflight.programs.memory_records import OwnPool
 from preflight.programs.sglang_arguments import SettingValue, file_text

@@ -33,7 +33,7 @@ from preflight.launches.env_files import interpolate, read_compose_env_file, rea
 from preflight.launches.launch_kind import Beside, LaunchKind, LaunchText
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Place, Reading, SourceNote, Word, brief, joined
-from preflight.launches.variables import environment_words
+from preflight.launches.variables import environment_words, unread
 
 # What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
 _OPERATOR = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL)
@@ -302,7 +302,7 @@ class _ServiceReader:
                 own[key] = interpolate(value, self.surroundings, origin)
             elif key in self.caller:
                 own[key] = self.caller[key]
-        files = self.node.at("env_file")
+        files, lost = self.node.at("env_file"), False
         for item in files.items or ([files] if files.value is not None else []):
             path = self.word(item if item.text else item.at("path"))
             found = None if path.unresolved else self.read_file(path.text)
@@ -311,6 +311,7 @@ class _ServiceReader:
             if found is None:
                 text = f"{brief(path.text)!r} is not read: give it with --env-file"
                 self.notes.append(SourceNote("env-file-not-read", text, path.origin))
+                lost = True
                 continue
             # What a value sees: the caller, the service's own environment, the lines above.
             seen = {**own, **self.caller}
@@ -320,7 +321,8 @@ class _ServiceReader:
                 read, notes = read_compose_env_file(found, path.text, seen, variables)
             variables.update(read)
             self.notes.extend(notes)
-        return {**variables, **own}
+        known = {**variables, **own}
+        return {**unread(known, Origin(self.name, files.line)), **known} if lost else known
 
     def texts(self, *keys: str) -> tuple[str, ...]:
         """Return the items of a list, each once, or a text by itself."""

@@ -27,6 +27,7 @@ from preflight.launches.container import (
 )
 from preflight.launches.env_files import read_env_file, read_small_file
 from preflight.launches.source import SourceNote, Word, brief
+from preflight.launches.variables import unread
 
 ENGINES = frozenset({"docker", "nerdctl", "nvidia-docker", "podman"})
 # Options of docker run that take no value; every other one takes the next word.
@@ -117,12 +118,14 @@ def container_run(
     """
     options, image = _options(words, run + 1)
     variables: dict[str, Word] = {}
+    lost: Word | None = None
     # Docker reads env files first, wherever they stand, and -e over them.
     for _, word in (option for option in options if option[0] == "env-file"):
         text = None if word.unresolved else read_small_file(word.text)
         if text is None:
             why = f"{brief(word.text)} cannot be read here: its variables are unknown"
             notes.append(SourceNote("env-file-not-read", why, word.origin))
+            lost = word
             continue
         read, said = read_env_file(text, word.text, outside)
         variables.update(read)
@@ -133,6 +136,8 @@ def container_run(
             variables[name] = word._replace(text=value)
         elif name in outside:
             variables[name] = outside[name]
+    if lost is not None:
+        variables.update(unread(variables, lost.origin))
     entries = [word for name, word in options if name == "entrypoint" and word.text]
     inner = (*entries[-1:], *words[image + 1 :])
     origin = words[start].origin

@@ -30,6 +30,7 @@ from preflight.launches.source import (
     brief,
     joined,
 )
+from preflight.launches.variables import unread
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -213,8 +214,11 @@ class _Container:
             self.variables[name] = Word(f"$({name})", origin, (name,))
             if text is not None:
                 self.variables[name] = Word(text, origin)
-        self.read_sources()
+        complete = self.read_sources()
         self.read_variables()
+        if not complete:
+            origin = Origin(self.name, self.node.at("envFrom").line or self.node.line)
+            self.variables.update(unread(self.variables, origin))
         words = [
             self.filled(item, f"{field} of container {self.place.container}")
             for field in ("command", "args")
@@ -270,15 +274,16 @@ class _Container:
         word = self.files.get(posixpath.normpath(name))
         return None if word is None else word.text
 
-    def read_sources(self) -> None:
+    def read_sources(self) -> bool:
         """Take the variables of ``envFrom`` from the manifest's ConfigMaps and Secrets.
 
-        What the manifest does not hold is noted: nobody knows it.
+        Returns whether the manifest holds all of them; what it does not hold is noted.
         """
+        complete = True
         for source in self.node.at("envFrom").items:
             found = self.named(source, "Ref")
             if found is None:
-                self.open = True
+                self.open, complete = True, False
                 said = "envFrom: the variables of a ConfigMap or Secret are unknown here"
                 self.note("env-from-not-read", said, source)
                 continue
@@ -286,6 +291,7 @@ class _Container:
             for key, node in found.items():
                 where = Origin(self.name, node.line)
                 self.variables[prefix + key] = Word(node.text or "", where)
+        return complete
 
     def named(self, source: Node, suffix: str) -> Mapping[str, Node] | None:
         """Return what ``configMapRef`` and its like name; None where the manifest has it not."""

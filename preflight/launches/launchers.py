@@ -133,6 +133,12 @@ def starts_anew(wrapper: Sequence[str]) -> bool:
     return name in _ELSEWHERE or (name in _EXEC_ENGINES and "exec" in wrapper)
 
 
+def enters_container(wrapper: Sequence[str]) -> bool:
+    """Return whether a wrapper starts something in a container that runs already."""
+    name = wrapper[0].rpartition("/")[2]
+    return "exec" in wrapper and (name in _EXEC_ENGINES or name in ("kubectl", "oc"))
+
+
 # Without any of them mpirun starts all on its own host.
 _MPI_HOSTS = frozenset("-H -host --host -hostfile --hostfile -machinefile --machinefile".split())
 

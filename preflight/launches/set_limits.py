@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from checks.base.needs import LIMIT_NAMES, Bound, SetLimit
+from checks.base.needs import LIMIT_NAMES, Bound, RunAs, SetLimit
 from checks.base.units import KIB
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, SourceNote, Word, brief
@@ -32,6 +32,20 @@ _LIMITS = frozenset(
 _ENOUGH = 1 << 20  # files or threads: no launch on one host asks for so many
 # How a script names itself: prlimit --pid $$.
 OWN_SHELL = frozenset(("$$", "--pid=$$", "-p$$", "$BASHPID", "${BASHPID}"))
+
+
+def entered(container: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]]:
+    """Return the user and the limits of what ``docker exec`` starts: of a container that runs.
+
+    container: the command that enters it, as ``docker exec``.
+    """
+    where = f"{container} ({origin})"
+    why = Unknown(
+        f"{where}: the container runs already, and its limits and its user are not shown",
+        advice="check inside that container, or show the run that starts it in the launch",
+    )
+    limits = (SetLimit(name, why, why, where, raises=True) for name in LIMIT_NAMES)
+    return RunAs(why, origin=where), tuple(limits)
 
 
 def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:

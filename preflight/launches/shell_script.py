@@ -12,10 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from checks.base.needs import RunAs
+from preflight.launches.container import ContainerSettings
 from preflight.launches.described import STARTERS, described
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
-from preflight.launches.launchers import slurm_variables, starts_anew, tasks
+from preflight.launches.launchers import enters_container, slurm_variables, starts_anew, tasks
 from preflight.launches.run_as import changed_user
 from preflight.launches.set_limits import OWN_SHELL, prlimit, ulimit
 from preflight.launches.shell_builtins import (
@@ -46,7 +48,13 @@ from preflight.launches.shell_flow import (
 from preflight.launches.shell_tokens import DECLARATIONS, REDIRECTIONS, Token
 from preflight.launches.shell_words import Piece, heredoc_pieces
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
-from preflight.launches.variables import Layers, Variables, environment_words
+from preflight.launches.variables import (
+    Layers,
+    Variables,
+    environment_words,
+    may_be_absent,
+    unread,
+)
 from preflight.launches.wrappers import (
     SHELLS,
     Stripped,
@@ -71,8 +79,6 @@ _OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wa
 _PERSONAL = (".bashrc", ".profile", "/profile", "/activate", "conda.sh")
 # What ``eval "$(conda shell.bash hook)"`` and its like set up, which is no setting of a launch.
 _HOOK = re.compile(r"[$`(]+.*\b(hook|init|shellenv|activate|ssh-agent|modulecmd)\b", re.DOTALL)
-# Without these SGLang or vLLM ends at its start: to take them for absent is a verdict.
-_NEEDED = ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH")
 # What writes nothing that $(...) would take.
 _SILENT = frozenset(
     ": [ break cd continue declare exit export false local readonly return set shift shopt test "
@@ -325,6 +331,8 @@ class _Script(ShellFlow):
         self.called: set[str] = set()
         self.services: Counter[tuple[object, ...]] = Counter()  # containers that Compose started
         self.locals: list[dict[tuple[str, str], object]] = []  # what each function hides
+        # Of each container that docker run named: what it was given, and its variables.
+        self.containers: dict[str, tuple[ContainerSettings, Mapping[str, Word]]] = {}
         self.captures = False  # this is the text of $(...)
         shell.output = self.output
 
@@ -455,7 +463,8 @@ class _Script(ShellFlow):
                 given=given,
             )
             aside = bool(_DETACHED & {word.text for word in words})
-            for command in self.not_yet(reading.commands):
+            self.name_container(words, environment)
+            for command in map(self.in_container, self.not_yet(reading.commands)):
                 # What stands in the text of bash -c has lines of its own.
                 shown = command.origin.source != text.source or _deeper(command)
                 self.start(command if shown else command._replace(origin=origin), aside)
@@ -472,6 +481,35 @@ class _Script(ShellFlow):
         """
         name = words[0].text
         return name.endswith(".sh") and self.beside(name) is not None
+
+    def name_container(self, words: Sequence[Word], environment: Mapping[str, Word]) -> None:
+        """Keep what ``docker run --name`` gives a container: docker exec starts more in it."""
+        texts = [word.text for word in words]
+        given = [text.removeprefix("--name=") for text in texts if text.startswith("--name=")]
+        given += [after for text, after in itertools.pairwise(texts) if text == "--name"]
+        stripped = strip_wrappers(words, environment) if given else None
+        if stripped is not None and stripped.container is not None:
+            self.containers[given[0]] = (stripped.container, stripped.environment)
+
+    def in_container(self, command: Command) -> Command:
+        """Return what ``docker exec`` starts with what its container was given in this script."""
+        names = [wrapper[-1] for wrapper in command.wrappers if enters_container(wrapper)]
+        found = self.containers.get(names[0]) if len(names) == 1 else None
+        if found is None or command.container is not None:
+            return command
+        settings, environment = found
+        own = {
+            name: word
+            for name, word in command.environment.items()
+            if not may_be_absent(word, name)
+        }
+        limits = tuple(one for one in command.limits if one.origin != command.run_as.origin)
+        return command._replace(
+            container=settings,
+            environment={**environment, **own},
+            limits=limits,
+            run_as=RunAs(),
+        )
 
     def not_yet(self, commands: Sequence[Command]) -> Iterator[Command]:
         """Leave out the containers of Compose that run already: a second up starts none anew."""
@@ -699,9 +737,9 @@ class _Script(ShellFlow):
         """
         said = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", said, origin)
-        for name in () if common else _NEEDED:
+        for name, word in () if common else unread({}, origin).items():
             if self.shell.variables.get(name) is None:
-                self.shell.assign(name, Word(f"${name}", origin, (name,)), exported=True)
+                self.shell.assign(name, word, exported=True)
 
     # What $(...) writes
 

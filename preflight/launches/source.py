@@ -58,11 +58,6 @@ class Word(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
 
 
-def may_be_absent(word: Word, name: str) -> bool:
-    """Return whether nothing says that a variable is set at all: only what was not read may."""
-    return word.unresolved == (name,) and word.text == f"${name}"
-
-
 class Place(NamedTuple):
     """Where a manifest puts a process.
 

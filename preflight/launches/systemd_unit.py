@@ -14,7 +14,7 @@ from preflight.launches.run_as import unit_user
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, SourceNote, Word, joined
-from preflight.launches.variables import Layers
+from preflight.launches.variables import Layers, unread
 
 _SECTION = re.compile(r"^\[Service\]\s*$", re.MULTILINE)
 _WORD = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')+""", re.DOTALL)
@@ -40,6 +40,7 @@ def _read(launch: LaunchText) -> Reading:
     starts: list[tuple[Origin, str]] = []
     limits: list[SetLimit] = []
     others: list[tuple[str, Word]] = []
+    not_read: Origin | None = None
     system = "/user/" not in launch.path and "WantedBy=default.target" not in launch.text
     unit = launch.path.rpartition("/")[2]
     unit = unit if system and unit.endswith(".service") else ""
@@ -52,6 +53,7 @@ def _read(launch: LaunchText) -> Reading:
             if text is None:
                 why = f"{path} cannot be read here: its variables are unknown"
                 readings.append(Reading((), (SourceNote("env-file-not-read", why, origin),)))
+                not_read = origin
             else:
                 lines = (line.strip() for line in text.splitlines())
                 kept = (line for line in lines if "=" in line and line[:1] not in "#;")
@@ -73,6 +75,8 @@ def _read(launch: LaunchText) -> Reading:
     run_as = unit_user(others, system, launch.path)
     # Files stand over Environment=, wherever they are named.
     environment = Layers(variables, {**own, **of_files})
+    if not_read is not None:
+        environment = Layers(environment, unread(environment, not_read))
     for origin, line in starts:
         for prefixes, words in _commands(line, origin, environment):
             found = read_words(words, environment, beside=launch.beside)

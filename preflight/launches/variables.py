@@ -11,6 +11,24 @@ from preflight.launches.source import Origin, Word
 State = tuple["Word | None", bool]
 
 
+# Without these SGLang or vLLM ends at its start: to take them for absent is a verdict.
+_NEEDED = ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH")
+
+
+def unread(variables: Mapping[str, Word], origin: Origin) -> dict[str, Word]:
+    """Return what a file or host that is not read makes of variables that a server needs.
+
+    Those that ``variables`` has keep what they are; the others are unknown, and no more than that.
+    origin: where it stands that something is not read.
+    """
+    return {name: Word(f"${name}", origin, (name,)) for name in _NEEDED if name not in variables}
+
+
+def may_be_absent(word: Word, name: str) -> bool:
+    """Return whether nothing says that a variable is set at all: only what was not read may."""
+    return word.unresolved == (name,) and word.text == f"${name}"
+
+
 def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
     """Return the caller's variables as words; those that are words keep their origin."""
     origin = Origin("environment")

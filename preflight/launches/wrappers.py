@@ -9,11 +9,18 @@ from typing import NamedTuple
 from checks.base.needs import RunAs, SetLimit
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import ENGINES, container_run, run_position
-from preflight.launches.launchers import LAUNCHERS, is_launcher, launched, starts_anew, step_gpus
+from preflight.launches.launchers import (
+    LAUNCHERS,
+    enters_container,
+    is_launcher,
+    launched,
+    starts_anew,
+    step_gpus,
+)
 from preflight.launches.run_as import changed_user, kept_by_login, login_limits, unit_user
-from preflight.launches.set_limits import properties, property_notes, wrapper_limits
+from preflight.launches.set_limits import entered, properties, property_notes, wrapper_limits
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
-from preflight.launches.variables import Layers
+from preflight.launches.variables import Layers, unread
 
 
 class Stripped(NamedTuple):
@@ -138,7 +145,7 @@ def strip_wrappers(
             if found is None:
                 break
             if found.elsewhere:
-                clear, changes = True, {}
+                clear, changes = True, dict(unread({}, words[first].origin))
             changes = {**changes, **dict(found.settings)}
             notes += [found.note] if found.note else []
             own = words[first : found.start]
@@ -200,6 +207,8 @@ def _user_behind(
     run_as = changed_user(words, behind)
     texts = tuple(word.text for word in words)
     if starts_anew(texts):
+        if enters_container(texts):
+            return entered(f"{texts[0]} exec", words[0].origin)
         if texts[0].rpartition("/")[2] != "systemd-run":
             return RunAs(), ()
         unit = unit_user(

@@ -19,6 +19,7 @@ from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.releases.sglang import StoreReader, store_reader
 from preflight.launches.source import Origin, PartlyKnown, ReadFile, Word
+from preflight.launches.variables import may_be_absent
 from preflight.programs.consumer_grammar import (
     sglang_env_bool,
     sglang_env_int,
@@ -204,6 +205,7 @@ def _from_json(
         for key, entry in KEYS.items()
         if entry.variable in environment
         and entry.variable not in read
+        and not may_be_absent(environment[entry.variable], entry.variable)
         and str(config.get(key)) != environment[entry.variable].text
     ]
     known = set(KEYS) - reader.absent | set(HICACHE_KEYS) | reader.typed

@@ -83,6 +83,7 @@ def test_services() -> None:
         "MOONCAKE_MASTER": "h:1",
         "DEVICE": "${DEVICE_LIST}",
         "CALLER": "c",
+        "MOONCAKE_CONFIG_PATH": "$MOONCAKE_CONFIG_PATH",  # other.env, not read, may hold it
     }
     assert prefill.environment["DEVICE"].unresolved == ("DEVICE_LIST",)
     assert prefill.environment["MOONCAKE_MASTER"].origin == Origin("compose.yaml", 10)

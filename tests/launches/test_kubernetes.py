@@ -76,6 +76,9 @@ def test_a_pod() -> None:
         "IP": "$(IP)",
         "HOST": "http://$(IP):1",
         "B": "2",
+        # envFrom, of which the manifest has nothing, may hold them.
+        "MOONCAKE_MASTER": "$MOONCAKE_MASTER",
+        "MOONCAKE_CONFIG_PATH": "$MOONCAKE_CONFIG_PATH",
     }
     assert server.environment["HOST"].unresolved == ("IP",)
     assert server.environment["A"].origin == Origin("pod.yaml", 23)

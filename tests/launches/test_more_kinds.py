@@ -194,3 +194,32 @@ def test_what_compose_takes_from_other_files(tmp_path: Path) -> None:
 def test_a_file_that_extends_itself_ends(tmp_path: Path) -> None:
     text = "services: {a: {extends: {file: compose.yaml, service: a}, command: x}}\n"
     assert [note.id for note in kind(tmp_path, "compose.yaml", text).notes] == ["extends-not-read"]
+
+
+_SERVER = "python3 -m sglang.launch_server --model-path m"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", f"docker run --env-file missing.env lmsysorg/sglang:v0.5.9 {_SERVER}\n"),
+        (
+            "compose.yaml",
+            "services:\n  a:\n    image: lmsysorg/sglang:v0.5.9\n    env_file: missing.env\n"
+            f"    command: {_SERVER}\n",
+        ),
+        ("a.service", f"[Service]\nEnvironmentFile=/no/such.env\nExecStart=/usr/bin/{_SERVER}\n"),
+        (
+            "pod.yaml",
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n"
+            f"    image: lmsysorg/sglang:v0.5.9\n    command: [bash, -c, '{_SERVER}']\n"
+            "    envFrom: [{secretRef: {name: elsewhere}}]\n",
+        ),
+    ],
+)
+def test_what_a_file_that_is_not_here_may_set_is_unknown(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    """An env file with the master's address is often a secret: a server may well have one."""
+    (command,) = kind(tmp_path, name, text).commands
+    assert command.environment["MOONCAKE_MASTER"].unresolved == ("MOONCAKE_MASTER",)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.needs import LIMIT_NAMES
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError
@@ -78,7 +79,11 @@ def test_the_environment_of_another_place() -> None:
     """A container that runs already does not get the caller's, but what exec names itself."""
     text = f"export A=1\ndocker exec -e B=2 box {SERVER}\nmpirun -x C=3 {SERVER}\n"
     exec_, mpi = read_script(text, "s", {}).commands
-    assert {name: word.text for name, word in exec_.environment.items()} == {"B": "2"}
+    open_ = {name: word for name, word in exec_.environment.items() if word.unresolved}
+    assert sorted(open_) == ["MOONCAKE_CONFIG_PATH", "MOONCAKE_MASTER"]  # the container's own
+    assert {name: exec_.environment[name].text for name in {*exec_.environment} - {*open_}} == {
+        "B": "2"
+    }
     assert {name: word.text for name, word in mpi.environment.items()} == {"A": "1", "C": "3"}
 
 
@@ -173,3 +178,28 @@ def test_a_launcher_in_front_of_any_program_that_is_known() -> None:
     for words in ("vllm serve m", "lmcache_server 0.0.0.0 1", "etcd", "python3 -m dynamo.vllm"):
         (command,) = read_script(f"srun -N 1 -n 1 {words}", "s", {}).commands
         assert " ".join(word.text for word in command.words) == words
+
+
+def test_exec_enters_the_container_that_the_script_ran() -> None:
+    """What ``docker run --name`` gave is what ``docker exec`` finds: limits, image, variables."""
+    text = (
+        "docker run -dit --name box --ulimit memlock=-1 -e A=1 -e B=1 img:v1\n"
+        f"docker exec -e B=2 box bash -c 'export C=3; {SERVER}'\n"
+    )
+    (command,) = read_script(text, "s", {}).commands
+    assert command.container is not None
+    assert (command.container.image, command.container.ulimits["memlock"]) == ("img:v1", (-1, -1))
+    own = {name: word.text for name, word in command.environment.items()}
+    assert own == {"A": "1", "B": "2", "C": "3"}
+    assert (command.limits, command.run_as.user) == ((), "")
+
+
+@pytest.mark.parametrize(
+    "enters", ["docker exec -it box", "kubectl exec pod --", "podman exec box"]
+)
+def test_limits_of_a_container_that_runs_already_are_unknown(enters: str) -> None:
+    """They are not this shell's: neither too small nor enough is known."""
+    (command,) = read_script(f"ulimit -l 64\n{enters} {SERVER}\n", "s", {}).commands
+    assert isinstance(command.run_as.user, Unknown)
+    assert {one.name for one in command.limits} == set(LIMIT_NAMES)
+    assert all(isinstance(one.hard, Unknown) for one in command.limits)
