@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import GivenGpus, LaunchNeeds
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -37,7 +37,14 @@ from preflight.settings.records import (
     Workload,
 )
 from preflight.settings.targets import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, is_ours
-from preflight.settings.wishes import environment, is_read, main_container, pools, wishes
+from preflight.settings.wishes import (
+    environment,
+    is_read,
+    main_container,
+    of_container,
+    pools,
+    wishes,
+)
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -364,12 +371,19 @@ def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     if container is None:
         return Workload()
     inside = {one.id.command for one in needs.processes if one.container == container}
+    indices = [one.gpu for one in of_container(needs, container).processes if one.gpu is not None]
+    given, has_gpus = container.gpus, False
+    if isinstance(given, GivenGpus):
+        count = len(given.names) if given.names else given.number
+        has_gpus = count is None or count > max(indices, default=0)
+    has_rdma = isinstance(container.verbs_nodes, tuple) and bool(container.verbs_nodes)
+    has = (container.capabilities, has_gpus, has_rdma)
     for process in sizing.inputs.processes:
         place = process.command.place
         if process.number in inside and place is not None and place.kind == "pod":
-            return Workload(place.name[0].partition("/")[0], place.container)
+            return Workload(place.name[0].partition("/")[0], place.container, *has)
         if process.number in inside and place is not None and place.kind == "service":
-            return Workload("", place.name[0])
+            return Workload("", place.name[0], *has)
     return Workload()
 
 

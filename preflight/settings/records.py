@@ -117,11 +117,15 @@ class Workload(NamedTuple):
     """Where the launch's own container is written; "" where it is written nowhere.
 
     kind: Deployment and others of Kubernetes, or "". container: its name there, or the compose
-    service's.
+    service's. What a merge would write over or beside it has: capabilities, whether GPUs enough for
+    its ranks, and whether the device files of RDMA.
     """
 
     kind: str = ""
     container: str = ""
+    capabilities: tuple[str, ...] = ()
+    has_gpus: bool = False
+    has_rdma: bool = False
 
 
 class Plan(NamedTuple):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from preflight.base.command_frame import run_command
 from preflight.cli.apply import apply
@@ -268,3 +269,88 @@ def test_no_larger_shared_memory_for_pools_that_the_memory_cannot_hold(
         out, err = capsys.readouterr()
         assert "17179869184000" not in out
         assert "/dev/shm is left out: correct memory.host first" in out + err
+
+
+MANIFEST = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: p}}
+spec:
+  containers:
+  - name: engine
+    image: i
+    command: [python3, -m, sglang.launch_server, --model-path, Qwen/Qwen3-8B, --tp-size, "2",
+      --enable-hierarchical-cache, --hicache-size, "1", --hicache-storage-backend, mooncake]
+    env:
+    - {{name: MOONCAKE_MASTER, value: "m:50051"}}
+    - {{name: MOONCAKE_PROTOCOL, value: rdma}}
+    securityContext: {{capabilities: {{add: [SYS_PTRACE]}}}}
+    resources: {{limits: {{{limits}}}}}
+"""
+OWN_NAMES = '"amd.com/gpu": "2", "rdma/rdma_shared_device_a": "1"'
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked"),
+    [
+        ("", {"nvidia.com/gpu": "2", "rdma/hca": "1"}),
+        (OWN_NAMES, {}),
+    ],
+)
+def test_a_pod_that_has_a_resource_is_not_asked_to_have_it_under_another_name_too(
+    limits: str,
+    asked: dict[str, str],
+    run: Run,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Kubernetes counts each name for itself: no node has both, and the pod stays Pending."""
+    place = tmp_path / "pod.yaml"
+    place.write_text(MANIFEST.format(limits=limits))
+    assert run("plan", "--root", "demo:h800", "--format", "k8s", str(place)) == 0
+    (container,) = yaml.safe_load(capsys.readouterr().out)["spec"]["containers"]
+    found = container["resources"]["limits"]
+    assert {name: count for name, count in found.items() if "/" in name} == asked
+
+
+def test_a_patch_of_capabilities_keeps_those_that_the_pod_has(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A strategic merge replaces the whole list: without its own names the pod would lose them."""
+    place = tmp_path / "pod.yaml"
+    place.write_text(MANIFEST.format(limits=""))
+    assert run("plan", "--root", "demo:h800", "--format", "k8s", str(place)) == 0
+    (container,) = yaml.safe_load(capsys.readouterr().out)["spec"]["containers"]
+    added = container["securityContext"]["capabilities"]["add"]
+    assert {"IPC_LOCK", "SYS_PTRACE"} <= set(added)
+    assert len(added) == len(set(added))
+
+
+COMPOSE = """\
+services:
+  engine:
+    image: i
+    command: python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B
+      --enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake
+    environment: {{MOONCAKE_MASTER: "m:50051", MOONCAKE_PROTOCOL: rdma}}
+    {gpus}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked"),
+    [("", True), ("gpus: all", False), ("runtime: nvidia", False)],
+)
+def test_a_compose_service_that_has_gpus_is_not_given_them_twice(
+    gpus: str,
+    asked: bool,
+    run: Run,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = tmp_path / "compose.yaml"
+    place.write_text(COMPOSE.format(gpus=gpus))
+    assert run("plan", "--root", "demo:h800", "--format", "compose", str(place)) == 0
+    out, err = capsys.readouterr()
+    assert ("deploy" in yaml.safe_load(out)["services"]["engine"]) is asked
+    assert "names of other services are not found there" in err

@@ -86,12 +86,13 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
         service["environment"] = {name: value.replace("$", "$$") for name, value in kept.items()}
     notes += [f"{name} must not be set: remove it from environment" for name in removed]
     gpus = plan.value(Kind.GPUS, "gpus")
-    if gpus is not None:
+    if gpus is not None and not plan.workload.has_gpus:  # Compose keeps both reservations
         device = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
         notes.append(f"the launch uses {gpus} GPUs, by their numbers on the host")
     if plan.of(Kind.NETWORK):
         notes.append("network_mode: host excludes networks: and ports: of the same service")
+        notes.append("names of other services are not found there: write addresses in their place")
     services = {service_name(plan, names): service}
     text: str = yaml.safe_dump({"services": services}, sort_keys=False, width=1000)
     own = plan.source if plan.workload.container and not plan.workload.kind else "compose.yaml"

@@ -88,11 +88,16 @@ def _resources(plan: Plan, names: ArtefactNames) -> dict[str, str]:
     for setting in plan.of(Kind.HUGEPAGES):
         found[f"hugepages-{setting.name}"] = _quantity(int(setting.wanted))
     gpus = plan.value(Kind.GPUS, "gpus")
-    if gpus is not None:
+    if gpus is not None and not plan.workload.has_gpus:
         found["nvidia.com/gpu"] = gpus
-    if plan.of(Kind.DEVICE):
+    # One that has a resource of another name would ask for both, and never be scheduled.
+    if _asks_for_rdma(plan):
         found[names.rdma_resource] = "1"
     return found
+
+
+def _asks_for_rdma(plan: Plan) -> bool:
+    return bool(plan.of(Kind.DEVICE)) and not plan.workload.has_rdma
 
 
 def _quantity(size_bytes: int) -> str:
@@ -105,8 +110,9 @@ def _quantity(size_bytes: int) -> str:
 def _security_context(plan: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {}
     added = [setting.name for setting in plan.of(Kind.CAPABILITY)]
-    if added:
-        found["capabilities"] = {"add": added}
+    if added:  # the list replaces the manifest's own
+        own = (name for name in plan.workload.capabilities if name not in added)
+        found["capabilities"] = {"add": [*added, *own]}
     if any(s.name == "seccomp" and s.wanted == "unconfined" for s in plan.of(Kind.SECURITY)):
         found["seccompProfile"] = {"type": "Unconfined"}
     return found
@@ -123,7 +129,7 @@ def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
             f"{name} has no field in Kubernetes: a pod inherits it from the container "
             f"runtime (plan --format containerd, on each node){instead}"
         )
-    if plan.of(Kind.DEVICE):
+    if _asks_for_rdma(plan):
         notes.append(
             f"{names.rdma_resource} is what the RDMA device plugin calls its resource: "
             "--rdma-resource names another"
