@@ -17,13 +17,14 @@ from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 class Launched(NamedTuple):
     """What a launcher starts.
 
-    start: where it begins. script: whether that is a text for a shell. module: whether it is what
+    start: where it begins; behind the last word where that is a shell which reads standard input.
+    script: the text for a shell that begins there. module: whether it is what
     Python takes (``-m sglang.launch_server``), without Python in front. elsewhere: whether it has
     the environment of another place, not the caller's. settings: ``-e NAME=value`` of the launcher.
     """
 
     start: int
-    script: bool
+    script: Word | None
     module: bool
     elsewhere: bool
     settings: tuple[tuple[str, Word], ...]
@@ -33,8 +34,8 @@ class Launched(NamedTuple):
 # Beside the caller, in its environment, once: Python's own managers, profilers, guards.
 _HERE = frozenset(
     "accelerate catchsegv conda coverage flock gdb hatch ip ltrace mamba micromamba ncu nsenter "
-    "nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv setuidgid strace "
-    "su-exec tmux unshare uv uvx valgrind watch xvfb-run".split()
+    "nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv setuidgid sshpass "
+    "strace su-exec tmux unshare uv uvx valgrind watch xvfb-run".split()
 )
 # What each of these changes, which a launch does not show.
 _TOLD = {
@@ -54,12 +55,22 @@ _TOLD = {
     "singularity": "what the container brings along",
 }
 _ELSEWHERE = {
+    "clush": "the environment of the other hosts",
     "kubectl": "the environment of the pod",
     "oc": "the environment of the pod",
     "pdsh": "the environment of the other hosts",
     "ray": "the environment of the cluster",
     "ssh": "the environment of the other host",
 }
+# What gives its words, with blanks between them, to the shell of each other host: the options that
+# take the next word, and whether a host stands behind them.
+_REMOTE = {
+    "clush": ("-w -x -g -X -l -o -f -t -u -m -O", False),
+    "pdsh": ("-w -x -g -X -l -t -u -f -R -M -F -P -j", False),
+    "ssh": ("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", True),
+}
+REMOTE = frozenset(_REMOTE)
+_COPIES = frozenset(("-c", "--copy", "--rcopy"))  # of clush
 _EXEC_ENGINES = ("docker", "nerdctl", "podman")
 LAUNCHERS = _HERE | _TOLD.keys() | _ELSEWHERE.keys() | set(_EXEC_ENGINES)
 # A script that is given a program: the entrypoint of an image, or one's own wrapper.
@@ -89,15 +100,54 @@ def is_launcher(program: str) -> bool:
     return program in LAUNCHERS or _ENTRYPOINT.search(program) is not None
 
 
-def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -> Launched | None:
+class RemoteWords(NamedTuple):
+    """hosts: as ssh and ``-w`` take them; "" for none. start: where the words for a shell begin."""
+
+    hosts: str
+    start: int
+
+
+def remote_words(words: Sequence[str], first: int = 0) -> RemoteWords | None:
+    """Return what the ``ssh -p 22 user@host words`` at ``first`` gives to another host's shell."""
+    name = words[first].rpartition("/")[2] if words[first:] else ""
+    if name not in _REMOTE or (name == "clush" and _COPIES & set(words[first:])):
+        return None
+    valued, named = _REMOTE[name]
+    hosts, index = "", first + 1
+    while index < len(words):
+        text = words[index]
+        if text.startswith("-") and text != "--":
+            takes = text in valued.split()
+            if takes and text == "-w" and not named:
+                hosts = "".join(words[index + 1 : index + 2])
+            index += 1 + takes
+        elif named and not hosts and text != "--":  # ssh takes options behind its host too
+            hosts, index = text.rpartition("@")[2], index + 1
+        else:
+            index += text == "--"
+            break
+    return RemoteWords(hosts, min(index, len(words)))
+
+
+def launched(
+    words: Sequence[Word], first: int, begins: Callable[[str], bool], reads: bool = False
+) -> Launched | None:
     """Return what the launcher at ``first`` starts; None where nothing is seen that is read here.
 
-    begins: tells a wrapper, a shell or a container engine by its name.
+    begins: tells a wrapper, a shell or a container engine by its name. reads: whether standard
+    input has a text for a shell that is given none.
     """
     name = words[first].text.rpartition("/")[2]
+    remote = remote_words([word.text for word in words], first)
+    if remote is not None:
+        behind = words[remote.start :]
+        if not behind and not (reads and name == "ssh"):
+            return None
+        script = _joined(behind) if behind else None
+        return Launched(remote.start, script, False, True, (), _note(words[first], name))
     if name in _EXEC_ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
         return None
-    start, script, module = first + 1, False, False
+    start, is_script, module = first + 1, False, False
     while start < len(words):
         text = words[start].text
         program = text.rpartition("/")[2]
@@ -107,21 +157,32 @@ def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -
             start += 1
             continue
         module = text == "-m" and _MODULE.fullmatch(following) is not None
-        script = " " in text.strip() and _SCRIPT.search(text) is not None
-        script = script or (name in ("su", "runuser") and before in ("-c", "--command"))
+        is_script = " " in text.strip() and _SCRIPT.search(text) is not None
+        is_script = is_script or (name in ("su", "runuser") and before in ("-c", "--command"))
         if program in _TALKS:
             return None
-        named = begins(program) and bool(following) and program not in _BUILTINS
+        named = begins(program) and bool(following or reads) and program not in _BUILTINS
         named = named or (program.startswith("python") and _ARGUMENT.match(following) is not None)
         named = named or _NAMED.fullmatch(program) is not None
-        if module or script or named or (program in ("sglang", "vllm") and following == "serve"):
+        if module or is_script or named or (program in ("sglang", "vllm") and following == "serve"):
             break
         start += 1
     else:
-        return None
+        if not (reads and name in ("su", "runuser")):
+            return None
     elsewhere = name in _ELSEWHERE or name in _EXEC_ENGINES
+    written = words[start] if is_script else None
     return Launched(
-        start, script, module, elsewhere, _settings(words[first:start]), _note(words[first], name)
+        start, written, module, elsewhere, _settings(words[first:start]), _note(words[first], name)
+    )
+
+
+def _joined(words: Sequence[Word]) -> Word:
+    """Return the text that the shell of another host gets: the words, with blanks between them."""
+    return words[0]._replace(
+        text=" ".join(word.text for word in words),
+        unresolved=tuple(name for word in words for name in word.unresolved),
+        doubts=tuple(dict.fromkeys(doubt for word in words for doubt in word.doubts)),
     )
 
 

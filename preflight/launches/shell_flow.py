@@ -117,7 +117,7 @@ class ShellFlow(ABC):
         self.kills = 0  # how often the script has ended all that it had started
         self.conditions = Conditions(shell, self.lies)
         self.said: list[str] | None = None  # what is written to standard output; None: not known
-        self.piped: Word | None = None  # what the command in front of a | writes, where it is known
+        self.piped: Word | None = None  # what the command in front of a | writes
 
     def note(self, identifier: str, text: str, origin: Origin) -> None:
         self.notes.append(SourceNote(identifier, text, origin))
@@ -289,6 +289,8 @@ class ShellFlow(ABC):
             negated, position = not negated, position + 1
         ended = TRUE
         several = _until(text, position, stop, _PIPES) < stop
+        # What an installer's script does, that is piped from the network into a shell, is its own.
+        downloads = position < stop and tokens[position].bare in ("curl", "wget")
         while position < stop:
             here = _until(text, position, stop, _PIPES)
             mark = self.shell.mark()
@@ -299,7 +301,11 @@ class ShellFlow(ABC):
                 self.shell.back_to(mark)
                 self.stop = ""
                 origin = text.origin(tokens[position].line)
-                self.piped = None if self.said is None else Word("".join(self.said), origin)
+                if self.said is not None:
+                    self.piped = Word("".join(self.said), origin)
+                else:
+                    unknown = Word("", origin, ("what the command in front of the | writes",))
+                    self.piped = None if downloads else unknown
                 self.said = None
             position = behind_newlines(tokens, here + 1, stop)
         self.piped = None

@@ -59,6 +59,7 @@ from preflight.launches.wrappers import (
     SHELLS,
     Stripped,
     is_ordinary,
+    shell_call,
     strip_wrappers,
 )
 
@@ -70,6 +71,8 @@ DEEPEST_CALLS = 4
 _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
 # What ends processes that run aside, and what asks of one of them alone.
 _KILLS = frozenset("kill killall pkill wait".split())
+# Programs of which one that reads standard input may start what it finds there.
+_READERS = STARTERS | SHELLS | {"read", "runuser", "ssh", "su", "sudo"}
 _ENGINES = frozenset(("docker", "nerdctl", "podman"))
 _STOPS = frozenset(("kill", "rm", "stop"))
 _ASKS = frozenset("-0 -l -L".split())
@@ -187,7 +190,7 @@ def read_words(
     """
     if not words:
         return Reading(())
-    stripped = strip_wrappers(words, environment, inside)
+    stripped = strip_wrappers(words, environment, inside, given is not None)
     found = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, given)
     if stripped.limits or stripped.run_as.origin:
         each_one = tuple(
@@ -222,6 +225,11 @@ def _read_stripped(
     given: Word | None,
 ) -> Reading:
     notes = list(stripped.notes)
+    if stripped.reads and given is not None:
+        if given.unresolved and not given.text:
+            text = f"the script is {given.unresolved[0]}, which is not read: name it to read it"
+            return Reading((), (*notes, SourceNote("script-not-read", text, words[0].origin)))
+        stripped, given = stripped._replace(script=given), None
     if stripped.script is not None:
         if depth >= DEEPEST_SCRIPT:
             text = f"more than {DEEPEST_SCRIPT} shells within each other: the innermost is not read"
@@ -231,6 +239,7 @@ def _read_stripped(
         shell.parameters = stripped.arguments
         shell.budget.spend(_nested_cost(stripped.script.text, depth))
         reader = _Script(origin.source, shell, depth + 1, beside)
+        reader.input, reader.doubts = given, stripped.script.doubts
         reader.read(stripped.script.text, origin.line)
         inner = reader.reading()
         apart = stripped.container is not None  # its files are its container's
@@ -242,7 +251,8 @@ def _read_stripped(
             )
             for command in inner.commands
         )
-        return Reading(commands, (*notes, *inner.notes), {} if apart else inner.files)
+        files = {} if apart else inner.files
+        return Reading(commands, (*notes, *inner.notes), files, own_lines=True)
     if not stripped.words or (program := stripped.words[0].text) in BUILTINS or not program:
         return Reading((), tuple(notes))
     origin = stripped.words[0].origin
@@ -274,7 +284,7 @@ def _read_stripped(
             )
             for command in inner.commands
         )
-        return Reading(commands, (*notes, *inner.notes), inner.files)
+        return Reading(commands, (*notes, *inner.notes), inner.files, own_lines=True)
     if script:
         text = "the script that this shell runs is not read: name it on its own to read it"
         notes.append(SourceNote("script-not-read", text, origin))
@@ -293,8 +303,8 @@ def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:
     program = words[0].text
     if program.rpartition("/")[2] not in SHELLS:
         return tuple(words) if program.endswith(".sh") else ()
-    place = next((i for i, word in enumerate(words) if i and word.text[:1] not in "-+"), len(words))
-    return tuple(words[place:])
+    call = shell_call(words, 0)
+    return () if call.reads or call.commands else tuple(words[call.place :])
 
 
 def _metered(beside: Beside, budget: ExpansionBudget) -> Beside:
@@ -334,6 +344,7 @@ class _Script(ShellFlow):
         # Of each container that docker run named: what it was given, and its variables.
         self.containers: dict[str, tuple[ContainerSettings, Mapping[str, Word]]] = {}
         self.captures = False  # this is the text of $(...)
+        self.input: Word | None = None  # what the whole script reads from standard input
         shell.output = self.output
 
     def reading(self) -> Reading:
@@ -380,7 +391,7 @@ class _Script(ShellFlow):
         words: list[Word] = []
         writes: list[str] = []
         body: Piece | None = None
-        given: Word | None = None
+        given = redirected = None
         declares = appends = False
         while position < end:
             token = tokens[position]
@@ -401,16 +412,38 @@ class _Script(ShellFlow):
                         writes += [word.text for word in self.shell.expand(target, origin)[:1]]
                     elif token.operator == "<<<":
                         given = self.shell.value(target.pieces, origin)
+                    elif token.operator == "<":
+                        place = self.shell.expand(target, origin)[:1]
+                        redirected = place[0] if place else redirected
             position += 1
         origin = text.origin(line)
         if body is not None or writes or (words and words[0].text in ("tee", "sed")):
             self.written(body, words, writes, appends, origin)
         if self.said is not None:
             self.say(words, body, writes, origin)
-        if given is None and not STARTERS.isdisjoint(word.text for word in words[:3]):
-            given = self.piped if body is None else self.shell.value(heredoc_pieces(body), origin)
+        if given is None and any(w.text.rpartition("/")[2] in _READERS for w in words):
+            if body is not None:  # its text begins below the line of its command
+                below = (
+                    origin
+                    if origin.line is None
+                    else origin._replace(line=tokens[position - 1].line + 1)
+                )
+                given = self.shell.value(heredoc_pieces(body), below)
+            elif redirected is not None:
+                given = self.content(redirected)
+            else:
+                given = self.input if self.piped is None else self.piped
         ended = yield self.finish(text, words, settings, origin, given)
         return ended
+
+    def content(self, place: Word) -> Word:
+        """Return what a file holds; a text that is not known is empty and unresolved."""
+        text = (
+            "" if place.text == "/dev/null" else None if place.unresolved else self.near(place.text)
+        )
+        if text is None or not self.shell.budget.spend(len(text)):
+            return place._replace(text="", unresolved=(f"what {brief(place.text)} holds",))
+        return Word(text, Origin(place.text, 1))
 
     def finish(
         self,
@@ -466,8 +499,10 @@ class _Script(ShellFlow):
             self.name_container(words, environment)
             for command in map(self.in_container, self.not_yet(reading.commands)):
                 # What stands in the text of bash -c has lines of its own.
-                shown = command.origin.source != text.source or _deeper(command)
-                self.start(command if shown else command._replace(origin=origin), aside)
+                deeper = reading.own_lines or _deeper(command)
+                shown = command.origin.source != text.source or deeper
+                command = command if shown else command._replace(origin=origin)
+                self.start(command, aside, deeper)
             self.notes += reading.notes
             self.files.update(reading.files)
         if program == "exec" and len(words) > 1:
@@ -522,15 +557,18 @@ class _Script(ShellFlow):
                 self.services.update(() if service is None else (service,))
                 yield command
 
-    def start(self, command: Command, aside: bool = False) -> None:
-        """Take a command in. aside: the words that start its container say that nobody waits."""
+    def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
+        """Take a command in.
+
+        aside: the words that start its container say that nobody waits. deeper: a shell within this
+        one told of its own commands.
+        """
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
         detached = command.container is not None and (
             any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)
             or (aside and command.container.engine == "compose")
         )
-        # A shell within this one told of its own commands.
-        waited = (command.waited or not _deeper(command)) and not self.aside and not detached
+        waited = (command.waited or not deeper) and not self.aside and not detached
         limits = command.limits
         if command.container is None and not any(map(starts_anew, command.wrappers)):
             limits = (*itertools.chain(*self.shell.limits.values()), *limits)
@@ -815,9 +853,6 @@ class _Script(ShellFlow):
         elif program == "sed":
             edits = any(word.text.startswith(("-i", "--in-place")) for word in words)
             writes = [word.text for word in plain[1:] if word.text in self.files] if edits else []
-        if program in SHELLS and body is not None:
-            text = "the script that this shell reads from the heredoc is not read"
-            self.note("script-not-read", text, origin)
         content = Word("", origin, (f"what {program} writes",))
         if body is not None and program in ("cat", "tee"):
             content = self.shell.value(heredoc_pieces(body), origin)

@@ -123,13 +123,15 @@ class Reading(NamedTuple):
 
     files: what the source itself writes (``cat > f <<EOF``), by the path as it is written there; a
     content that is not known is unresolved. published: ports of the host for containers whose
-    program the source does not show.
+    program the source does not show. own_lines: whether a shell within the source says it: its
+    commands have their own lines, and tell themselves whether anything waits for them.
     """
 
     commands: tuple[Command, ...]
     notes: tuple[SourceNote, ...] = ()
     files: Mapping[str, Word] = {}
     published: tuple[Published, ...] = ()
+    own_lines: bool = False
 
 
 def told_apart(reading: Reading) -> Reading:

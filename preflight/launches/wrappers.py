@@ -11,6 +11,7 @@ from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import ENGINES, container_run, run_position
 from preflight.launches.launchers import (
     LAUNCHERS,
+    REMOTE,
     enters_container,
     is_launcher,
     launched,
@@ -27,9 +28,9 @@ class Stripped(NamedTuple):
     """A process without what stands in front of it.
 
     script: the text behind ``bash -c``, of which ``words`` is then empty, and arguments: what it
-    gets as ``$1`` and so on. container: what the
-    container is given that the process runs in. limits: what wrappers set for it. run_as: who runs
-    it. published: the ports of the host that its container has.
+    gets as ``$1`` and so on. reads: whether the script is what a shell reads from standard input.
+    container: what the container is given that the process runs in. limits: what wrappers set for
+    it. run_as: who runs it. published: the ports of the host that its container has.
     """
 
     words: tuple[Word, ...]
@@ -42,6 +43,7 @@ class Stripped(NamedTuple):
     limits: tuple[SetLimit, ...] = ()
     run_as: RunAs = RunAs()
     published: tuple[Published, ...] = ()
+    reads: bool = False
 
 
 class _Wrapper(NamedTuple):
@@ -84,6 +86,7 @@ _WRAPPERS = {
 SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
 _STARTS = SHELLS | ENGINES | _WRAPPERS.keys()
 _APART = _STARTS | LAUNCHERS
+_BEGINS = _STARTS | REMOTE
 # Settings that most launches have one of; to look for every name would cost each sudo a pass.
 _SETTINGS = (
     "CUDA_VISIBLE_DEVICES MC_MMAP_ARENA_POOL_SIZE MC_STORE_USE_HUGEPAGE MOONCAKE_CONFIG_PATH "
@@ -103,11 +106,15 @@ def is_ordinary(program: str) -> bool:
 
 
 def strip_wrappers(
-    words: Sequence[Word], environment: Mapping[str, Word], inside: bool = False
+    words: Sequence[Word],
+    environment: Mapping[str, Word],
+    inside: bool = False,
+    reads: bool = False,
 ) -> Stripped:
     """Take off what stands in front of a program, outermost first. Never raises.
 
     inside: the words stand in a container already; a container run in there is left as it is.
+    reads: whether standard input is given, which is the script of a shell without another.
     """
     changes: dict[str, Word | None] = {}
     wrappers: list[tuple[str, ...]] = []
@@ -118,16 +125,18 @@ def strip_wrappers(
     while start < len(words):
         name = _program(words[start])
         first = start
-        if name in SHELLS and (script := _shell_script(words, start)) is not None:
-            wrappers.append(tuple(word.text for word in words[start:script]))
+        call = shell_call(words, start) if name in SHELLS else None
+        if call is not None and (call.commands or (call.reads and reads)):
+            wrappers.append(tuple(word.text for word in words[start : call.place]))
             left = Layers(environment, changes, clear)
-            given = tuple(words[script + 2 :])
-            so_far = (tuple(wrappers), tuple(notes), words[script], None, given)
-            return Stripped((), left, *so_far, tuple(limits), run_as)
+            script = words[call.place] if call.commands else None
+            given = tuple(words[call.place + 2 * call.commands :])
+            before = (tuple(wrappers), tuple(notes), script, None, given)
+            return Stripped((), left, *before, tuple(limits), run_as, reads=script is None)
         if not inside and name in ENGINES and (run := run_position(words, start)):
             outside = Layers(environment, changes, clear)
             inner = container_run(words, start, run, outside, notes)
-            rest = strip_wrappers(inner.words, inner.environment, inside=True)
+            rest = strip_wrappers(inner.words, inner.environment, inside=True, reads=reads)
             return rest._replace(
                 wrappers=(*wrappers, inner.wrapper, *rest.wrappers),
                 notes=(*notes, *rest.notes),
@@ -141,7 +150,7 @@ def strip_wrappers(
             continue
         wrapper = _WRAPPERS.get(name)
         if wrapper is None and is_launcher(name):
-            found = launched(words, start, _STARTS.__contains__)
+            found = launched(words, start, _BEGINS.__contains__, reads)
             if found is None:
                 break
             if found.elsewhere:
@@ -151,21 +160,21 @@ def strip_wrappers(
             own = words[first : found.start]
             if name == "srun":
                 changes |= step_gpus(own, Layers(environment, changes, clear))
-            kept = kept_by_login(words[first:] if found.script else own)
+            kept = kept_by_login(words[first:] if found.script is not None else own)
             if kept is not None:
                 held = Layers(environment, changes, clear)
                 clear, changes = True, {each: held[each] for each in kept if each in held}
             if name == "systemd-run":
                 notes += property_notes(own)
             limits += (one._replace(setter=run_as) for one in wrapper_limits(own))
-            behind = words[found.start + 1 :] if found.script else ()
+            behind = words[found.start + 1 :] if found.script is not None else ()
             run_as, opened = _user_behind(run_as, own, behind)
             limits += () if inside else opened
             wrappers.append(tuple(word.text for word in own))
             start = found.start
-            if found.script:
+            if found.script is not None:
                 left = Layers(environment, changes, clear)
-                so_far = (tuple(wrappers), tuple(notes), words[start], None, ())
+                so_far = (tuple(wrappers), tuple(notes), found.script, None, ())
                 return Stripped((), left, *so_far, tuple(limits), run_as)
             if found.module:
                 python = words[start]._replace(text="python3", unresolved=())
@@ -197,7 +206,15 @@ def strip_wrappers(
         limits += () if inside else opened
     inherited = Layers(environment, changes, clear) if changes or clear else environment
     said = (tuple(wrappers), tuple(notes), None, None, ())
-    return Stripped(tuple(words[start:]), inherited, *said, tuple(limits), run_as)
+    shell = reads and start == len(words) and bool(wrappers) and _is_shell(wrappers[-1])
+    return Stripped(tuple(words[start:]), inherited, *said, tuple(limits), run_as, reads=shell)
+
+
+def _is_shell(wrapper: Sequence[str]) -> bool:
+    """Return whether a wrapper that nothing stands behind starts a shell."""
+    name = wrapper[0].rpartition("/")[2]
+    letters = "".join(word for word in wrapper[1:] if re.fullmatch(r"-[A-Za-z]+", word))
+    return name in ("ssh", "su", "runuser") or (name == "sudo" and bool({*"is"} & {*letters}))
 
 
 def _user_behind(
@@ -313,19 +330,35 @@ def _misplaced(wrapper: str, word: Word) -> SourceNote:
     return SourceNote("assignment-after-wrapper", text, word.origin)
 
 
-def _shell_script(words: Sequence[Word], start: int) -> int | None:
-    """Return where the text behind ``bash -c`` stands."""
-    commanded = False
+class ShellCall(NamedTuple):
+    """How a shell is called.
+
+    place: of its first word that is no option. commands: whether that is a text (``-c``). reads:
+    whether its script is standard input, and the words from there on are the script's.
+    """
+
+    place: int
+    commands: bool
+    reads: bool
+
+
+def shell_call(words: Sequence[Word], start: int) -> ShellCall:
+    """Return how the shell at ``start`` is called, by its options."""
+    letters = ""
     index = start + 1
     while index < len(words):
         text = words[index].text
         if not text.startswith(("-", "+")) or text in ("-", "--"):
             index += text in ("-", "--")
-            return index if commanded and index < len(words) else None
+            break
         if not text.startswith("--"):
-            commanded = commanded or (text[0] == "-" and "c" in text)
+            letters += text[1:] if text[0] == "-" else ""
             index += text[-1] in "oO"
         elif text in ("--rcfile", "--init-file"):
             index += 1
         index += 1
-    return None
+    index = min(index, len(words))
+    more = index < len(words)
+    return ShellCall(
+        index, more and "c" in letters, "c" not in letters and ("s" in letters or not more)
+    )

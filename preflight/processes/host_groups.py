@@ -17,15 +17,14 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.launches.container import Published
+from preflight.launches.launchers import remote_words
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import ports, split_address
 from preflight.programs.mooncake_flags import value_of
 
-# Options of ssh that take the next word.
-_SSH_VALUES = frozenset("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w".split())
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
-_HOSTED = frozenset(("srun", "mpirun", "mpiexec", "pdsh"))
+_HOSTED = frozenset(("srun", "mpirun", "mpiexec", "pdsh", "clush"))
 _HERE = ("localhost", "127.0.0.1", "::1")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?:\[-?\d+\])?\})")
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
@@ -266,10 +265,8 @@ def _named_host(wrapper: Sequence[str]) -> str:
     """Return the one host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" for none."""
     program = wrapper[0].rpartition("/")[2] if wrapper else ""
     if program == "ssh":
-        index = 1
-        while index < len(wrapper) and wrapper[index].startswith("-"):
-            index += 2 if wrapper[index] in _SSH_VALUES else 1
-        return wrapper[index].rpartition("@")[2] if index < len(wrapper) else ""
+        remote = remote_words(wrapper)
+        return remote.hosts if remote is not None else ""
     if program not in _HOSTED:
         return ""
     for index, word in enumerate(wrapper[1:], start=1):

@@ -12,7 +12,7 @@ from preflight.base.usage_error import NoLaunchError
 from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
-from preflight.launches.launchers import tasks
+from preflight.launches.launchers import remote_words, tasks
 from preflight.launches.source import Origin, Reading, SourceNote, Word
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
@@ -50,7 +50,7 @@ _READ = re.compile(
 )
 _HIDDEN = "(hidden)"
 # What stands in front and starts one process or many, as nothing here shows.
-_SEVERAL = frozenset("mpiexec mpirun parallel pdsh prun srun torchrun xargs".split())
+_SEVERAL = frozenset("clush mpiexec mpirun parallel pdsh prun srun torchrun xargs".split())
 
 
 def read_whole(words: LaunchWords, host: Host) -> LaunchReading:
@@ -237,8 +237,9 @@ def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
     if where is not None:
         return " ".join((where.kind, *filter(None, (*where.name, where.container))))
     for wrapper in process.command.wrappers:
-        if wrapper and wrapper[0].rpartition("/")[2] in ("ssh", "pdsh"):
-            return f"behind {wrapper[0]} {wrapper[-1]}"
+        remote = remote_words(wrapper)
+        if remote is not None:
+            return f"behind {wrapper[0]} {remote.hosts or wrapper[-1]}"
         if process.command.container is not None and len(wrapper) > 1 and wrapper[1] == "run":
             return f"container of {wrapper[-1]}"
         if wrapper[1:2] == ("exec",):
