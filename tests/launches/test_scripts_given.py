@@ -75,6 +75,7 @@ LINES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
 @pytest.mark.parametrize("line", LINES)
 def test_what_a_shell_is_given_starts_what_bash_starts(line: str, tmp_path: Path) -> None:
