@@ -13,10 +13,11 @@ from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_file
 from preflight.launches.run_as import unit_user
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceNote, Word, joined
+from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, joined
 from preflight.launches.variables import Layers, unread
 
 _SECTION = re.compile(r"^\[Service\]\s*$", re.MULTILINE)
+_QUADLET = re.compile(r"^\[(Container|Kube|Pod)\]\s*$", re.MULTILINE)
 _WORD = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')+""", re.DOTALL)
 _QUOTED = re.compile(r"""(\\.[^\s"'\\]*)|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'""", re.DOTALL)
 _ESCAPED = re.compile(r"\\(x[0-9a-fA-F]{2}|[0-7]{3}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
@@ -33,6 +34,11 @@ _STARTS = ("ExecStart", "ExecStartPre", "ExecStartPost")
 
 
 def _read(launch: LaunchText) -> Reading:
+    if _SECTION.search(launch.text) is None or "ExecStart" not in launch.text:
+        raise SourceError(
+            f"{launch.path} is a unit for Podman's generator: give the service that "
+            "/usr/lib/systemd/system-generators/podman-system-generator --dryrun prints"
+        )
     variables, notes = with_env_files(launch)
     readings = [Reading((), notes)]
     own: dict[str, Word | None] = {}
@@ -203,6 +209,8 @@ def _filled(text: str, origin: Origin, environment: Layers) -> Word:
 
 
 def _recognises(launch: LaunchText) -> bool:
+    if _QUADLET.search(launch.text) is not None and not launch.path.endswith(".sh"):
+        return True
     return _SECTION.search(launch.text) is not None and "ExecStart" in launch.text
 
 

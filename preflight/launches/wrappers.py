@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
 from preflight.launches.container import ContainerSettings, Published
-from preflight.launches.container_run import ENGINES, container_run, run_position
+from preflight.launches.container_run import (
+    ENGINES,
+    PASS_VARIABLES,
+    container_run,
+    of_options,
+    run_position,
+)
 from preflight.launches.launchers import (
     LAUNCHERS,
     REMOTE,
@@ -155,9 +161,13 @@ def strip_wrappers(
                 break
             if found.elsewhere:
                 clear, changes = True, dict(unread({}, words[first].origin))
-            changes = {**changes, **dict(found.settings)}
-            notes += [found.note] if found.note else []
             own = words[first : found.start]
+            changes = {**changes, **dict(found.settings)}
+            if name in PASS_VARIABLES:
+                held = Layers(environment, changes, clear)
+                cleans, passed = of_options(own, held, notes)
+                clear, changes = clear or cleans, {**({} if cleans else changes), **passed}
+            notes += [found.note] if found.note else []
             if name == "srun":
                 changes |= step_gpus(own, Layers(environment, changes, clear))
             kept = kept_by_login(words[first:] if found.script is not None else own)

@@ -313,6 +313,13 @@ def test_a_template_is_to_be_rendered_first(tmp_path: Path) -> None:
         read(tmp_path, text, "a.yaml")
 
 
+@pytest.mark.parametrize("name", ["x.container", "x.service"])
+def test_a_unit_for_podmans_generator_says_what_to_give(tmp_path: Path, name: str) -> None:
+    text = "[Container]\nImage=i\nExec=python3 -m sglang.launch_server\n[Service]\nRestart=no\n"
+    with pytest.raises(SourceError, match="podman-system-generator --dryrun prints"):
+        read(tmp_path, text, name)
+
+
 def test_a_runtime_of_ome(tmp_path: Path) -> None:
     text = """\
 apiVersion: ome.io/v1beta1
