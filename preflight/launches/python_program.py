@@ -15,17 +15,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
+from preflight.launches.env_files import read_compose_env_file
+from preflight.launches.launch_kind import Beside, LaunchKind, LaunchText, with_env_files
 from preflight.launches.python_values import (
     MOST_TURNS,
     Doubts,
+    Environ,
     Frame,
     PythonValues,
     doubted,
     name_of,
 )
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, joined
+from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, brief, joined
+from preflight.launches.variables import unread
 
 _SERVERS = frozenset(("Engine", "ServerArgs"))
 _STARTS = frozenset(("Popen", "call", "check_call", "check_output", "run"))
@@ -48,7 +51,7 @@ def _read(launch: LaunchText) -> Reading:
         raise SourceError(f"{launch.path} is not Python: {error}") from None
     if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
         raise SourceError(f"{launch.path} is too long a program: give the launch alone")
-    follower = _Follower(launch.path, variables)
+    follower = _Follower(launch.path, variables, launch.beside)
     try:
         follower.follow(tree)
     except RecursionError:
@@ -61,7 +64,8 @@ def _read(launch: LaunchText) -> Reading:
         )
         readings.append(reading._replace(commands=commands))
     said = "a Python program is not run: what it starts but with literal words is not read"
-    readings.append(Reading((), (SourceNote("script-not-read", said, Origin(launch.path)),)))
+    about = SourceNote("script-not-read", said, Origin(launch.path))
+    readings.append(Reading((), (about, *follower.notes)))
     return joined(readings)
 
 
@@ -79,8 +83,10 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 class _Follower(PythonValues):
     """Follows statements in their order. started: each process."""
 
-    def __init__(self, path: str, variables: Mapping[str, Word]) -> None:
+    def __init__(self, path: str, variables: Mapping[str, Word], beside: Beside) -> None:
         super().__init__(path, variables)
+        self.beside = beside
+        self.notes: list[SourceNote] = []
         self.started: list[_Started] = []
         self.calls_made = 0
         self.functions: dict[str, _Function] = {}
@@ -316,7 +322,10 @@ class _Follower(PythonValues):
         frame.plains.pop(ast.unparse(getattr(call.func, "value", call.func)), None)
         if verb == "update":
             for argument in call.args:
-                mapping.update(doubted(self.mapping(argument, frame) or {}, doubts))
+                found = self.mapping(argument, frame)
+                if found is None and isinstance(mapping, Environ):
+                    found = unread(mapping, self.at(call))
+                mapping.update(doubted(found or {}, doubts))
             for each in call.keywords:
                 if each.arg is not None:
                     mapping[each.arg] = self.one(each.value, frame, doubts)
@@ -335,11 +344,13 @@ class _Follower(PythonValues):
         for call in _calls(node):
             origin, name = self.at(call), name_of(call.func)
             words: list[Word] = []
-            environment = self.environment
+            environment: dict[str, Word] = self.environment
             if name in self.functions and isinstance(call.func, ast.Name):
                 if name not in self.entered:
                     function = self.functions[name]
                     frame.called[call] = self.enter(function, call, frame, doubts)
+            elif name == "load_dotenv":
+                self.load_dotenv(call, frame)
             elif name in _SERVERS and call.keywords:
                 words = list(self.server(call, origin, frame))
             elif name in _STARTS and call.args:
@@ -360,10 +371,32 @@ class _Follower(PythonValues):
             if not words:
                 continue
             for each in call.keywords:
-                given = self.mapping(each.value, frame) if each.arg == "env" else None
-                if given is not None:
+                if each.arg == "env" and not _is_none(each.value):
+                    given = self.variables(each.value, frame)
                     environment = {**environment, **given} if name in _POPEN else given
             self.started.append(_Started(words, dict(environment), doubts))
+
+    def variables(self, node: ast.expr, frame: Frame) -> dict[str, Word]:
+        """Return what ``env=`` gives a process; what is not known may hold what a server needs."""
+        known = self.mapping(node, frame)
+        return {**unread({}, self.at(node)), **self.environment} if known is None else known
+
+    def load_dotenv(self, call: ast.Call, frame: Frame) -> None:
+        """Take in the file that python-dotenv reads; what the caller has set stays."""
+        path = self.one(call.args[0], frame, ()) if call.args else Word(".env", self.at(call))
+        overrides = any(each.arg == "override" and _is_true(each.value) for each in call.keywords)
+        named = any(each.arg in ("dotenv_path", "stream") for each in call.keywords)
+        text = None if path.unresolved or named else self.beside(path.text)
+        if text is None:
+            why = f"{brief(path.text)} is not read: its variables are unknown"
+            self.notes.append(SourceNote("env-file-not-read", why, self.at(call)))
+            self.environment.update(unread(self.environment, self.at(call)))
+            return
+        found, notes = read_compose_env_file(text, path.text, self.environment)
+        self.notes += notes
+        for name, word in found.items():
+            if overrides or name not in self.environment:
+                self.environment[name] = word
 
     def server(self, node: ast.Call, origin: Origin, frame: Frame) -> Iterator[Word]:
         """Yield the words of a server with these arguments; what is not known stays open."""
@@ -390,6 +423,10 @@ def _calls(node: ast.AST) -> Iterator[ast.Call]:
 
 def _is_true(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _address(url: list[Word]) -> Iterator[Word]:

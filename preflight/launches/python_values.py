@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from preflight.launches.source import Origin, SourceError, SourceNote, Word
+from preflight.launches.variables import unread
 
 _MOST_WORDS = 200_000  # copied from lists: one may be added to itself, again and again
 MOST_TURNS = 64  # of a loop that is written out
@@ -56,13 +57,20 @@ class Frame:
             names.pop(name, None)
 
 
+class Environ(dict[str, Word]):
+    """os.environ, or a copy of it: an update with what is not known may set anything in it."""
+
+    def copy(self) -> Environ:
+        return Environ(self)
+
+
 class PythonValues:
     """The values of a program's expressions. environment: its variables, which it may change."""
 
     def __init__(self, path: str, variables: Mapping[str, Word]) -> None:
         self.path = path
         self.copied = 0
-        self.environment = dict(variables)
+        self.environment = Environ(variables)
 
     def frame(self, around: Frame | None = None) -> Frame:
         found = Frame(around)
@@ -102,12 +110,12 @@ class PythonValues:
     def mapping(self, node: ast.expr, frame: Frame) -> dict[str, Word] | None:
         """Return the entries of a mapping, a copy; None of what is none, or is not known."""
         if (held := frame.mappings.get(ast.unparse(node))) is not None:
-            return dict(held)
+            return held.copy()
         found: dict[str, Word] = {}
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if key is None:
-                    found |= self.mapping(value, frame) or {}
+                    found = _over(found, self.mapping(value, frame), self.at(node))
                     continue
                 words = self.words(key, frame)
                 if len(words) == 1 and not words[0].unresolved:
@@ -115,7 +123,7 @@ class PythonValues:
             return found
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             left, right = self.mapping(node.left, frame), self.mapping(node.right, frame)
-            return None if left is None or right is None else left | right
+            return None if left is None or right is None else _over(left, right, self.at(node))
         if not isinstance(node, ast.Call):
             return None
         name = name_of(node.func)
@@ -125,10 +133,10 @@ class PythonValues:
         if name != "dict":
             return None
         for each in node.args:
-            found |= self.mapping(each, frame) or {}
+            found = _over(found, self.mapping(each, frame), self.at(node))
         for keyword in node.keywords:
             if keyword.arg is None:
-                found |= self.mapping(keyword.value, frame) or {}
+                found = _over(found, self.mapping(keyword.value, frame), self.at(node))
             else:
                 found[keyword.arg] = self.one(keyword.value, frame, ())
         return found
@@ -254,6 +262,10 @@ class PythonValues:
                 split = []
             if split and not word.unresolved:
                 return [word._replace(text=text) for text in split]
+        if name == "split" and not node.args and isinstance(node.func, ast.Attribute):
+            word = self.one(node.func.value, frame, ())
+            if not word.unresolved:
+                return [word._replace(text=text) for text in word.text.split()]
         if name == "list" and len(node.args) == 1:
             return self.words(node.args[0], frame)
         if name == "map" and len(node.args) == 2 and name_of(node.args[0]) == "str":
@@ -304,6 +316,16 @@ class PythonValues:
 
     def at(self, node: ast.AST) -> Origin:
         return Origin(self.path, getattr(node, "lineno", None))
+
+
+def _over(found: dict[str, Word], more: dict[str, Word] | None, origin: Origin) -> dict[str, Word]:
+    """Return entries with others over them: variables of a process where either is.
+
+    more: None where it is not known; then it may set what a server needs.
+    """
+    if not (isinstance(found, Environ) or isinstance(more, Environ)):
+        return {**found, **(more or {})}
+    return Environ({**found, **(unread(found, origin) if more is None else more)})
 
 
 def _written(value: Any, at: ast.expr) -> ast.expr:

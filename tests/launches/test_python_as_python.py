@@ -104,7 +104,36 @@ for flag, value in flags.items():
     words += [flag, str(value)]
 subprocess.Popen([str(x) for x in words])
 """,
+    "texts that are split": """\
+import os, subprocess
+subprocess.Popen("mooncake_master --rpc_port  7".split())
+model = "m"
+cmd = f"sglang serve {model} --tp 2".split()
+cmd += ["--port", "1"]
+env = os.environ.copy()
+env.update({"MC_A": "1"})
+subprocess.Popen(cmd, env={"MC_B": "2", **env})
+""",
+    "a file of variables": """\
+import os, subprocess
+from dotenv import load_dotenv
+os.environ["MC_A"] = "own"
+load_dotenv()
+subprocess.Popen(["mooncake_master"])
+load_dotenv(".env", override=True)
+subprocess.Popen(["mooncake_master"])
+""",
 }
+FILE = "MC_A=file\nexport MC_B='x y'\nMC_C=1 # told\n"
+# As much of python-dotenv as reads such a file.
+DOTENV = """\
+import os, shlex
+def load_dotenv(path=".env", override=False):
+    for line in open(os.path.join(os.path.dirname(__file__), path)):
+        name, _, value = line.removeprefix("export ").partition("=")
+        if override or name not in os.environ:
+            os.environ[name] = shlex.split(value, comments=True)[0]
+"""
 
 
 @pytest.mark.slow
@@ -112,6 +141,8 @@ subprocess.Popen([str(x) for x in words])
 def test_a_program_starts_what_python_starts(name: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(STAND_IN)
     (tmp_path / "sglang.py").write_text(SGLANG)
+    (tmp_path / "dotenv.py").write_text(DOTENV)
+    (tmp_path / ".env").write_text(FILE)
     program = tmp_path / "serve.py"
     program.write_text(PROGRAMS[name])
     ran = subprocess.run(
@@ -166,6 +197,31 @@ def test_what_is_not_known_stays_open(value: str, shown: str, tmp_path: Path) ->
     text = f"import os, sglang\nsglang.Engine(model_path='m', tp_size={value})\n"
     (command,) = read(tmp_path, text, "serve.py").commands
     assert command.words[-1].unresolved == (shown,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "load_dotenv()\nrun(['mooncake_client'])",
+        "load_dotenv(find_dotenv())\nrun(['mooncake_client'])",
+        "os.environ.update(dotenv_values())\nrun(['mooncake_client'])",
+        "env = os.environ.copy()\nenv.update(load())\nrun(['mooncake_client'], env=env)",
+        "run(['mooncake_client'], env=load())",
+        "run(['mooncake_client'], env={**os.environ, **load(), 'A': '1'})",
+        "run(['mooncake_client'], env=os.environ | load())",
+        "env = {**os.environ, **load()}\nrun(['mooncake_client'], env=env)",
+        "env = dict(os.environ, **load())\nrun(['mooncake_client'], env=env)",
+    ],
+)
+def test_variables_that_are_not_read_may_hold_the_master(text: str, tmp_path: Path) -> None:
+    (command,) = read(tmp_path, text, "serve.py").commands
+    assert command.environment["MOONCAKE_MASTER"].unresolved == ("MOONCAKE_MASTER",)
+
+
+def test_env_none_is_the_programs_own(tmp_path: Path) -> None:
+    text = "os.environ['MC_A'] = '1'\nrun(['mooncake_client'], env=None)"
+    (command,) = read(tmp_path, text, "serve.py").commands
+    assert {name: word.text for name, word in command.environment.items()} == {"MC_A": "1"}
 
 
 def test_a_shell_s_line_is_read_as_one_and_nothing_runs(tmp_path: Path) -> None:
