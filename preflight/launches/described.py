@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.needs import RunAs
 from preflight.launches.launch_kind import (
     COMPOSE_FILES,
     COMPOSE_OVERRIDES,
@@ -14,7 +15,8 @@ from preflight.launches.launch_kind import (
     LaunchText,
     read_kind,
 )
-from preflight.launches.launchers import slurm_variables
+from preflight.launches.launchers import IN_JOB, slurm_variables
+from preflight.launches.set_limits import of_job
 from preflight.launches.source import (
     Command,
     Origin,
@@ -148,7 +150,7 @@ def _job(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside)
         option, equals, text = word.text.partition("=")
         if option == "--wrap" and (equals or index + 1 < len(words)):
             text = text if equals else words[index + 1].text
-            return _text(text, word.origin.source, environment, beside)
+            return _in_job(_text(text, word.origin.source, environment, beside), words[0].origin)
     plain = [index for index, word in enumerate(words) if index and word.text[:1] != "-"]
     place = next((index for index in plain if beside(words[index].text) is not None), None)
     if place is None:
@@ -160,7 +162,17 @@ def _job(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside)
     options = [word.text for word in words[1:place]]
     told = slurm_variables(beside(words[place].text) or "", options)
     variables = {name: Word(text, words[0].origin) for name, text in told.items()}
-    return _one(words[place], {**environment, **variables}, beside, None, arguments)
+    found = _one(words[place], {**environment, **variables}, beside, None, arguments)
+    return _in_job(found, words[0].origin)
+
+
+def _in_job(reading: Reading, origin: Origin) -> Reading:
+    """Return what a job starts, with the limits that Slurm gives it where its text is no job's."""
+    commands = (
+        one if IN_JOB in one.environment else one.under(RunAs(), (of_job(origin),))
+        for one in reading.commands
+    )
+    return reading._replace(commands=tuple(commands))
 
 
 def _one(

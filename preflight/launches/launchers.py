@@ -200,6 +200,8 @@ def enters_container(wrapper: Sequence[str]) -> bool:
     return "exec" in wrapper and (name in _EXEC_ENGINES or name in ("kubectl", "oc"))
 
 
+# What Slurm sets in a job, and in no shell that submits one.
+IN_JOB = "SLURM_JOB_ID"
 # Without any of them mpirun starts all on its own host.
 _MPI_HOSTS = frozenset("-H -host --host -hostfile --hostfile -machinefile --machinefile".split())
 

@@ -48,6 +48,20 @@ def entered(container: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]
     return RunAs(why, origin=where), tuple(limits)
 
 
+def of_job(origin: Origin) -> SetLimit:
+    """Return the memlock of a job that Slurm starts, seen from outside of the job.
+
+    Slurm passes on the limits of the shell that submits it; for InfiniBand its guide tells people
+    to leave memlock to slurmd. Source: slurm.conf(5), PropagateResourceLimitsExcept; Slurm's FAQ.
+    """
+    why = Unknown(
+        f"Slurm starts it ({origin}): with the limit of the shell that submits the job, or with "
+        "slurmd's where slurm.conf has PropagateResourceLimitsExcept=MEMLOCK",
+        advice="check inside a job on that node: srun mooncake-preflight check LAUNCH",
+    )
+    return SetLimit("memlock", why, why, f"Slurm ({origin})", raises=True)
+
+
 def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
     """Yield what ``ulimit -SHl unlimited -n 65536`` sets; without a value it only tells."""
     texts = [word.text for word in words[1:]]

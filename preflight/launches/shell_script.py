@@ -17,9 +17,15 @@ from preflight.launches.container import ContainerSettings
 from preflight.launches.described import STARTERS, described
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
-from preflight.launches.launchers import enters_container, slurm_variables, starts_anew, tasks
+from preflight.launches.launchers import (
+    IN_JOB,
+    enters_container,
+    slurm_variables,
+    starts_anew,
+    tasks,
+)
 from preflight.launches.run_as import changed_user
-from preflight.launches.set_limits import OWN_SHELL, prlimit, ulimit
+from preflight.launches.set_limits import OWN_SHELL, of_job, prlimit, ulimit
 from preflight.launches.shell_builtins import (
     BUILTINS,
     TALKS,
@@ -122,11 +128,15 @@ def read_script(
     ``nproc`` and its like write.
     """
     variables = environment_words(environment)
-    if "#SBATCH" in text[:65536]:
+    is_job = "#SBATCH" in text[:65536]
+    if is_job:
         given = slurm_variables(text)
         variables = {**{n: Word(v, Origin(name)) for n, v in given.items()}, **variables}
     shell = Shell(Variables(variables), ExpansionBudget())
     shell.name, shell.host_words = name, host_words
+    if is_job and IN_JOB not in variables:
+        shell.assign(IN_JOB, Word(f"${IN_JOB}", Origin(name), (IN_JOB,)), exported=True)
+        shell.set_limit(of_job(Origin(name)))
     reader = _Script(name, shell, 0, beside)
     if arguments:
         origin = Origin("command line")

@@ -16,6 +16,7 @@ from preflight.launches.container_run import (
     run_position,
 )
 from preflight.launches.launchers import (
+    IN_JOB,
     LAUNCHERS,
     REMOTE,
     enters_container,
@@ -25,7 +26,13 @@ from preflight.launches.launchers import (
     step_gpus,
 )
 from preflight.launches.run_as import changed_user, kept_by_login, login_limits, unit_user
-from preflight.launches.set_limits import entered, properties, property_notes, wrapper_limits
+from preflight.launches.set_limits import (
+    entered,
+    of_job,
+    properties,
+    property_notes,
+    wrapper_limits,
+)
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 from preflight.launches.variables import Layers, unread
 
@@ -169,6 +176,8 @@ def strip_wrappers(
                 clear, changes = clear or cleans, {**({} if cleans else changes), **passed}
             notes += [found.note] if found.note else []
             if name == "srun":
+                if IN_JOB not in Layers(environment, changes, clear):
+                    limits.append(of_job(words[first].origin))
                 changes |= step_gpus(own, Layers(environment, changes, clear))
             kept = kept_by_login(words[first:] if found.script is not None else own)
             if kept is not None:

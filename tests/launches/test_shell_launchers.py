@@ -238,3 +238,35 @@ def test_a_file_of_variables_that_is_not_here_may_hold_the_master(runner: str) -
     (command,) = reading.commands
     assert command.environment["MOONCAKE_MASTER"].unresolved == ("MOONCAKE_MASTER",)
     assert "env-file-not-read" in [note.id for note in reading.notes]
+
+
+SUBMITTED = f"#!/bin/bash\n#SBATCH -N1\n{SERVER}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SUBMITTED,
+        f"#!/bin/bash\n#SBATCH -N1\nsrun {SERVER}\n",
+        f"srun -N1 {SERVER}",
+        f"sbatch --wrap '{SERVER}'",
+        "sbatch job.sh",
+    ],
+)
+def test_the_memlock_of_a_job_is_its_shells_or_slurmds(text: str) -> None:
+    """slurm.conf says which: a low limit here is no reason that the job fails."""
+    (command,) = read_script(text, "s", {}, beside={"job.sh": SUBMITTED}.get).commands
+    assert [(one.name, isinstance(one.soft, Unknown)) for one in command.limits] == [
+        ("memlock", True)
+    ]
+    (command,) = read_script(
+        text, "s", {"SLURM_JOB_ID": "7"}, beside={"job.sh": SUBMITTED}.get
+    ).commands
+    assert command.limits == ()  # within the job its own limits are read
+
+
+def test_a_job_that_lifts_its_memlock() -> None:
+    text = f"#!/bin/bash\n#SBATCH -N1\nulimit -l unlimited\nsrun {SERVER}\n"
+    (command,) = read_script(text, "s", {}).commands
+    assert [one.soft for one in command.limits][-1:] != [command.limits[0].soft]
+    assert len(command.limits) == 2
