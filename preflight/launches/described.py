@@ -54,7 +54,15 @@ _STARTERS = {
     "supervisord": _Starter((), ("-c", "--configuration"), ("supervisord.conf",)),
     "helm": _Starter(("install", "upgrade")),
 }
-STARTERS = frozenset(_STARTERS)
+# Programs that run a recipe: the option that prints its commands.
+_RECIPES = {"make": "-n", "gmake": "-n", "just": "--dry-run"}
+# Programs whose file says, in words of their own, what is started on which host.
+_PLAYS = {"ansible-playbook": (), "sky": ("launch", "exec", "up"), "terraform": ("apply",)}
+# Targets that build: no server runs after them.
+_BUILDS = re.compile(
+    r"(?:all|build|check|clean|compile|install|lint|test|wheel)(?:[-_./]|$)|.*\.o$"
+)
+STARTERS = frozenset((*_STARTERS, *_RECIPES, *_PLAYS))
 # Options of docker compose that take the next word; -w is --watch to up.
 _VALUED = frozenset(
     "-f --file -p --project-name --profile --env-file --project-directory --ansi --parallel "
@@ -79,6 +87,8 @@ def described(
     name = words[0].text.rpartition("/")[2] if words else ""
     starter = _STARTERS.get(name)
     texts = [word.text for word in words[1:]]
+    if (unread := _recipe(name, texts)) is not None:
+        return Reading((), (SourceNote("script-not-read", unread, words[0].origin),))
     if starter is None or (starter.verbs and not set(starter.verbs) & set(texts)):
         return None
     if name == "docker" and "compose" not in texts[:4]:
@@ -117,6 +127,24 @@ def described(
         notes = (SourceNote("manifest-not-read", each, first.origin) for each in missing)
         return found._replace(notes=(*found.notes, *notes))
     return joined(_one(word, environment, beside, given) for word in named)
+
+
+def _recipe(name: str, texts: Sequence[str]) -> str | None:
+    """Return what to say of a recipe or play that is run; None for any other command."""
+    if name in _PLAYS and (not _PLAYS[name] or set(_PLAYS[name]) & set(texts)):
+        return f"{' '.join([name, *texts])[:80]}: what it starts on which host is not read"
+    if name not in _RECIPES:
+        return None
+    behind = ("", *texts)  # what stands in front of each: -C takes a folder, -f a file
+    targets = [
+        text
+        for before, text in zip(behind, texts, strict=False)
+        if text[:1] != "-" and "=" not in text and before not in ("-C", "-f")
+    ]
+    if all(_BUILDS.match(target) or target.isdigit() for target in targets):
+        return None
+    said = f"its recipe is not read: give what {name} {_RECIPES[name]} prints with these words"
+    return f"{' '.join([name, *texts])[:80]}: {said}"
 
 
 def _chosen(words: Sequence[Word]) -> tuple[str, tuple[str, ...]]:

@@ -30,6 +30,13 @@ _SCRIPTS = (".sh", ".bash")
 _YAML = (".yaml", ".yml", ".json")
 # srtctl reads its jobs with PyYAML, which takes the last of two.
 _SRT_SLURM = re.compile(r"^\s*(?:sglang|vllm|trtllm)_config:", re.MULTILINE)
+# Recipes that another program fills in and runs: what prints the commands of one of them.
+_RECIPES = {
+    "makefile": "make -n TARGET",
+    "gnumakefile": "make -n TARGET",
+    "justfile": "just --dry-run RECIPE 2>&1",
+    ".justfile": "just --dry-run RECIPE 2>&1",
+}
 _TEMPLATE = re.compile(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYaml)")
 
 
@@ -100,11 +107,14 @@ KINDS = (
 
 def read_kind(launch: LaunchText) -> Reading:
     """Return what a text starts, read as what it is. Raises SourceError for none of the kinds."""
+    name = launch.path.rpartition("/")[2]
+    prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
+    if prints is not None:
+        raise SourceError(f"{launch.path} holds recipes, not a script: give what {prints} prints")
     kinds: list[LaunchKind] = [import_module(f"preflight.launches.{name}").KIND for name in KINDS]
     for kind in kinds:
         if kind.recognises(launch):
             return kind.read(launch)
-    name = launch.path.rpartition("/")[2]
     if launch.documents and name.startswith("kustomization"):
         folder = launch.path.removesuffix(name).rstrip("/") or "."
         raise SourceError(f"{launch.path}: give what kubectl kustomize {folder} prints")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from preflight.launches.launch_files import read_source
-from preflight.launches.source import Reading
+from preflight.launches.source import Reading, SourceError
 
 POD = """\
 kind: Deployment
@@ -108,3 +108,37 @@ def test_the_services_that_are_named_and_what_they_depend_on(
     assert sorted(c.words[-1].text[-1:] for c in found.commands) == sorted(
         started.replace("m", "r")
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        ("make serve TP=8", "make -n"),
+        ("make -C deploy up", "make -n"),
+        ("cd deploy && just serve", "just --dry-run"),
+        ("ansible-playbook -i hosts serve.yml", "not read"),
+        ("sky launch -c x serve.yaml", "not read"),
+    ],
+)
+def test_a_recipe_that_is_run_is_named_as_unread(tmp_path: Path, command: str, asked: str) -> None:
+    """What it starts may be a server: no launch passes over it."""
+    notes = [note for note in reading(tmp_path, command).notes if note.id == "script-not-read"]
+    assert len(notes) == 1
+    assert asked in notes[0].text
+
+
+@pytest.mark.parametrize("command", ["make -j 8", "make install", "make -C kv build", "sky status"])
+def test_a_build_is_no_launch(tmp_path: Path, command: str) -> None:
+    assert not reading(tmp_path, command).notes
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("Makefile", "make -n"), ("serve.mk", "make -n"), ("justfile", "just --dry")],
+)
+def test_a_file_of_recipes_is_not_a_script(tmp_path: Path, name: str, asked: str) -> None:
+    """Bash would read $(MODEL) as a command, and a target as a program."""
+    path = tmp_path / name
+    path.write_text("serve:\n\tmooncake_master --port $(PORT)\n")
+    with pytest.raises(SourceError, match=asked):
+        read_source(str(path), {})
