@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from preflight.launches.shell_expansion import ELEMENT_COSTS, Shell
 from preflight.launches.shell_tokens import Token
-from preflight.launches.shell_words import Assignment
+from preflight.launches.shell_words import Assignment, WrittenWord, keyed
 from preflight.launches.source import Origin, Word
 from preflight.launches.variables import Variables
 
@@ -37,6 +37,9 @@ def take(shell: Shell, token: Token, origin: Origin, exported: bool | None = Non
         else:
             shell.assign(assignment.name, assigned(shell, assignment, origin), exported)
         return
+    if assignment.name in shell.keys or any(keyed(each.pieces) for each in token.elements):
+        _take_keyed(shell, assignment, token.elements, origin)
+        return
     words = [word for element in token.elements for word in shell.expand(element, origin)]
     before = shell.arrays.get(assignment.name, ()) if assignment.adds else ()
     fits = shell.budget.spend(ELEMENT_COSTS * len(before))
@@ -45,16 +48,61 @@ def take(shell: Shell, token: Token, origin: Origin, exported: bool | None = Non
         shell.assign(assignment.name, None)
 
 
+def _take_keyed(
+    shell: Shell, assignment: Assignment, elements: Sequence[WrittenWord], origin: Origin
+) -> None:
+    """Take ``A=([k]=x [l]=y)``; the array is not known where a key is not."""
+    name = assignment.name
+    found = _elements(shell, name) if assignment.adds else {}
+    for element in elements:
+        pair = keyed(element.pieces)
+        key = None if pair is None else shell.value(pair[0], origin)
+        known = key is not None and key.text and not key.unresolved
+        if pair is None or key is None or not known or not shell.budget.spend(ELEMENT_COSTS):
+            shell.lose_array(name, origin)
+            return
+        found[key.text] = shell.value(pair[1], origin)
+    places = [str(place) for place in range(len(found))]
+    if name in shell.keys:
+        shell.assign_keyed(name, found)
+    elif set(places) == set(found):
+        shell.assign_array(name, tuple(found[place] for place in places))
+    else:
+        shell.lose_array(name, origin)
+
+
+def _elements(shell: Shell, name: str) -> dict[str, Word]:
+    """Return the elements of an array by what stands in the brackets, the oldest first."""
+    words = shell.arrays.get(name, ())
+    keys = shell.keys.get(name) or [str(place) for place in range(len(words))]
+    return dict(reversed(list(zip(keys, words, strict=True))))
+
+
+def _take_key(shell: Shell, assignment: Assignment, word: Word, origin: Origin) -> None:
+    """Carry out ``A[key]=x`` of an array that declare -A made."""
+    name = assignment.name
+    key = shell.key(assignment.place if assignment.indexed else "0", origin)
+    found = _elements(shell, name)
+    if key is None or not shell.budget.spend(ELEMENT_COSTS * len(found)):
+        shell.lose_array(name, origin)
+        return
+    if assignment.adds and key in found:
+        word = word._replace(text=found[key].text + word.text)
+    shell.assign_keyed(name, {**found, key: word})
+
+
 def take_element(shell: Shell, assignment: Assignment, word: Word, origin: Origin) -> None:
     """Carry out ``A[1]=x``, or ``A=x`` of an array, which sets its first element."""
+    if assignment.name in shell.keys:
+        _take_key(shell, assignment, word, origin)
+        return
     elements = list(shell.arrays.get(assignment.name, ()))
     held = shell.variables.get(assignment.name)
     if not elements and held is not None:
         elements = [held]
     place = shell.number(assignment.place, origin) if assignment.indexed else 0
     if place is None or not -len(elements) <= place <= len(elements):
-        word = Word(f"${{{assignment.name}[@]}}", origin, (assignment.name,))
-        shell.assign_array(assignment.name, (word,))
+        shell.lose_array(assignment.name, origin)
         return
     if assignment.adds and place < len(elements):
         word = word._replace(text=elements[place].text + word.text)
@@ -126,6 +174,8 @@ def declare(shell: Shell, words: Sequence[Word], tokens: Sequence[Token], origin
     exports = None
     if words:
         options = "".join([word.text for word in words[1:] if word.text.startswith("-")])
+        if "A" in options:
+            _declare_keyed(shell, words, tokens)
         exporting = words[0].text == "export" or "x" in options
         exports = exporting and "n" not in options
     # A builtin's words are all expanded before it runs: export A=1 B=$A gives B the old A.
@@ -144,6 +194,14 @@ def declare(shell: Shell, words: Sequence[Word], tokens: Sequence[Token], origin
             shell.assign(name, word._replace(text=value), exports or None)
         elif words[0].text == "export" and (held := shell.variables.get(name)) is not None:
             shell.assign(name, held, exports)
+
+
+def _declare_keyed(shell: Shell, words: Sequence[Word], tokens: Sequence[Token]) -> None:
+    names = [t.word.assignment.name for t in tokens if t.word and t.word.assignment]
+    names += [word.text for word in words[1:] if _NAME.fullmatch(word.text)]
+    for name in names:
+        if name not in shell.keys:
+            shell.assign_keyed(name, {})
 
 
 def _expanded(shell: Shell, tokens: Sequence[Token], origin: Origin) -> dict[int, tuple[str, Word]]:
@@ -202,9 +260,12 @@ def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
     program, *arguments = [word.text for word in words]
     if program == "unset":
         for name in arguments:
-            if not name.startswith("-"):
+            array, bracket, _ = name.partition("[")
+            if bracket and array in shell.arrays:
+                shell.lose_array(array, words[0].origin)
+            elif not name.startswith("-"):
                 shell.assign(name, None)
-                shell.assign_array(name, None)
+                shell.assign_keyed(name, None)
     elif program == "set" and "--" in arguments:
         shell.give_parameters(tuple(words[arguments.index("--") + 2 :]))
     elif program == "set" and arguments:

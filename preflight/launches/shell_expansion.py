@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from checks.base.needs import SetLimit
@@ -61,6 +61,7 @@ class Shell:
         self.variables = variables
         self.budget = budget
         self.arrays: dict[str, tuple[Word, ...]] = {}
+        self.keys: dict[str, tuple[str, ...]] = {}  # of the arrays that declare -A made
         # $1, $2, ...: a function's or those that set gave; None for those of the script itself.
         self.parameters: tuple[Word, ...] | None = None
         self.limits: dict[str, tuple[SetLimit, ...]] = {}  # by name, in the order of ulimit
@@ -82,6 +83,29 @@ class Shell:
         self._changes.append(("array", name, self.arrays.get(name)))
         self._put_array(name, words)
 
+    def assign_keyed(self, name: str, elements: Mapping[str, Word] | None) -> None:
+        """Set an array that declare -A makes, its elements in the order in which they came."""
+        newest_first = list(elements or {})[::-1]
+        order = sorted(newest_first, key=_bucket)
+        self._changes.append(("keys", name, self.keys.get(name)))
+        self._put_keys(name, None if elements is None else tuple(order))
+        words = None if elements is None else tuple(elements[key] for key in order)
+        self.assign_array(name, words)
+
+    def lose_array(self, name: str, origin: Origin) -> None:
+        """Keep of an array that its elements are not known."""
+        self.assign_keyed(name, None)
+        self.assign_array(name, (Word(f"${{{name}[@]}}", origin, (name,)),))
+
+    def key(self, text: str, origin: Origin) -> str | None:
+        """Return what stands in the brackets behind an array that declare -A made.
+
+        None where that is not known, or empty, which bash refuses.
+        """
+        pieces = _operand(text, False)
+        word = None if pieces is None else self.value(pieces, origin)
+        return None if word is None or word.unresolved else word.text or None
+
     def give_parameters(self, words: tuple[Word, ...] | None) -> None:
         self._changes.append(("parameters", "", self.parameters))
         self.parameters = words
@@ -91,6 +115,12 @@ class Shell:
             self.arrays[name] = words
         else:
             self.arrays.pop(name, None)
+
+    def _put_keys(self, name: str, keys: object) -> None:
+        if isinstance(keys, tuple):
+            self.keys[name] = keys
+        else:
+            self.keys.pop(name, None)
 
     def mark(self) -> int:
         """Return a mark to come back to."""
@@ -104,6 +134,8 @@ class Shell:
                 self.variables.restore(name, before)  # type: ignore[arg-type]
             elif kind == "array":
                 self._put_array(name, before)
+            elif kind == "keys":
+                self._put_keys(name, before)
             elif kind == "limit":
                 self.limits[name] = before  # type: ignore[assignment]
             else:
@@ -118,6 +150,8 @@ class Shell:
             return self.variables.state_now(name)
         if kind == "limit":
             return self.limits.get(name, ())
+        if kind == "keys":
+            return self.keys.get(name)
         return self.arrays.get(name) if kind == "array" else self.parameters
 
     def set_limit(self, limit: SetLimit) -> None:
@@ -146,6 +180,8 @@ class Shell:
                 for place, word in enumerate(value if isinstance(value, tuple) else ())
             )
             self._put_array(name, words if isinstance(value, tuple) else None)
+        elif kind == "keys":
+            self._put_keys(name, value)
         elif kind == "limit":
             held: tuple[SetLimit, ...] = value  # type: ignore[assignment]
             why = Unknown(doubts[-1].text) if doubts else None
@@ -228,6 +264,14 @@ class Shell:
             self.assign(name, Word(str(value), origin))
 
         return arithmetic(formula, known, assign if assigns else None)
+
+
+def _bucket(key: str) -> int:
+    """Return where bash 5 keeps a key: it walks through an array in this order."""
+    found = 2166136261  # FNV-1, as hash_string() in bash's hashlib.c
+    for byte in key.encode(errors="surrogateescape"):
+        found = found * 16777619 % 2**32 ^ byte
+    return found % 1024  # ASSOC_HASH_BUCKETS in its assoc.h
 
 
 def doubted(word: Word, doubts: tuple[SourceNote, ...]) -> Word:
@@ -367,7 +411,18 @@ class _Expansion:
         if any(word.unresolved and word.text.startswith("$") for word in elements):
             return False
         every = index in ("@", "*")
-        if not every and index is not None:
+        keys = shell.keys.get(name)
+        if mark == "!" and every and not rest and name in shell.arrays:
+            named = keys if keys is not None else map(str, range(len(elements)))
+            words = tuple(Word(key, self.origin) for key in named)
+            self.array(piece._replace(operator=f"[{index}]"), words)
+            return True
+        if not every and keys is not None:
+            key = shell.key("0" if index is None else index, self.origin)
+            if key is None:
+                return False
+            elements = (elements[keys.index(key)],) if key in keys else ()
+        elif not every and index is not None:
             number = shell.number(index, self.origin)
             if number is None or not -len(elements) <= number:
                 return False

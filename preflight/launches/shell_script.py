@@ -615,14 +615,14 @@ class _Script(ShellFlow):
         names = [t.word.assignment.name for t in settings if t.word and t.word.assignment]
         names += [word.text.partition("=")[0] for word in words[1:] if word.text[:1] != "-"]
         for name in names:
-            for kind in ("variable", "array"):
+            for kind in ("variable", "keys", "array"):
                 self.locals[-1].setdefault((kind, name), self.shell.current(kind, name))
             if all(
                 t.word is None or t.word.assignment is None or t.word.assignment.name != name
                 for t in settings
             ):
                 self.shell.assign(name, None)
-                self.shell.assign_array(name, None)
+                self.shell.assign_keyed(name, None)
 
     def environment(self, text: ShellText, settings: list[Token]) -> Mapping[str, Word]:
         """Return what a process gets that has ``settings`` in front of it."""

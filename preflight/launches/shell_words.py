@@ -59,7 +59,7 @@ _INDEXED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[^\]]*")
 _BRACES = re.compile(r"[{},]|\.\.")
 _HOME = re.compile(r"~(?:/|\Z)")
 _EMPTY = Piece("text", "", True)
-_LIST = re.compile(r"\$@|\$\{@|\$\{[A-Za-z_][A-Za-z0-9_]*\[@\]")
+_LIST = re.compile(r"\$@|\$\{@|\$\{!?[A-Za-z_][A-Za-z0-9_]*\[@\]")
 
 
 class UnterminatedError(Exception):
@@ -87,6 +87,19 @@ class Assignment(NamedTuple):
     adds: bool
     value: tuple[Piece, ...]  # none where nothing stands behind the =
     place: str = ""  # what stands in the brackets
+
+
+def keyed(pieces: Sequence[Piece]) -> tuple[tuple[Piece, ...], tuple[Piece, ...]] | None:
+    """Return the key and the value of ``[key]=value`` among an array's words; None for another."""
+    if pieces[0].quoted or pieces[0].text[:1] != "[":
+        return None
+    for place, piece in enumerate(pieces):
+        if piece.kind == "text" and not piece.quoted and "]=" in piece.text:
+            before, _, behind = piece.text.partition("]=")
+            key = (*pieces[:place], piece._replace(text=before))
+            value = (piece._replace(text=behind), *pieces[place + 1 :])
+            return (key[0]._replace(text=key[0].text[1:]), *key[1:]), value
+    return None
 
 
 def written(pieces: Sequence[Piece]) -> str:

@@ -48,6 +48,7 @@ class Maker:
 
     def script(self) -> str:
         lines = [f"{name}={self.quoted(self.pick(*TEXTS))}" for name in NAMES]
+        lines += ["declare -A T=([prefill]=30000 ['a b']=two)"]
         lines += ["N=3", "I=0", "ARGS=(--first 'a b')", "LIST=(one two 'th ree')"]
         for number in range(self.random.randrange(3)):
             lines += self.function(f"f{number}")
@@ -90,6 +91,13 @@ class Maker:
             f'"${{{name}:1}}"',
             f'"${{{array}[@]/#/x}}"',
             f'"${{{array}[@]: -1}}"',
+            f'"${{!{array}[@]}}"',
+            f'"${{T[{self.key()}]}}"',
+            f'"${{T[{self.key()}]:-none}}"',
+            '"${T[@]}"',
+            '"${!T[@]}"',
+            '"${#T[@]}"',
+            f'"${{T[{self.key()}]+set}}"',
             '"$((N * 2 + 1))" ',
             "$((N > 2 ? 10 : 20))",
             "{1..3}",
@@ -101,6 +109,10 @@ class Maker:
             "'lit $A'",
             '\\"q\\"',
         )
+
+    def key(self) -> str:
+        """Return a key that is never empty: bash refuses that."""
+        return self.pick("prefill", "decode", "'a b'", "k$B", '"$A-k"', "$N", "x-$N", "'q'", "0")
 
     def words(self, most: int = 3) -> str:
         return " ".join(self.word() for _ in range(self.random.randrange(1, most + 1)))
@@ -145,6 +157,11 @@ class Maker:
             f"{array}+=({self.words()})",
             f"{array}=({self.words()})",
             f"{array}=()",
+            f"{array}=([1]={self.quoted(simple)} [0]=z)",
+            f"T[{self.key()}]={self.quoted(simple)}",
+            f"T[{self.key()}]+=more",
+            f"T+=([{self.key()}]=$A [decode]={self.quoted(simple)})",
+            f"T=([{self.key()}]={self.quoted(simple)} [b]=1)",
             f"{array}[0]={self.quoted(simple)}",
             "N=$((N + 1))",
             "((N++))",
@@ -200,6 +217,7 @@ class Maker:
                 f"for {counter} in $(seq 0 2); do",
                 f"for (({counter} = 0; {counter} < 3; {counter}++)); do",
                 f'for {counter} in "${{ARGS[@]}}"; do',
+                f'for {counter} in "${{!T[@]}}"; do',
             )
             skips = [f'[ "${counter}" = 2 ] && {self.pick("break", "continue")}']
             skips = skips if self.random.random() < 0.3 else []
