@@ -255,6 +255,44 @@ def names_of(shell: Shell, path: str) -> tuple[str, ...]:
     return path, posixpath.normpath(f"{folder}/{path}")
 
 
+def take_option(shell: Shell, words: Sequence[Word]) -> bool | None:
+    """Carry out ``getopts SPEC NAME``; return whether an option was there, None: not known."""
+    given = tuple(words[3:]) or shell.parameters
+    place = shell.variables.get("OPTIND")
+    if len(words) < 3 or given is None or (place is not None and not place.text.isdecimal()):
+        return None
+    at = int(place.text) if place is not None else 1
+    spec, name, origin = words[1].text, words[2].text, words[0].origin
+    if any(word.unresolved for word in (*words, *given[: at + 1])):
+        return None
+    argument = given[at - 1].text if 0 < at <= len(given) else ""
+    begun, shell.option = shell.option, (0, 0)
+    letter = begun[1] if begun[0] == at else 1
+    found, value, behind = "?", None, at
+    if argument == "--" or argument[:1] != "-" or len(argument) < 2:
+        there, behind = False, at + (argument == "--")
+    else:
+        there, found = True, argument[letter]
+        ended = letter + 1 == len(argument)
+        behind = at + ended
+        shell.option = (0, 0) if ended else (at, letter + 1)
+        takes = spec.find(found, 1 if spec[:1] == ":" else 0)
+        if found == ":" or takes < 0:
+            found, value = "?", found if spec[:1] == ":" else None
+        elif spec[takes + 1 : takes + 2] == ":":
+            shell.option = (0, 0)
+            behind = at + 1 + ended
+            if ended and at >= len(given):
+                found, value = (":", found) if spec[:1] == ":" else ("?", None)
+                behind = at + 1
+            else:
+                value = given[at].text if ended else argument[letter + 1 :]
+    shell.assign(name, Word(found, origin))
+    shell.assign("OPTARG", None if value is None else Word(value, origin))
+    shell.assign("OPTIND", Word(str(behind), origin))
+    return there
+
+
 def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
     """Take what unset, set and read change; no other builtin changes what a process gets."""
     program, *arguments = [word.text for word in words]

@@ -66,6 +66,7 @@ class Shell:
         self.parameters: tuple[Word, ...] | None = None
         self.limits: dict[str, tuple[SetLimit, ...]] = {}  # by name, in the order of ulimit
         self.name = ""  # $0
+        self.option = (0, 0)  # where getopts is among several letters: its OPTIND, and the letter
         self.export_all = False
         self.errexit = False  # set -e
         # What $(...) writes, where that is known; the reader of the script puts its own in here.

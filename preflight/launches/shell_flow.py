@@ -516,7 +516,9 @@ class ShellFlow(ABC):
             for token in text.tokens[slice(*condition)]
             for piece in (token.word.pieces if token.word else ())
         )
-        formula = any(token.formula for token in text.tokens[slice(*condition)])
+        moves = any(
+            token.formula or token.bare == "getopts" for token in text.tokens[slice(*condition)]
+        )
         while True:
             truth = _undoubted((yield self.test(text, *condition)))
             if block.kind == "until":
@@ -530,7 +532,7 @@ class ShellFlow(ABC):
             if not self.next_turn(text, body, line):
                 return OPEN
             yield self.turn(text, body)
-            if self.leaves() or (constant and not formula):
+            if self.leaves() or (constant and not moves):
                 return TRUE  # while true: what it starts ends before it is started again
 
     def turn(self, text: ShellText, body: Range) -> Steps:

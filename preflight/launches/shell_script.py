@@ -36,6 +36,7 @@ from preflight.launches.shell_builtins import (
     names_of,
     run_builtin,
     take,
+    take_option,
     written_out,
 )
 from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
@@ -677,6 +678,10 @@ class _Script(ShellFlow):
                 self.shell.number(word.text, origin, assigns=True)
         elif program == "read" and given is not None and self.read_given(words, settings, given):
             return TRUE
+        elif program == "getopts" and self.shell.parameters is None and len(words) == 3:
+            return FALSE._replace(soft=True)  # as started without arguments
+        elif program == "getopts" and (there := take_option(self.shell, words)) is not None:
+            return TRUE if there else FALSE
         else:
             run_builtin(self.shell, words)
         if program == "false":

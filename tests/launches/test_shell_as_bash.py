@@ -297,3 +297,37 @@ def test_a_script_starts_what_bash_starts(tenth: int) -> None:
         assert found == as_bash(script), f"seed {seed}:\n{script}"
     # What is left out is named in the words; that is to stay rare where every value is known.
     assert named <= SCRIPTS // 10 // 20
+
+
+OPTIONS = """\
+A=unset
+set -- {given}
+T=unset
+while getopts "{spec}" opt {more}; do
+  case "$opt" in
+    a) A=1 ;;
+    t) T=$OPTARG ;;
+    *) mooncake_prog bad "$opt" "${{OPTARG-none}}" ;;
+  esac
+  mooncake_prog "$opt" "${{OPTARG-none}}" "$OPTIND"
+done
+shift $((OPTIND - 1))
+mooncake_prog "$A" "$T" "$opt" "$@"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
+def test_getopts_takes_what_bash_takes() -> None:
+    made = random.Random(5)
+    for _ in range(600):
+        pieces = ("-a", "-t", "8", "-t8", "-ab", "-bt", "-at9", "--", "-", "x", "-:", "-z", "''")
+        given = " ".join(made.choice(pieces) for _ in range(made.randrange(6)))
+        script = OPTIONS.format(
+            given=given,
+            spec=made.choice(("abt:", ":abt:", "t:a", "ab")),
+            more=made.choice(("", "", "-a -t 7 y")),
+        )
+        reading = read_script(script, "launch.sh", {})
+        found = [[word.text for word in command.words] for command in reading.commands]
+        assert found == as_bash(script), script
