@@ -274,6 +274,7 @@ class BoundPort(NamedTuple):
     port never share a host.
     address: of the host, "" for all of them, None for what the process itself binds. inner: for the
     processes of one server among themselves: judged against the rest of the launch alone.
+    unless: the word, not known, that may hold another port than this one, which is the default.
     """
 
     what: str
@@ -287,6 +288,7 @@ class BoundPort(NamedTuple):
     pod: str = ""
     address: str | None = None
     inner: bool = False
+    unless: str = ""
 
 
 class Storage(NamedTuple):

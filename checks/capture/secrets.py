@@ -9,7 +9,7 @@ they are, so that findings name them.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -119,6 +119,7 @@ _LONGEST_PART = 9
 _BETWEEN_PARTS = re.compile(r"[-_/+=]")
 
 
+@lru_cache(maxsize=4096)  # a launch of many servers asks of the same names
 def is_secret(name: str) -> bool:
     """Return whether the value of a variable or flag of this name is not to be shown."""
     return _SECRET.search(_HARMLESS.sub("", name)) is not None

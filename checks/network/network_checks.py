@@ -81,12 +81,16 @@ def _port(
         and other.pod == port.pod
         and _meet(port.address, other.address)
     ]
+    need = f"port {number} for one alone"
+    open_words = [one.unless for one in (port, *others) if one.unless]
+    if open_words and others:
+        text = f"{others[0].what} of {others[0].owner} binds it too, unless {open_words[0]}"
+        return judged.unknown(f"{text}, which is not known, gives another port", need=need)
     sure = [other for other in others if other.turn == port.turn]
     if any(_together(port, other) for other in sure):
         text = f"{port.owner} publishes it twice: the engine refuses the later one"
         advice = f"give one of them another port of the host at {port.origin}"
         return judged.failed(text, advice, have="published twice", need=f"port {number} once")
-    need = f"port {number} for one alone"
     if sure:
         text = f"{sure[0].what} of {sure[0].owner} binds it too: the later one ends"
         return judged.failed(text, "give one of them another port", have="two processes", need=need)
@@ -110,6 +114,9 @@ def _port(
         return judged.failed("this user may not bind so low a port", "use a port of 1024 or more")
     if state.error != "EADDRINUSE":
         return finding.unknown(f"bind {number}: {state.error}")
+    if port.unless:
+        text = f"another process holds it, unless {port.unless}, which is not known, gives another"
+        return finding.unknown(text)
     return judged.failed(
         "another process holds it: this one ends, or requests reach the wrong one",
         f"end what holds it (ss -ltnp 'sport = :{number}'), or give another port",

@@ -191,6 +191,21 @@ class LaunchProcess(NamedTuple):
             return tuple(client.store for client in self.consumer.clients)
         return () if self.store is None else (self.store,)
 
+    @property
+    def open_words(self) -> Iterator[Word]:
+        """The words that stand for themselves and whose text is not known.
+
+        A flag's value does not stand for itself.
+        """
+        value_of = ""
+        for word in self.server.arguments.unrecognized if self.server else self.arguments:
+            is_flag = word.text.startswith("-")
+            is_open = word.unresolved and (not is_flag or "$" in word.text.partition("=")[0])
+            # What follows a flag of a store's own process is its value.
+            if is_open and (self.server or not value_of):
+                yield word
+            value_of = word.text if is_flag and "=" not in word.text else ""
+
 
 def understand(
     commands: Sequence[Command], read_file: ReadFile, sglang_version: str | None = None

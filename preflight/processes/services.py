@@ -87,8 +87,12 @@ def ports(process: LaunchProcess) -> Iterator[BoundPort]:
     """Yield the fixed ports that ``process`` binds."""
     command = process.command
     network, pod = network_of(command), pod_of(command)
+    may_give = next(process.open_words, None)
     for port in _own_ports(process):
-        yield port._replace(network=network, pod=pod, waited=command.waited, turn=command.turn)
+        unsure = isinstance(port.origin, Default) and may_give is not None
+        why = f"{may_give.text} ({may_give.origin})" if unsure and may_give is not None else ""
+        placed = port._replace(network=network, pod=pod, unless=why)
+        yield placed._replace(waited=command.waited, turn=command.turn)
 
 
 def all_ports(

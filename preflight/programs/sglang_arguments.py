@@ -7,6 +7,7 @@ abbreviations are resolved and values refused in the same words.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
@@ -90,10 +91,15 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
     except RefusedError as refusal:
         error = str(refusal)
         namespace, unrecognized, refused = _without_what_is_refused(parser, texts)
-    if error is None and not hasattr(namespace, "model_path"):
-        error = "the following arguments are required: --model-path/--model"
     left = tuple(_word(text) for text in unrecognized)
     settings, about = _settings(table, namespace), tuple(text.word for text in refused)
+    if error is None and not hasattr(namespace, "model_path"):
+        # A word that nothing sets may hold it: ARGS of a file that was not read.
+        may_hold = next((word for word in left if word.unresolved), None)
+        if may_hold is None:
+            error = "the following arguments are required: --model-path/--model"
+        else:
+            settings["model_path"] = SettingValue(unresolved(may_hold), str(may_hold.origin))
     return ParsedArguments(settings, error, left, table.version, table.exact, None, words, about)
 
 
@@ -128,8 +134,14 @@ def _word(text: str) -> Word:
     return Word(text, Origin("command line"))
 
 
+_OWN_ARGUMENT = re.compile(r"\$?\{?(?:[@*]|[1-9]\d*)\}?")
+
+
 def unresolved(word: Word) -> Unknown:
     """Return why a word's text is not known, and what gives its variables."""
+    if all(map(_OWN_ARGUMENT.fullmatch, word.unresolved)):
+        reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
+        return Unknown(reason, advice="give the script with them: -- bash SCRIPT ARGUMENTS")
     names = ", ".join(word.unresolved)
     # Not $(...), or $1: nothing in front of this command gives those.
     given = " ".join(f"{name}=..." for name in word.unresolved if name.isidentifier())

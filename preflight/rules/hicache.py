@@ -42,7 +42,7 @@ _READ = (ProcessKind.SGLANG, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 
 @RULES.launch("arguments-not-set")
 def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process, word in open_words(processes):
+    for process, word in _open_words(processes):
         if not _is_own(word):
             names = ", ".join(dict.fromkeys(word.unresolved))
             yield Seen(f"{process.kind.value}: {word.text}: {names} is not set", word.origin)
@@ -50,7 +50,7 @@ def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("script-arguments")
 def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process, word in open_words(processes):
+    for process, word in _open_words(processes):
         if _is_own(word):
             yield Seen(f"{process.kind.value}: {word.text} passes them on", word.origin)
 
@@ -422,25 +422,12 @@ def _is_own(word: Word) -> bool:
     return all(name in OWN_ARGUMENTS for name in word.unresolved)
 
 
-def open_words(
+def _open_words(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Word]]:
-    """Yield the words that stand for themselves and whose text is not known.
-
-    A flag's value does not stand for itself.
-    """
     for process in processes:
-        if process.kind not in _READ:
-            continue
-        words = process.server.arguments.unrecognized if process.server else process.arguments
-        value_of = ""
-        for word in words:
-            is_flag = word.text.startswith("-")
-            is_open = word.unresolved and (not is_flag or "$" in word.text.partition("=")[0])
-            # What follows a flag of a store's own process is its value.
-            if is_open and (process.server or not value_of):
-                yield process, word
-            value_of = word.text if is_flag and "=" not in word.text else ""
+        if process.kind in _READ:
+            yield from ((process, word) for word in process.open_words)
 
 
 def _is_known(word: Word) -> bool:
@@ -465,7 +452,7 @@ class _Unrecognized(NamedTuple):
         return bool(self.near) and is_misspelt(self.flag, self.near)
 
 
-@lru_cache(maxsize=8)  # both rules ask
+@lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
 def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
     """Return each word that the parser left over and that is known; values are without a flag."""
     spelling, found = Spelling(), []
@@ -550,7 +537,7 @@ def _every_release_refuses(server: SglangServer) -> bool:
     return _refused_by_all(server.arguments.words)
 
 
-@lru_cache(maxsize=8)  # both rules ask
+@lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
 def _refused_by_all(words: tuple[Word, ...]) -> bool:
     return all(parse_sglang_arguments(words, version).error for version in known_releases())
 

@@ -265,3 +265,24 @@ def test_where_the_processes_of_a_server_meet(tmp_path: Path, text: str, taken: 
     failed = {one.need for one in found if one.status is Status.FAIL}
     assert failed == {f"port {number} for one alone" for number in taken}
     assert not [one for one in found if one.status is Status.UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("", "fail"),
+        ('"${ARGS[@]}"', "unknown"),  # which may hold --port
+        ("$EXTRA", "unknown"),
+        ("--port 30000 $EXTRA", "fail"),
+        ("--mem-fraction-static $FRACTION", "fail"),  # of this flag alone
+    ],
+)
+def test_a_port_that_a_word_may_change_is_no_conflict(
+    tmp_path: Path, words: str, status: str
+) -> None:
+    start = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B"
+    reading = read_script(f"source missing.sh\n{start} {words} &\n{start} &\n", "launch.sh", {})
+    said = verdicts(reading, tmp_path)
+    assert {each.partition(":")[0].split()[0] for each in said.values()} == {status}
+    held = verdicts(read_script(f"{start} {words}", "l", {}), tmp_path, {30000: "EADDRINUSE"})
+    assert {each.partition(":")[0].split()[0] for each in held.values()} == {status}

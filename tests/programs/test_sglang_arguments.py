@@ -245,3 +245,14 @@ def test_a_new_flag_is_one_line_of_the_table() -> None:
     assert [line for line in ends if "new_flag" in line] == [
         '{"name": "new_flag", "kind": "int", "default": 4, "since": 38}'
     ]
+
+
+@pytest.mark.parametrize("word", ["${ARGS[@]}", "$@", "$EXTRA"])
+def test_a_word_that_nothing_sets_may_hold_the_model(word: str) -> None:
+    """A file that was not read may set it: no server is refused for want of --model-path."""
+    open_word = Word(word, Origin("launch.sh", 2), (word.strip("${}[@]") or word,))
+    found = parse_sglang_arguments((open_word, Word("--port", Origin("x")), Word("1", Origin("x"))))
+    assert found.error is None
+    assert isinstance(found.value("model_path"), Unknown)
+    known = parse_sglang_arguments((Word("--port", Origin("x")), Word("1", Origin("x"))))
+    assert known.error == "the following arguments are required: --model-path/--model"
