@@ -50,6 +50,16 @@ def fold_alike(names: Sequence[str], most: int) -> str:
 
     Others: the first ``most``, and how many more there are.
     """
+    one = one_of(names)
+    if one is not None:
+        return one
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def one_of(names: Sequence[str]) -> str | None:
+    """Return names that differ in one number as one; None where they do not."""
     split = [re.split(r"(\d+)", name) for name in names]
     if len({tuple(parts[::2]) for parts in split}) == 1:
         varying = [at for at in range(1, len(split[0]), 2) if len({one[at] for one in split}) > 1]
@@ -57,9 +67,7 @@ def fold_alike(names: Sequence[str], most: int) -> str:
         if len(varying) == 1 and all(digits == str(int(digits)) for digits in written):
             at = varying[0]
             return "".join([*split[0][:at], ranges(sorted(map(int, written))), *split[0][at + 1 :]])
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return None
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from checks.base.finding import Status
-from checks.base.fold import fold_alike
+from checks.base.fold import fold_alike, one_of
 from checks.base.units import Quantity
 from preflight.base.one_line import clean
 from preflight.check.report import Report, Row, amounts, count_text, fold, verdict_reason
@@ -209,14 +209,24 @@ class ToDoStep(NamedTuple):
         return f"{self.mends} ({self.takes})" if self.takes else self.mends
 
 
+# Of more kinds of advice about findings that are shown as one, the first is named.
+_MOST_OWN = 3
+
+
 def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
     """Return what mends the groups, the worst first; alike advice is one step."""
     found: dict[str, list[Row]] = {}
     for rows in groups:
         wanted = [row for row in rows if row.ignored is None]
-        advice = _folded(row.finding.advice for row in wanted)
-        if advice or any(row.commands for row in wanted):
-            found.setdefault(advice, []).extend(wanted)
+        own: dict[str, list[Row]] = {}
+        for row in wanted:
+            own.setdefault(clean(row.finding.advice), []).append(row)
+        own = {each: its for each, its in own.items() if each or any(row.commands for row in its)}
+        few = 1 < len(own) <= _MOST_OWN and one_of(list(own)) is None
+        advice = "" if few else _folded(row.finding.advice for row in wanted)
+        for each, of_it in (own if few else {advice: wanted}).items():
+            if each or any(row.commands for row in of_it):
+                found.setdefault(each, []).extend(of_it)
     return [
         ToDoStep(
             advice,

@@ -72,7 +72,8 @@ def read_launch(
                     f"{name} takes no arguments, so {given[0]} would be ignored: give one "
                     "launch at a time"
                 )
-            reading = read_source(name, environment, env_files, given, host_words(root))
+            known = None if alone else given  # a file that is named may be given some
+            reading = read_source(name, environment, env_files, known, host_words(root))
             name = STANDARD_INPUT if name == "-" else name
         else:
             name = "command line"

@@ -10,6 +10,7 @@ from checks.base.unknown import Unknown
 from preflight.judging.pages import PAGES
 from preflight.judging.store_checks import KEYS, key_findings
 from preflight.processes.container_limits import unknown_settings
+from preflight.processes.unread import not_set
 from preflight.rules.rules import RuleFinding, Severity
 from preflight.sizing.launch_sizing import Admission, LaunchSizing
 
@@ -118,9 +119,9 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
-    for each in sizing.unread:
+    for each in dict.fromkeys((*sizing.unread, *not_set(sizing.inputs.processes))):
         subject = f"{each.what}, {each.origin}"
-        yield Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why)
+        yield Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why, advice=each.advice)
 
 
 def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:

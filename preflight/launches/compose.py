@@ -592,7 +592,7 @@ def _read(launch: LaunchText) -> Reading:
         texts,
         launch.beside,
         over=launch.over,
-        asked=launch.arguments,
+        asked=launch.arguments or (),
     )
     return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
 

@@ -20,14 +20,15 @@ def read_source(
     path: str,
     environment: Mapping[str, str | Word],
     env_files: Sequence[str] = (),
-    arguments: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
     host_words: HostWords = lambda command: None,
     over: Sequence[str] = (),
 ) -> Reading:
     """Return what a script, Compose file or Kubernetes manifest starts.
 
     path: ``-`` for standard input. env_files: paths of files in Docker's form, whose variables go
-    over ``environment``, the later over the earlier. arguments: what a script is given. host_words:
+    over ``environment``, the later over the earlier. arguments: what a script is given, None where
+    that is not known. host_words:
     what ``nproc`` and its like write there. over: paths of Compose files that are laid over this
     one. Raises SourceError, with a sentence, for a file that cannot be read or is none of these.
     """
@@ -84,7 +85,7 @@ def _read(
     environment: Mapping[str, str | Word],
     env_texts: Sequence[tuple[str, str]],
     beside: Beside,
-    arguments: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
     host_words: HostWords = lambda command: None,
     over: Sequence[tuple[str, str]] = (),
 ) -> Reading:

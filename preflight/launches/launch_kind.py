@@ -45,7 +45,8 @@ class LaunchText:
     """The text of a launch file, without a byte order mark, and what was given with it.
 
     marked: whether the file begins with the mark. environment: the caller's. env_texts: of the
-    files behind --env-file, each its path and its text. arguments: what a script is given. over:
+    files behind --env-file, each its path and its text. arguments: what a script is given, None
+    where that is not known. over:
     Compose files that are laid over this one, each its path and its text.
     """
 
@@ -55,7 +56,7 @@ class LaunchText:
     environment: Mapping[str, str | Word]
     env_texts: Sequence[tuple[str, str]]
     beside: Beside
-    arguments: Sequence[str] = ()
+    arguments: Sequence[str] | None = None
     host_words: HostWords = lambda command: None
     over: Sequence[tuple[str, str]] = ()
 

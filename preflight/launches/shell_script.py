@@ -117,14 +117,14 @@ def read_script(
     text: str,
     name: str,
     environment: Mapping[str, str | Word],
-    arguments: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
     beside: Beside = lambda name: None,
     host_words: HostWords = lambda command: None,
 ) -> Reading:
     """Return the processes that a script called ``name`` starts in ``environment``. Never raises.
 
     The commands say what bash does, where the notes say that its author hardly meant it.
-    arguments: what the script is given; without any, nobody knows whether it gets some. beside:
+    arguments: what the script is given, None where that is not known. beside:
     gives the text of a file that it sources or runs, where that lies here. host_words: what
     ``nproc`` and its like write.
     """
@@ -139,7 +139,7 @@ def read_script(
         shell.assign(IN_JOB, Word(f"${IN_JOB}", Origin(name), (IN_JOB,)), exported=True)
         shell.set_limit(of_job(Origin(name)))
     reader = _Script(name, shell, 0, beside)
-    if arguments:
+    if arguments is not None:
         origin = Origin("command line")
         reader.shell.parameters = tuple(Word(text, origin) for text in arguments)
     reader.read(text, 1)

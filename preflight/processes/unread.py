@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.launches.source import Command, Origin, Reading, brief
+from preflight.launches.source import Command, Origin, Reading, Word, brief
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
+from preflight.programs.sglang_arguments import is_own_argument, unresolved
 
 # Programs that hold memory of their own, which nothing here counts.
 UNCOUNTED = {
@@ -50,12 +51,19 @@ _SERVER = re.compile(
 _READ = re.compile(r"(MC|MOONCAKE|SGLANG|SGL|LMCACHE|VLLM|CUDA|NCCL)_")
 
 
+# Variables that a launcher gives to each process that it starts.
+_OF_EACH = frozenset(
+    "SLURM_PROCID SLURM_NODEID SLURM_LOCALID OMPI_COMM_WORLD_RANK PMI_RANK".split()
+)
+
+
 class NotRead(NamedTuple):
     """what: the program, file or condition. why: what is not known for want of it."""
 
     what: str
     why: str
     origin: Origin
+    advice: str = ""
 
     @property
     def text(self) -> str:
@@ -87,6 +95,34 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
             if word.unresolved and flag in ("device_names", "global_segment_size"):
                 why = f"nothing here says what it is, and it decides {flag}"
                 yield NotRead(word.unresolved[0], why, word.origin)
+
+
+def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
+    """Yield the variables that nothing sets and that a program's words follow from, each once."""
+    found: dict[str, tuple[list[str], Word]] = {}
+    for process in processes:
+        if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
+            continue
+        before = ""
+        for word in process.arguments:
+            flag = word.text.partition("=")[0] if word.text.startswith("-") else before
+            for name in word.unresolved:
+                held, container = process.command.environment.get(name), process.command.container
+                if name in _OF_EACH:
+                    continue
+                in_pod = container is not None and container.engine == "kubernetes"
+                if in_pod and held is not None and held.unresolved == (name,):
+                    continue  # the cluster gives it to each pod
+                said = flag.lstrip("-") or process.kind.value
+                found.setdefault(name, ([], word))[0].append(said)
+            before = word.text if word.text.startswith("-") else ""
+    several = [word for name, (_, word) in found.items() if not is_own_argument(name)]
+    whole = Word(" ".join(word.text for word in several), Origin("launch"), tuple(found))
+    for name, (flags, word) in found.items():
+        shown = ", ".join([*dict.fromkeys(flags)][:6])
+        why = f"nothing here says what it is, and it decides {shown}"
+        advice = unresolved(word if is_own_argument(name) else whole).advice  # one for them all
+        yield NotRead(name, why, word.origin, advice)
 
 
 def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:

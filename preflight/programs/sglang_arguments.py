@@ -137,11 +137,18 @@ def _word(text: str) -> Word:
 _OWN_ARGUMENT = re.compile(r"\$?\{?(?:[@*]|[1-9]\d*)\}?")
 
 
+def is_own_argument(name: str) -> bool:
+    """Return whether what is not known is an argument of the script itself: $@, $1."""
+    return _OWN_ARGUMENT.fullmatch(name) is not None
+
+
 def unresolved(word: Word) -> Unknown:
     """Return why a word's text is not known, and what gives its variables."""
-    if all(map(_OWN_ARGUMENT.fullmatch, word.unresolved)):
+    if all(map(is_own_argument, word.unresolved)):
         reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
-        return Unknown(reason, advice="give the script with them: -- bash SCRIPT ARGUMENTS")
+        return Unknown(
+            reason, advice="name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
+        )
     names = ", ".join(word.unresolved)
     # Not $(...), or $1: nothing in front of this command gives those.
     given = " ".join(f"{name}=..." for name in word.unresolved if name.isidentifier())

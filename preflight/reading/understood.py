@@ -13,12 +13,12 @@ from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import remote_words, tasks
-from preflight.launches.source import Origin, Reading, SourceNote, Word
+from preflight.launches.source import Reading, SourceNote, Word
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer, understand
 from preflight.processes.services import ports
-from preflight.processes.unread import NotRead, unread
+from preflight.processes.unread import NotRead, not_set, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.reading.records import LaunchReading, Understood, Value
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -85,7 +85,7 @@ def _launch_reading(
         name,
         sentence(processes),
         tuple(_understood(process, shown, groups) for process in processes),
-        (*unread(reading, processes), *_files_not_read(processes), *_not_set(processes)),
+        (*unread(reading, processes), *_files_not_read(processes), *not_set(processes)),
         _notes(reading),
     )
 
@@ -100,30 +100,6 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         for each in found:
             if isinstance(each, Unknown):
                 yield NotRead(process.kind.value, each.reason, process.command.origin)
-
-
-def _not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the variables that nothing sets and that a program's words follow from, each once."""
-    found: dict[str, tuple[list[str], Origin]] = {}
-    for process in processes:
-        if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
-            continue
-        before = ""
-        for word in process.arguments:
-            flag = word.text.partition("=")[0] if word.text.startswith("-") else before
-            for name in word.unresolved:
-                held, container = process.command.environment.get(name), process.command.container
-                if name in _OF_EACH:
-                    continue
-                in_pod = container is not None and container.engine == "kubernetes"
-                if in_pod and held is not None and held.unresolved == (name,):
-                    continue  # the cluster gives it to each pod
-                said = flag.lstrip("-") or process.kind.value
-                found.setdefault(name, ([], word.origin))[0].append(said)
-            before = word.text if word.text.startswith("-") else ""
-    for name, (flags, origin) in found.items():
-        shown = ", ".join([*dict.fromkeys(flags)][:6])
-        yield NotRead(name, f"nothing here says what it is, and it decides {shown}", origin)
 
 
 def _notes(reading: Reading) -> tuple[SourceNote, ...]:
@@ -175,10 +151,6 @@ def _understood(
     )
 
 
-# Variables that a launcher gives to each process that it starts.
-_OF_EACH = frozenset(
-    "SLURM_PROCID SLURM_NODEID SLURM_LOCALID OMPI_COMM_WORLD_RANK PMI_RANK".split()
-)
 _OURS = (
     ProcessKind.SGLANG,
     ProcessKind.DYNAMO_SGLANG,

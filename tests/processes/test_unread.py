@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.finding import Status
 from checks.base.root import Root
 from preflight.inputs.written_launch import read_launch, size_written
+from preflight.judging.launch_checks import NOT_READ, launch_findings
 from preflight.processes.processes import LaunchOptions, ProcessKind
 from preflight.processes.services import ports
+from preflight.reading.understood import understood
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -22,6 +25,33 @@ def sized(tmp_path: Path, script: str, **files: str) -> LaunchSizing:
     host = Root(str(tmp_path / "host"))
     launch = read_launch((str(path),), (), {}, host)
     return size_written(launch, LaunchOptions(available_bytes=1 << 40), host)
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "named"),
+    [
+        ("--host $HOST", None, ["HOST"]),  # no value behind it: the parser ends
+        ("--served-model-name $NAME --log-level $LEVEL", None, ["NAME", "LEVEL"]),
+        ('"$@"', None, ["$@"]),
+        ('"$@"', (), []),
+        ("--port $1", ("30001",), []),
+        ("--port $1", None, ["$1"]),
+    ],
+)
+def test_a_word_that_is_not_known_passes_nothing(
+    tmp_path: Path, words: str, given: tuple[str, ...] | None, named: list[str]
+) -> None:
+    """What read names as not read, check judges as unknown: one record for both."""
+    path = tmp_path / "launch.sh"
+    path.write_text(f"python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B {words}\n")
+    host = Root(str(tmp_path / "host"))
+    launch = (str(path),) if given is None else ("bash", str(path), *given)
+    sizing = size_written(read_launch(launch, (), {}, host), LaunchOptions(), host)
+    said = [each.what for each in understood(sizing, "launch.sh").unread]
+    judged = [f for f in launch_findings(sizing) if f.check == NOT_READ.id]
+    assert said == named
+    assert [str(f.subject).partition(",")[0] for f in judged] == named
+    assert all(f.status is Status.UNKNOWN and f.advice for f in judged)
 
 
 # A connector of which nothing is known here.
