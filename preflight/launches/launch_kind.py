@@ -37,6 +37,10 @@ _RECIPES = {
     "justfile": "just --dry-run RECIPE 2>&1",
     ".justfile": "just --dry-run RECIPE 2>&1",
 }
+_COMMENT = re.compile(r"\s*[;#](?!!)")
+_OPENS_SECTION = re.compile(r"\s*\[[^\s\[\]][^\[\]]*\]\s*(?:[;#].*)?$")
+# A list of JSON, but not the shell's [ -f x ].
+_MANIFEST = re.compile(r"---|apiVersion:|kind:|services:|version:|\{|\[\s*(?:[\[{\"]|$)")
 _TEMPLATE = re.compile(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYaml)")
 
 
@@ -81,6 +85,16 @@ class LaunchText:
                     "CHART prints"
                 ) from None
         return None
+
+    @property
+    def begins_with_section(self) -> bool:
+        """Whether the first line that says something opens a section, as ``[Service]``.
+
+        Scripts write such texts too, in a heredoc: a script's first line is another.
+        """
+        lines = (line for line in self.text.splitlines() if line.strip())
+        first = next((line for line in lines if not _COMMENT.match(line)), "")
+        return _OPENS_SECTION.match(first) is not None
 
 
 class LaunchKind(NamedTuple):
@@ -144,7 +158,5 @@ def _looks_like_manifest(text: str) -> bool:
         if line.startswith("#!"):
             return False
         if line.strip() and not line.startswith("#"):
-            return line.startswith(
-                ("---", "apiVersion:", "kind:", "services:", "version:", "{", "[")
-            )
+            return _MANIFEST.match(line) is not None
     return False

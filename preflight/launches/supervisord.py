@@ -113,13 +113,7 @@ def _filled(text: str, origin: Origin, section: str, number: int, environment: L
 
 
 def _recognises(launch: LaunchText) -> bool:
-    """Return whether a text's first line that says something opens a section.
-
-    Scripts write such texts too.
-    """
-    lines = (line for line in launch.text.splitlines() if line.strip())
-    first = next((line for line in lines if not re.match(r"\s*[;#](?!!)", line)), "")
-    return first.startswith("[") and _PROGRAM.search(launch.text) is not None
+    return launch.begins_with_section and _PROGRAM.search(launch.text) is not None
 
 
 KIND = LaunchKind("a configuration of supervisord, which has [program:...]", _recognises, _read)

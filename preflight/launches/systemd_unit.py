@@ -209,7 +209,9 @@ def _filled(text: str, origin: Origin, environment: Layers) -> Word:
 
 
 def _recognises(launch: LaunchText) -> bool:
-    if _QUADLET.search(launch.text) is not None and not launch.path.endswith(".sh"):
+    if not launch.begins_with_section:
+        return False
+    if _QUADLET.search(launch.text) is not None:
         return True
     return _SECTION.search(launch.text) is not None and "ExecStart" in launch.text
 

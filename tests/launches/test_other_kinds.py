@@ -463,3 +463,25 @@ def test_the_release_that_a_launch_names(tmp_path: Path, text: str, found: dict[
     reading = read(tmp_path, text + "\n", "a.sh")
     versions = {product: each.version for product, each in written_versions(reading).items()}
     assert versions == found
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "[Service]\nExecStart=/usr/local/bin/mooncake_master",
+        "[Container]\nImage=i",
+        "[program:m]\ncommand=mooncake_master",
+        "FROM i\nCMD mooncake_master",
+        "apiVersion: v1\nkind: Pod",
+        "services:\n  a: {image: i}",
+    ],
+)
+@pytest.mark.parametrize("first", ["#!/bin/bash", "set -e", "[ -f x ] || exit", "# starts all"])
+@pytest.mark.parametrize("name", ["launch.sh", "launch"])
+def test_a_script_that_writes_another_kind_is_a_script(
+    tmp_path: Path, section: str, first: str, name: str
+) -> None:
+    """Its server was gone where it wrote a unit: 400 GB passed unread."""
+    script = f"{first}\ncat > x <<'U'\n{section}\nU\nmooncake_client --global_segment_size=400GB\n"
+    started = words(read(tmp_path, script, name))
+    assert ["mooncake_client", "--global_segment_size=400GB"] in started
