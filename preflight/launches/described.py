@@ -24,6 +24,7 @@ from preflight.launches.source import (
     SourceError,
     SourceNote,
     Word,
+    brief,
     joined,
 )
 
@@ -56,13 +57,41 @@ _STARTERS = {
 }
 # Programs that run a recipe: the option that prints its commands.
 _RECIPES = {"make": "-n", "gmake": "-n", "just": "--dry-run"}
+_MINORS = ("", *(f".{minor}" for minor in range(6, 16)))
 # Programs whose file says, in words of their own, what is started on which host.
 _PLAYS = {"ansible-playbook": (), "sky": ("launch", "exec", "up"), "terraform": ("apply",)}
 # Targets that build: no server runs after them.
 _BUILDS = re.compile(
     r"(?:all|build|check|clean|compile|install|lint|test|wheel)(?:[-_./]|$)|.*\.o$"
 )
-STARTERS = frozenset((*_STARTERS, *_RECIPES, *_PLAYS))
+_PYTHONS = frozenset(("python", "python2", *(f"python3{minor}" for minor in _MINORS)))
+STARTERS = frozenset((*_STARTERS, *_RECIPES, *_PLAYS, *_PYTHONS))
+# Options of Python that take the next word.
+_PYTHON_VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs"))
+# What it is given: a text or a module, attached or in the next word.
+_PYTHON_GIVEN = re.compile(r"-[BEIOPSbdiqsuvx]*([cm])(.*)", re.DOTALL)
+# Programs of Python that are told from their words alone.
+_TOLD_PROGRAMS = frozenset(("launch_server.py", "bench_multiturn.py"))
+# Programs that ask a server, or make its files: named so, they start none.
+_ASKING = re.compile(
+    r"(?:.*[-_/.])?(?:analy[sz]e|bench|benchmark|check|client|collect_env|convert|download|eval"
+    r"|evaluate|health|hello|merge|plot|prepare|preprocess|profile|quantize|query|report|request"
+    r"|requests|send|setup|summarize|test|tests|validate|version|wait|warmup)(?:[-_.0-9][^/]*)?"
+    r"|pip|conda",
+    re.IGNORECASE,
+)
+# What a text that is not valid Python has to hold before it may start something.
+_PYTHON_STARTS = re.compile(
+    r"\b(?:subprocess|Popen|exec\w*\(|os\.(?:system|popen|spawn)|sglang|mooncake|vllm|lmcache)\b"
+)
+# Lines of a script above the Python text that stands in it: further down they cost too much.
+_MOST_ABOVE = 2000
+# Packages whose modules are told from their words, or start nothing.
+_PACKAGES = frozenset(
+    "accelerate aiperf atom dynamo evalscope genai_perf guidellm http huggingface_hub json lib2to3 "
+    "lm_eval lmcache lmdeploy mindie_llm mooncake pip pytest sglang sglang_router tensorrt_llm "
+    "torch unittest venv vllm".split()
+)
 # Options of docker compose that take the next word; -w is --watch to up.
 _VALUED = frozenset(
     "-f --file -p --project-name --profile --env-file --project-directory --ansi --parallel "
@@ -89,6 +118,11 @@ def described(
     texts = [word.text for word in words[1:]]
     if (unread := _recipe(name, texts)) is not None:
         return Reading((), (SourceNote("script-not-read", unread, words[0].origin),))
+    if name in _PYTHONS:
+        return _python(words, environment, beside, given)
+    if _is_python_file(name):
+        python = words[0]._replace(text="python3", unresolved=())
+        return _python((python, *words), environment, beside, given)
     if starter is None or (starter.verbs and not set(starter.verbs) & set(texts)):
         return None
     if name == "docker" and "compose" not in texts[:4]:
@@ -145,6 +179,99 @@ def _recipe(name: str, texts: Sequence[str]) -> str | None:
         return None
     said = f"its recipe is not read: give what {name} {_RECIPES[name]} prints with these words"
     return f"{' '.join([name, *texts])[:80]}: {said}"
+
+
+def is_described(words: Sequence[Word]) -> bool:
+    """Return whether what a command starts may stand in a file or text that it reads."""
+    name = words[0].text.rpartition("/")[2] if words else ""
+    if name not in _PYTHONS or len(words) < 3 or words[1].text != "-m":
+        return name in STARTERS or _is_python_file(name)
+    return "." in words[2].text and words[2].text.partition(".")[0] not in _PACKAGES
+
+
+def _is_python_file(name: str) -> bool:
+    return name.endswith(".py") and name not in _TOLD_PROGRAMS
+
+
+def _python(
+    words: Sequence[Word],
+    environment: Mapping[str, Word],
+    beside: Beside,
+    given: Word | None,
+) -> Reading | None:
+    """Return what ``python3 FILE``, ``-c TEXT`` or a text on standard input starts.
+
+    None where that is nothing, and for what is told from its words.
+    """
+    place = 1
+    while place < len(words) and words[place].text[:1] == "-" and words[place].text != "-":
+        if _PYTHON_GIVEN.fullmatch(words[place].text) or words[place].unresolved:
+            break
+        place += 2 if words[place].text in _PYTHON_VALUED else 1
+    first = words[place].text if place < len(words) else "-"
+    option = _PYTHON_GIVEN.fullmatch(first)
+    behind = words[place + 1 : place + 2]  # what -c and -m take, where it is not attached
+    if option is not None and option[2]:
+        behind = (words[place]._replace(text=option[2]),)
+    shown, own = "", ""
+    if option is not None and option[1] == "c":
+        text = next(iter(behind), None)
+        shown = "the text of python -c"
+    elif option is not None:
+        module = behind[0].text if behind else ""
+        own = f"{module.replace('.', '/')}.py"
+        if module.partition(".")[0] in _PACKAGES:
+            return None
+        found = beside(own)
+        if found is None and "." in module and not _ASKING.fullmatch(module):
+            return _unread_python(module, words, environment)
+        text = None if found is None else Word(found, Origin(own, 1))
+    elif first == "-":
+        text, shown = given, "what Python reads from standard input"
+    else:
+        script, own, shown = words[place], first, brief(first)
+        file = first.rpartition("/")[2]
+        told = any(word.text.startswith("--sglang-") for word in words[place:])
+        if told or file in _TOLD_PROGRAMS:
+            return None
+        found = None if script.unresolved and "/" not in first else beside(first)
+        if found is None and not _ASKING.fullmatch(file):
+            return _unread_python(shown, words, environment)
+        text = None if found is None else Word(found, Origin(own, 1))
+    if text is None:
+        return None
+    if not text.text and text.unresolved:
+        return _unread_python(shown, words, environment)
+
+    def near(path: str) -> str | None:
+        return None if own and posixpath.normpath(path) == posixpath.normpath(own) else beside(path)
+
+    # Its lines are those of the script around it.
+    above = 0 if own else min((text.origin.line or 1) - 1, _MOST_ABOVE)
+    body = "\n" * above + text.text
+    launch = LaunchText(text.origin.source, body, False, environment, (), near)
+    # Imported here, since a Python program may start what a shell does.
+    from preflight.launches.python_program import started_by
+
+    try:
+        started = started_by(launch)
+    except (SourceError, RecursionError):
+        if _PYTHON_STARTS.search(text.text) is None:
+            return None
+        return _unread_python(shown or own, words, environment)
+    if started is None or started.commands:
+        return started
+    return started._replace(commands=(_itself(words, environment),))
+
+
+def _unread_python(shown: str, words: Sequence[Word], environment: Mapping[str, Word]) -> Reading:
+    said = f"{shown} is not read: what it starts is unknown; name it on its own to read it"
+    note = SourceNote("script-not-read", said, words[0].origin)
+    return Reading((_itself(words, environment),), (note,))
+
+
+def _itself(words: Sequence[Word], environment: Mapping[str, Word]) -> Command:
+    return Command(tuple(words), environment, (), words[0].origin)
 
 
 def _chosen(words: Sequence[Word]) -> tuple[str, tuple[str, ...]]:

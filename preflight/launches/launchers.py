@@ -37,6 +37,8 @@ _HERE = frozenset(
     "nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv setuidgid sshpass "
     "strace su-exec tmux unshare uv uvx valgrind watch xvfb-run".split()
 )
+# Of those, and of others, the ones that run a Python file by its name alone.
+_RUN_FILES = frozenset("accelerate hatch pdm pipenv pixi poetry rye torchrun uv".split())
 # What each of these changes, which a launch does not show.
 _TOLD = {
     "doas": "which variables it keeps",
@@ -164,6 +166,7 @@ def launched(
         named = begins(program) and bool(following or reads) and program not in _BUILTINS
         named = named or (program.startswith("python") and _ARGUMENT.match(following) is not None)
         named = named or _NAMED.fullmatch(program) is not None
+        named = named or (name in _RUN_FILES and text.endswith(".py") and "add" not in before)
         if module or is_script or named or (program in ("sglang", "vllm") and following == "serve"):
             break
         start += 1

@@ -10,6 +10,7 @@ written go as often as they do. Any other value is not known.
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -41,7 +42,45 @@ _LITERALS = frozenset((ast.List, ast.Tuple, ast.BinOp, ast.Constant, ast.Name))
 _SWITCHES = ("True", "False", "None")
 
 
+# Of these modules every call counts as a start; of SGLang's those below.
+_ENGINES = frozenset("dynamo lmcache lmdeploy mooncake tensorrt_llm vllm".split())
+_OF_SGLANG = re.compile(
+    r"sglang\.(srt\..*|.*\b(Engine|Runtime|\w*launch_\w+|run_server|execute_shell_command))"
+)
+# What only asks or describes: a version, the settings of one answer.
+_ASKS = re.compile(r".*\b(SamplingParams|\w*[Vv]ersion\w*|\w*[Cc]lient)|(vllm|sglang)\.utils\..*")
+_OTHERS = re.compile(
+    r"subprocess\.(Popen|run|call|check_call|check_output|getoutput|getstatusoutput)"
+    r"|os\.(system|popen|exec\w+|posix_spawn\w*|spawn\w+)|asyncio\.create_subprocess_\w+"
+    r"|runpy\.run_\w+|exec"
+)
+
+
 def _read(launch: LaunchText) -> Reading:
+    reading, _ = _followed(launch)
+    said = "a Python program is not run: what it starts but with literal words is not read"
+    about = SourceNote("script-not-read", said, Origin(launch.path))
+    return reading._replace(notes=(about, *reading.notes))
+
+
+def started_by(launch: LaunchText) -> Reading | None:
+    """Return what a Python text that a launch starts starts itself; None where it starts nothing.
+
+    What starts something but is not read is noted. Raises SourceError.
+    """
+    reading, unread_calls = _followed(launch)
+    notes = reading.notes
+    if unread_calls:
+        first = unread_calls[0]
+        said = f"{brief(ast.unparse(first.func))}(...) starts what is not read here"
+        more = f" ({len(unread_calls)} such calls)" if len(unread_calls) > 1 else ""
+        note = SourceNote("script-not-read", said + more, Origin(launch.path, first.lineno))
+        notes = (note, *notes)
+    return reading._replace(notes=notes) if reading.commands or unread_calls else None
+
+
+def _followed(launch: LaunchText) -> tuple[Reading, list[ast.Call]]:
+    """Return what a program starts, and the calls that start what is not read."""
     variables, notes = with_env_files(launch)
     try:
         with warnings.catch_warnings():
@@ -63,10 +102,33 @@ def _read(launch: LaunchText) -> Reading:
             each._replace(doubts=(*one.doubts, *each.doubts)) for each in reading.commands
         )
         readings.append(reading._replace(commands=commands))
-    said = "a Python program is not run: what it starts but with literal words is not read"
-    about = SourceNote("script-not-read", said, Origin(launch.path))
-    readings.append(Reading((), (about, *follower.notes)))
-    return joined(readings)
+    readings.append(Reading((), tuple(follower.notes)))
+    unread_calls = [
+        call for call in _starts(tree) if call in follower.opened or call not in follower.read_calls
+    ]
+    return joined(readings), unread_calls
+
+
+def _starts(tree: ast.Module) -> Iterator[ast.Call]:
+    """Yield the calls of a program that may start an engine, a store or another program."""
+    imported: dict[str, str] = {"exec": "exec"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                root = each.name.partition(".")[0]
+                imported[each.asname or root] = each.name if each.asname else root
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            imported |= {
+                each.asname or each.name: f"{node.module}.{each.name}" for each in node.names
+            }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        root, dot, rest = ast.unparse(node.func).partition(".")
+        full = f"{imported[root]}{dot}{rest}" if root in imported else ""
+        engine = full.partition(".")[0] in _ENGINES or _OF_SGLANG.fullmatch(full)
+        if (engine and not _ASKS.fullmatch(full)) or _OTHERS.fullmatch(full):
+            yield node
 
 
 class _Started(NamedTuple):
@@ -92,6 +154,8 @@ class _Follower(PythonValues):
         self.functions: dict[str, _Function] = {}
         self.later = frozenset[ast.stmt]()  # functions and classes of the module
         self.entered: list[str] = []  # the functions that are being followed
+        self.read_calls: set[ast.Call] = set()  # that start what is known
+        self.opened: set[ast.Call] = set()  # whose program was not known, once at least
 
     def follow(self, tree: ast.Module) -> None:
         """Follow the module, then each function that nothing in it calls."""
@@ -356,6 +420,7 @@ class _Follower(PythonValues):
             elif name in _STARTS and call.args:
                 words = self.words(call.args[0], frame)
                 if not words or words[0].unresolved:
+                    self.opened.add(call)
                     continue
                 if any(each.arg == "shell" and _is_true(each.value) for each in call.keywords):
                     words = [*(Word(text, origin) for text in ("bash", "-c")), words[0]]
@@ -370,6 +435,7 @@ class _Follower(PythonValues):
                 words += _address(self.words(call.args[1], frame) if len(call.args) > 1 else [])
             if not words:
                 continue
+            self.read_calls.add(call)
             for each in call.keywords:
                 if each.arg == "env" and not _is_none(each.value):
                     given = self.variables(each.value, frame)

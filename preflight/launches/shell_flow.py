@@ -47,6 +47,10 @@ _JOINTS = ("&&", "||", "|", "|&")
 # Keywords that stand where no block begins: what is left of one that never closes.
 _STRAY = (LEADS | CLOSES) - {"!"}
 _NAMES = re.compile(r"[A-Za-z_]\w*")
+# How the address of a script reads that installs a tool or a package source.
+_INSTALLER = re.compile(
+    r"install|setup|bootstrap|get[-_.]|rustup|//(?:astral|sh|get|bun|pixi|deno)\.|/uv/|gpg|\.key\b"
+)
 
 
 class ShellText(NamedTuple):
@@ -291,6 +295,8 @@ class ShellFlow(ABC):
         several = _until(text, position, stop, _PIPES) < stop
         # What an installer's script does, that is piped from the network into a shell, is its own.
         downloads = position < stop and tokens[position].bare in ("curl", "wget")
+        fetched = [written(token.word.pieces) for token in tokens[position:stop] if token.word]
+        downloads = downloads and _INSTALLER.search(" ".join(fetched)) is not None
         while position < stop:
             here = _until(text, position, stop, _PIPES)
             mark = self.shell.mark()

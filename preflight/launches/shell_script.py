@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.needs import RunAs
 from preflight.launches.container import ContainerSettings
-from preflight.launches.described import STARTERS, described
+from preflight.launches.described import STARTERS, described, is_described
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
 from preflight.launches.launchers import (
@@ -270,7 +270,7 @@ def _read_stripped(
     if program.startswith("-"):
         text = f"{program} stands where a program should: the shell finds none of that name"
         return Reading((), (*notes, SourceNote("not-a-program", text, origin)))
-    if program.rpartition("/")[2] in STARTERS:
+    if is_described(stripped.words):
         near = _metered(beside, budget)
         started = described(stripped.words, stripped.environment, near, given)
         if started is not None:
@@ -494,7 +494,7 @@ class _Script(ShellFlow):
                 self.shell.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
         environment = self.environment(text, settings)
-        plain = is_ordinary(program) and program.rpartition("/")[2] not in STARTERS
+        plain = is_ordinary(program) and not is_described(words)
         if plain and not words[0].unresolved and not self.is_script(words):
             self.start(Command(tuple(words), environment, (), origin))
         else:
@@ -867,7 +867,8 @@ class _Script(ShellFlow):
             appends = any(word.text in ("-a", "--append") for word in words)
         elif program == "sed":
             edits = any(word.text.startswith(("-i", "--in-place")) for word in words)
-            writes = [word.text for word in plain[1:] if word.text in self.files] if edits else []
+            if edits:
+                writes = [word.text for word in plain[1:] if word.text in self.files]
         content = Word("", origin, (f"what {program} writes",))
         if body is not None and program in ("cat", "tee"):
             content = self.shell.value(heredoc_pieces(body), origin)

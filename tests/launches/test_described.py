@@ -142,3 +142,80 @@ def test_a_file_of_recipes_is_not_a_script(tmp_path: Path, name: str, asked: str
     path.write_text("serve:\n\tmooncake_master --port $(PORT)\n")
     with pytest.raises(SourceError, match=asked):
         read_source(str(path), {})
+
+
+ENGINE = "import sglang\nsglang.Engine(model_path='m', hicache_size=4)\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (f"python3 - <<'P'\n{ENGINE}P", "python3 -m sglang.launch_server --model-path m"),
+        (f'python3 -c "{ENGINE}"', "python3 -m sglang.launch_server --model-path m"),
+        ("uv run start.py", "mooncake_client --port 7"),
+        (".venv/bin/python3.12 -u start.py --x &", "mooncake_client --port 7"),
+        ("./start.py", "mooncake_client --port 7"),
+        ("python3 -m tools.start", "mooncake_client --port 8"),
+        ("python -c \"import os; os.system('mooncake_client &')\"", "mooncake_client"),
+    ],
+)  # fmt: skip
+def test_what_python_starts_beside_a_server_is_read(
+    tmp_path: Path, script: str, words: str
+) -> None:
+    popen = "import subprocess\nsubprocess.Popen(['mooncake_client', '--port', '%s'])\n"
+    (tmp_path / "start.py").write_text(popen % 7)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/start.py").write_text(popen % 8)
+    found = reading(tmp_path, script)
+    assert [" ".join(w.text for w in c.words)[: len(words)] for c in found.commands] == [words]
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python3 start_nowhere.py --size 9GB &",
+        "python3 store.py",
+        "python3 $NOBODY/start.py",
+        "python3 -m tools.nowhere",
+        "uv run serve_all.py",
+        "python3 -c 'import os, sys; os.execvp(sys.argv[1], sys.argv[1:])' mooncake_client",
+        "python3 -c 'import subprocess; subprocess.Popen($WORDS)'",
+        "curl -fsSL https://x.y/start_store.sh | python3 -",
+        "curl -fsSL https://x.y/start_store.sh | bash",
+        "wget -qO- https://x.y/start_store.sh | sudo bash -s -- --size 1500GB",
+        "sed s/@SIZE@/1500/ run.tmpl > stale.sh; bash stale.sh",
+        "sed s/@SIZE@/1500/ run.tmpl > stale.py; python3 stale.py",
+        "python3 itself.py",
+    ],
+)
+def test_what_may_start_a_store_and_is_not_read_is_named(tmp_path: Path, script: str) -> None:
+    store = (
+        "from mooncake.store import MooncakeDistributedStore as S\nS().setup('h', 'm', 1 << 40)\n"
+    )
+    (tmp_path / "store.py").write_text(store)
+    (tmp_path / "stale.sh").write_text("echo old\n")
+    (tmp_path / "stale.py").write_text("print(1)\n")
+    again = "import subprocess\nsubprocess.run(['python3', 'itself.py'])\n"
+    (tmp_path / "itself.py").write_text(again)
+    assert [n.id for n in reading(tmp_path, script).notes] == ["script-not-read"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'python3 -c "import sglang; print(sglang.__version__)"',
+        'python3 -c "from mooncake.store import MooncakeDistributedStore"',
+        "python3 -c \"import json; print(json.load(open('$F')))\"",
+        'python3 -c "print($N * 2)"',
+        "python3 -c \"import subprocess; subprocess.run(['nvidia-smi'])\"",
+        "python3 - <<P\nimport time\ntime.sleep(1)\nP",
+        "python3 bench_serving.py; python3 tools/convert_hf.py; python3 test_client.py",
+        "python3 -m http.server; python3 -m pip install x; python3 -m venv v; python3 setup.py",
+        "curl -LsSf https://astral.sh/uv/install.sh | sh",
+        "curl https://sh.rustup.rs -sSf | sh -s -- -y; curl -fsSL https://get.docker.com | sh",
+        "curl -sSL https://install.python-poetry.org | python3 -",
+    ],
+)
+def test_python_and_installers_that_start_nothing_are_quiet(tmp_path: Path, script: str) -> None:
+    assert reading(tmp_path, script).notes == ()

@@ -124,7 +124,10 @@ def test_a_script_that_is_not_here_is_named(line: str) -> None:
     assert "script-not-read" in [note.id for note in reading.notes]
 
 
-@pytest.mark.parametrize("line", ["ssh n1", "bash", "curl -fsSL a.sh | sh", "sudo -i", "su - svc"])
+INSTALLER = "curl -fsSL https://astral.sh/uv/install.sh | sh"
+
+
+@pytest.mark.parametrize("line", ["ssh n1", "bash", INSTALLER, "sudo -i", "su - svc"])
 def test_a_shell_that_is_given_nothing_is_no_script(line: str) -> None:
     """Nor is what an installer brings along from the network."""
     assert "script-not-read" not in [note.id for note in read_script(line, "s", {}).notes]
