@@ -6,9 +6,13 @@ is read here, and what they do to its environment is told rather than guessed.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
@@ -178,6 +182,195 @@ def launched(
     return Launched(
         start, written, module, elsewhere, _settings(words[first:start]), _note(words[first], name)
     )
+
+
+class Fanned(NamedTuple):
+    """The commands that one command starts. known: whether these are all of them.
+
+    waits: whether each waits for the one before it.
+    """
+
+    commands: tuple[tuple[Word, ...], ...]
+    known: bool = True
+    waits: bool = False
+
+
+def fanned(words: Sequence[Word], given: Word | None) -> Fanned | None:
+    """Return what xargs and parallel make of their words, and srun of ``A : B``; None of others.
+
+    given: what the command reads from standard input, where that is known.
+    """
+    for first, word in enumerate(words[:8]):
+        name = word.text.rpartition("/")[2]
+        if name in ("xargs", "parallel"):
+            found = (_xargs if name == "xargs" else _parallel)(words[first + 1 :], given)
+            if found is None or _quiet(found.commands[0]):
+                return None
+            front = tuple(words[:first])
+            return found._replace(commands=tuple((*front, *each) for each in found.commands))
+        if name in _SEVERAL_PROGRAMS:
+            return _programs(words, first + 1)
+        if name not in _IN_FRONT and word.text[:1] != "-":
+            return None
+    return None
+
+
+# May stand in front of xargs and the like.
+_IN_FRONT = frozenset("command env exec nice nohup sudo time".split())
+# Start several programs at once, with a colon between them.
+_SEVERAL_PROGRAMS = frozenset("mpiexec mpirun prun srun".split())
+# The options that take the next word. Source: xargs(1), parallel(1).
+_XARGS_VALUED = frozenset(
+    "-a -d -E -I -L -n -P -s --arg-file --delimiter --max-args --max-chars --max-procs".split()
+)
+_PARALLEL_VALUED = frozenset(
+    "-a -C -d -E -I -j -L -n -N -P --arg-file --colsep --delay --env --halt --jobs --joblog --load "
+    "--max-args --max-procs --memfree --nice --results --retries --tagstring --timeout --tmpdir "
+    "--workdir --wd".split()
+)
+# Programs behind xargs that end or move things.
+_ENDS = frozenset("awk chmod chown cp docker grep kill ln ls mkdir mv pkill rm sed wc".split())
+_ITEM = "ITEM"  # stands for what is not known
+_MOST_ITEMS = 256
+_PLACES = re.compile(r"\{(?:\d+)?(?:/?\.|//?)?\}|\{[#%]\}")
+
+
+def _quiet(words: Sequence[Word]) -> bool:
+    return not words or words[0].text.rpartition("/")[2] in _ENDS | _TALKS
+
+
+def _programs(words: Sequence[Word], start: int) -> Fanned | None:
+    """Return the parts of a heterogeneous job: each has options and a program of its own."""
+    places = [start - 1, *(at for at in range(start, len(words)) if words[at].text == ":")]
+    if len(places) == 1:
+        return None
+    ends = (*places[1:], len(words))
+    parts = [words[a + 1 : b] for a, b in zip(places, ends, strict=True)]
+    return Fanned(tuple((*words[:start], *part) for part in parts if part))
+
+
+def _values(words: Sequence[Word], valued: frozenset[str]) -> tuple[dict[str, str], int]:
+    """Return options with their values, and where the command behind them begins."""
+    found: dict[str, str] = {}
+    index = 0
+    while index < len(words) and words[index].text[:1] == "-":
+        name, equals, value = words[index].text.partition("=")
+        if name[:2] != "--" and name[:2] in valued and len(words[index].text) > 2:
+            name, value = name[:2], words[index].text[2:]
+        elif name in valued and not equals:
+            index += 1
+            value = words[index].text if index < len(words) else ""
+        found[name] = value
+        index += 1
+        if name == "--":
+            break
+    return found, min(index, len(words))
+
+
+def _xargs(words: Sequence[Word], given: Word | None) -> Fanned | None:
+    options, start = _values(words, _XARGS_VALUED)
+    command = words[start:]
+    if not command:
+        return None
+    replaced = options.get("-I")
+    if replaced is None and ("--replace" in options or any(o.startswith("-i") for o in options)):
+        short = next((o[2:] for o in options if o.startswith("-i")), "")
+        replaced = options.get("--replace") or short or "{}"
+    at_once = options.get("-P", options.get("--max-procs", "1"))
+    text = None if given is None or given.unresolved else given.text
+    if {"-0", "--null", "-d", "--delimiter", "-a", "--arg-file", "-L", "-l"} & options.keys():
+        text = None
+    if text is not None and re.search(r"[\\'\"]", text):
+        text = None
+    waits = at_once == "1"
+    if text is None:
+        item = [Word("{}", command[0].origin, ("{}",))]
+        if replaced is None:
+            return Fanned(((*command, *item),), False, waits)
+        return Fanned((_filled(command, replaced, None),), False, waits)
+    if replaced is not None:
+        items = [line.lstrip() for line in text.splitlines() if line.strip()]
+        filled = tuple(_filled(command, replaced, item) for item in items[:_MOST_ITEMS])
+        return Fanned(filled, len(items) <= _MOST_ITEMS, waits) if filled else None
+    items = text.split()
+    each = options.get("-n", options.get("--max-args", str(len(items) or 1)))
+    if not each.isdecimal() or int(each) < 1:
+        return Fanned(((*command, Word("{}", command[0].origin, ("{}",))),), False, waits)
+    chunks = [items[at : at + int(each)] for at in range(0, len(items), int(each))]
+    added = tuple(
+        (*command, *(Word(item, command[0].origin) for item in chunk))
+        for chunk in chunks[:_MOST_ITEMS]
+    )
+    return Fanned(added, len(chunks) <= _MOST_ITEMS, waits) if added else None
+
+
+def _filled(words: Sequence[Word], place: str, item: str | None) -> tuple[Word, ...]:
+    """Return words with an item in its place; in the text of a shell an open one is a variable."""
+
+    def fill(word: Word) -> Word:
+        if place not in word.text:
+            return word
+        if item is not None:
+            return word._replace(text=word.text.replace(place, item))
+        if " " in word.text:
+            return word._replace(text=word.text.replace(place, f"${{{_ITEM}}}"))
+        return word._replace(unresolved=(*word.unresolved, place))
+
+    return tuple(map(fill, words))
+
+
+def _parallel(words: Sequence[Word], given: Word | None) -> Fanned | None:
+    """Return the shells that GNU parallel starts; None where it starts them on other hosts."""
+    options, start = _values(words, _PARALLEL_VALUED)
+    marks = [at for at in range(start, len(words)) if words[at].text[:3] == ":::"]
+    command = words[start : marks[0] if marks else len(words)]
+    elsewhere = any(o in ("-S", "--sshlogin", "--sshloginfile", "--slf") for o in options)
+    if not command or elsewhere:
+        return None
+    plain = {"-I", "-a", "-C", "-d", "-L", "-N", "-n", "-X", "-m", "--arg-file", "--colsep"}
+    lists: list[list[str]] | None = None
+    if marks and not plain & options.keys():
+        ends = (*marks[1:], len(words))
+        given_lists = [words[a + 1 : b] for a, b in zip(marks, ends, strict=True)]
+        if all(words[at].text == ":::" for at in marks) and not any(
+            word.unresolved for each in given_lists for word in each
+        ):
+            lists = [[word.text for word in each] for each in given_lists]
+    elif not marks and given is not None and not given.unresolved and not plain & options.keys():
+        lists = [given.text.splitlines()]
+    text = _joined(command)
+    shell = tuple(text._replace(text=each, unresolved=()) for each in ("bash", "-c"))
+    if _PLACES.search(text.text) is None:
+        text = text._replace(text=f"{text.text} {{}}")
+    if lists is None or math.prod(map(len, lists)) > _MOST_ITEMS:
+        opened = _PLACES.sub(f"${{{_ITEM}}}", text.text)
+        return Fanned(((*shell, text._replace(text=opened)),), False)
+    commands = [
+        (*shell, text._replace(text=_PLACES.sub(partial(_of_items, items, number), text.text)))
+        for number, items in enumerate(itertools.product(*lists), start=1)
+    ]
+    return Fanned(tuple(commands), waits=options.get("-j", options.get("--jobs")) == "1")
+
+
+def _of_items(items: Sequence[str], number: int, place: re.Match[str]) -> str:
+    """Return what GNU parallel puts in the place of ``{}``, ``{2}``, ``{.}``, ``{#}``."""
+    inner = place[0][1:-1]
+    if inner == "#":
+        return str(number)
+    which = re.match(r"\d*", inner)
+    index = which[0] if which is not None else ""
+    kind = inner[len(index) :]
+    if inner == "%" or (index and not 1 <= int(index) <= len(items)):
+        return f"${{{_ITEM}}}"
+    item = items[int(index) - 1] if index else " ".join(items)
+    folder, slash, file = item.rpartition("/")
+    if kind == "//":
+        item = folder or ("/" if slash else ".")
+    elif kind in ("/", "/."):
+        item = file
+    if kind in (".", "/."):
+        item = item[: item.rfind(".")] if "." in item.rpartition("/")[2] else item
+    return shlex.quote(item)
 
 
 def _joined(words: Sequence[Word]) -> Word:

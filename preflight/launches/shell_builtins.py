@@ -120,8 +120,9 @@ def written_out(program: str, arguments: Sequence[str]) -> str | None:
         if "\\" in text and "e" in flag:
             return None
         return text if "n" in flag else text + "\n"
-    if program == "printf" and arguments[:1] in (["%s"], ["%s\\n"]) and len(arguments) == 2:
-        return arguments[1] + ("\n" if len(arguments[0]) > 2 else "")
+    if program == "printf" and arguments[:1] in (["%s"], ["%s\\n"]) and len(arguments) > 1:
+        end = "\n" if len(arguments[0]) > 2 else ""
+        return "".join(text + end for text in arguments[1:])
     plain = [text for text in arguments if text != "--"]
     options = arguments[:1] != ["--"] and any(text.startswith("-") for text in plain)
     if program in ("dirname", "basename") and plain and not options:

@@ -19,7 +19,9 @@ from preflight.launches.env_files import env_file_settings
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
 from preflight.launches.launchers import (
     IN_JOB,
+    Fanned,
     enters_container,
+    fanned,
     slurm_variables,
     starts_anew,
     tasks,
@@ -54,7 +56,16 @@ from preflight.launches.shell_flow import (
 )
 from preflight.launches.shell_tokens import DECLARATIONS, REDIRECTIONS, Token
 from preflight.launches.shell_words import Piece, heredoc_pieces
-from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
+from preflight.launches.source import (
+    Command,
+    Origin,
+    Reading,
+    SourceError,
+    SourceNote,
+    Word,
+    brief,
+    joined,
+)
 from preflight.launches.variables import (
     Layers,
     Variables,
@@ -79,7 +90,7 @@ _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".
 # What ends processes that run aside, and what asks of one of them alone.
 _KILLS = frozenset("kill killall pkill wait".split())
 # Programs of which one that reads standard input may start what it finds there.
-_READERS = STARTERS | SHELLS | {"read", "runuser", "ssh", "su", "sudo"}
+_READERS = STARTERS | SHELLS | {"parallel", "read", "runuser", "ssh", "su", "sudo", "xargs"}
 _ENGINES = frozenset(("docker", "nerdctl", "podman"))
 _STOPS = frozenset(("kill", "rm", "stop"))
 _ASKS = frozenset("-0 -l -L".split())
@@ -201,6 +212,13 @@ def read_words(
     """
     if not words:
         return Reading(())
+    several_words = fanned(words, given)
+    if several_words is not None:
+        readings = [
+            read_words(each, environment, inside=inside, depth=depth, budget=budget, beside=beside)
+            for each in several_words.commands
+        ]
+        return _together(words, several_words, joined(readings))
     stripped = strip_wrappers(words, environment, inside, given is not None)
     found = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, given)
     if stripped.limits or stripped.run_as.origin:
@@ -225,6 +243,18 @@ def read_words(
         return found
     commands = [command._replace(copies=command.copies * hosts) for command in found.commands]
     return found._replace(commands=tuple(each for each in commands for _ in range(beside_each)))
+
+
+def _together(words: Sequence[Word], several: Fanned, found: Reading) -> Reading:
+    """Return what xargs and its like start: at once, or each when the one before has ended."""
+    commands = tuple(each._replace(waited=several.waits) for each in found.commands)
+    texts = (" ".join(word.text for word in command.words) for command in commands)
+    notes = found.notes
+    if not several.known and any(map(STARTED.search, texts)):
+        name = next(w.text for w in words if w.text.rpartition("/")[2] in ("xargs", "parallel"))
+        said = f"{name}: how many it starts is not known; read once, with what it adds unknown"
+        notes = (*notes, SourceNote("loop-not-counted", said, words[0].origin))
+    return found._replace(commands=commands, notes=notes, own_lines=True)
 
 
 def _read_stripped(

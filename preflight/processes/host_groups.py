@@ -230,6 +230,8 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
         job, node = place.name
         return f"a {node} node of job {job}", ""
     for wrapper in process.command.wrappers:
+        if group := _het_group(wrapper):
+            return f"het group {group} of the job", ""
         named = _named_host(wrapper)
         if named:
             return f"host {named}", "" if named.startswith("$") else named
@@ -259,6 +261,16 @@ def _far(process: LaunchProcess) -> bool:
         for wrapper in process.command.wrappers
         if wrapper
     )
+
+
+def _het_group(wrapper: Sequence[str]) -> str:
+    """Return which part of a heterogeneous job srun starts something in; "" for none or several.
+
+    Each part has nodes of its own. Source: Slurm's page on heterogeneous jobs.
+    """
+    text = " ".join(wrapper)
+    found = re.fullmatch(r"(?:\S*/)?srun\s(?:.*\s)?--het-group[= ](\d+)(?:\s.*)?", text, re.DOTALL)
+    return found[1] if found is not None else ""
 
 
 def _named_host(wrapper: Sequence[str]) -> str:

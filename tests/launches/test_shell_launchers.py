@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.shell_script import read_script
+from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import ProcessKind, understand
 
 SERVER = "python3 -m sglang.launch_server --model-path m"
@@ -270,3 +273,86 @@ def test_a_job_that_lifts_its_memlock() -> None:
     (command,) = read_script(text, "s", {}).commands
     assert [one.soft for one in command.limits][-1:] != [command.limits[0].soft]
     assert len(command.limits) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "seq 3 5 | xargs -n1 -P4 mooncake_client --port",
+        "seq 0 2 | xargs -I{} sh -c 'mooncake_client --port 3000{}'",
+        "echo a b c d | xargs -n 2 -P 0 mooncake_client",
+        "printf '%s\\n' 1 2 | xargs -IN mooncake_client --size=NGB --port=900N",
+        "echo 7 8 | sudo xargs mooncake_client -v",
+        "echo 1 2 | xargs -P2 -n1 env A=1 bash -c 'mooncake_client --port $1' _",
+    ],
+)
+def test_xargs_starts_what_it_starts(line: str, tmp_path: Path) -> None:
+    """The judge is xargs itself, with a program that prints its words."""
+    for name, text in (("mooncake_client", 'echo "$*"'), ("sudo", 'exec "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.defpath}"}
+    ran = subprocess.run(["bash", "-c", line], env=path, capture_output=True, text=True, check=True)
+    found = read_script(line, "s", {})
+    clients = [c for c in found.commands if c.words[0].text == "mooncake_client"]
+    said = [" ".join(word.text for word in each.words[1:]) for each in clients]
+    assert sorted(said) == sorted(ran.stdout.splitlines())
+    assert "loop-not-counted" not in [note.id for note in found.notes]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("parallel -j 4 mooncake_client -s={}GB ::: 1 2", ["-s=1GB", "-s=2GB"]),
+        ("parallel A=1 mooncake_client --port ::: 5 6", ["--port 5", "--port 6"]),
+        ("parallel 'mooncake_client {1} {2}' ::: a b ::: 3", ["a 3", "b 3"]),
+        ("seq 8 9 | parallel -j0 mooncake_client -n {#} {}", ["-n 1 8", "-n 2 9"]),
+        ("parallel mooncake_client {/.} {//} ::: d/x.json", ["x d"]),
+        ("parallel mooncake_client {} ::: 'a b'", ["a b"]),
+    ],
+)
+def test_parallel_starts_one_for_each(line: str, words: list[str]) -> None:
+    """As parallel(1) says it; it is seldom installed."""
+    found = read_script(line, "s", {})
+    clients = [c for c in found.commands if c.words[0].text == "mooncake_client"]
+    assert [" ".join(w.text for w in c.words[1:]) for c in clients] == words
+    assert not any(c.waited for c in clients)
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"cat ports | xargs -P4 -n1 {SERVER} --port",
+        f"cat ports | xargs -I% {SERVER} --port %",
+        f"cat ports | xargs -I% sh -c '{SERVER} --port %'",
+        f"parallel -a ports {SERVER} --port {{}}",
+        f"parallel {SERVER} --port {{}} :::: ports",
+    ],
+)
+def test_what_is_added_and_is_not_known_stays_open(line: str) -> None:
+    """A word that xargs adds was missing behind --port, or {} was read as it is written."""
+    found = read_script(line, "s", {})
+    (server,) = understand(found.commands[-1:], Unknown)
+    assert server.server is not None
+    assert server.server.arguments.error is None
+    assert isinstance(server.server.value("port"), Unknown)
+    assert "loop-not-counted" in [note.id for note in found.notes]
+
+
+@pytest.mark.parametrize("line", ["ps | grep sglang | xargs kill -9", "ls x | xargs rm -rf"])
+def test_xargs_that_ends_or_removes_starts_nothing(line: str) -> None:
+    found = read_script(line, "s", {})
+    assert found.notes == ()
+    assert [c.words[0].text for c in found.commands][-1] == "xargs"
+
+
+def test_each_part_of_a_heterogeneous_job_is_a_start_of_its_own() -> None:
+    part = "--het-group=1 -N2 mooncake_client --global_segment_size=4gb"
+    found = read_script(f"srun --het-group=0 -N1 {SERVER} : {part}", "s", {})
+    processes = understand(found.commands, Unknown)
+    kinds = [(each.kind, each.command.copies) for each in processes]
+    assert kinds == [(ProcessKind.SGLANG, 1), (ProcessKind.CLIENT, 2)]
+    assert [group.what for group in host_groups(processes)] == [
+        "het group 0 of the job", "het group 1 of the job",
+    ]  # fmt: skip
