@@ -275,6 +275,7 @@ def test_a_job_that_lifts_its_memlock() -> None:
     assert len(command.limits) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
