@@ -40,7 +40,14 @@ def take(shell: Shell, token: Token, origin: Origin, exported: bool | None = Non
     if assignment.name in shell.keys or any(keyed(each.pieces) for each in token.elements):
         _take_keyed(shell, assignment, token.elements, origin)
         return
-    words = [word for element in token.elements for word in shell.expand(element, origin)]
+    words = []
+    for element in token.elements:
+        found = shell.expand(element, origin)
+        if any(piece.kind != "text" and not piece.quoted for piece in element.pieces):
+            # $(...) may be several elements, or none.
+            every = f"${{{assignment.name}[@]}}"
+            found = [word._replace(text=every) if word.unresolved else word for word in found]
+        words += found
     before = shell.arrays.get(assignment.name, ()) if assignment.adds else ()
     fits = shell.budget.spend(ELEMENT_COSTS * len(before))
     shell.assign_array(assignment.name, (*before, *words) if fits else tuple(words))

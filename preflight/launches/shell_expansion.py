@@ -31,6 +31,7 @@ _PARAMETER = re.compile(
     r"\$\{([#!]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#])(?:\[([^\[\]]*)\])?(.*)\}", re.DOTALL
 )
 _OPERATOR = re.compile(r"##?|%%?|//|/#|/%|/|\^\^?|,,?|:?[-+=?]|:")
+_ALL_OF_IT = re.compile(r"\$[@*]|\$\{[@*]|\$\{!?\w+\[@\]")
 _CASES: dict[str, Callable[[str], str]] = {
     "^^": str.upper,
     ",,": str.lower,
@@ -265,6 +266,11 @@ class Shell:
             self.assign(name, Word(str(value), origin))
 
         return arithmetic(formula, known, assign if assigns else None)
+
+
+def may_be_several(text: str) -> bool:
+    """Return whether a text that is not known may be several words, though quotes stand around."""
+    return _ALL_OF_IT.search(text) is not None
 
 
 def _bucket(key: str) -> int:

@@ -21,7 +21,7 @@ from preflight.launches.shell_conditions import (
     Truth,
     either,
 )
-from preflight.launches.shell_expansion import Shell
+from preflight.launches.shell_expansion import Shell, may_be_several
 from preflight.launches.shell_tokens import (
     CLOSES,
     LEADS,
@@ -587,7 +587,7 @@ class ShellFlow(ABC):
             words += found
             if any(word.unresolved for word in found):
                 known = known and all(p.quoted or p.kind == "text" for p in token.word.pieces)
-                known = known and not any(w.unresolved[:1] in (("$@",), ("$*",)) for w in found)
+                known = known and not any(w.unresolved and may_be_several(w.text) for w in found)
             elif any(
                 p.kind == "text" and not p.quoted and re.search(r"[*?]|\[.*\]", p.text)
                 for p in token.word.pieces
