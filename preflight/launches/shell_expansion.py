@@ -26,7 +26,7 @@ LARGEST_EXPANSION = 2**20
 # An element of an array costs as much as so many characters.
 ELEMENT_COSTS = 32
 
-_BLANKS = re.compile(r"[ \t\n]+")
+_BLANKS = " \t\n"
 _PARAMETER = re.compile(
     r"\$\{([#!]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#])(?:\[([^\[\]]*)\])?(.*)\}", re.DOTALL
 )
@@ -123,6 +123,11 @@ class Shell:
             self.keys[name] = keys
         else:
             self.keys.pop(name, None)
+
+    def field_ends(self) -> str | None:
+        """Return the characters that end a word of an expansion; None where they are not known."""
+        word = self.variables.get("IFS")
+        return _BLANKS if word is None else None if word.unresolved else word.text
 
     def mark(self) -> int:
         """Return a mark to come back to."""
@@ -273,6 +278,16 @@ def may_be_several(text: str) -> bool:
     return _ALL_OF_IT.search(text) is not None
 
 
+@lru_cache(maxsize=64)
+def _ends_of_fields(ends: str) -> re.Pattern[str]:
+    """Return what ends a word where IFS is ``ends``: a run of blanks, with one of the others."""
+    blanks = "".join(each for each in ends if each in _BLANKS)
+    others = "".join(each for each in ends if each not in _BLANKS)
+    blank = f"[{re.escape(blanks)}]" if blanks else "(?!)"
+    other = f"[{re.escape(others)}]" if others else "(?!)"
+    return re.compile(f"{blank}*{other}{blank}*|{blank}+")
+
+
 def _bucket(key: str) -> int:
     """Return where bash 5 keeps a key: it walks through an array in this order."""
     found = 2166136261  # FNV-1, as hash_string() in bash's hashlib.c
@@ -341,14 +356,25 @@ class _Expansion:
 
     def fields(self, text: str) -> None:
         """Add text from an unquoted expansion: blanks in it end words."""
-        if not self.split:
+        if self.split and not text:
+            return
+        ends = self.shell.field_ends() if self.split else ""
+        if not isinstance(ends, str):  # a variable that is not known says where words end
+            self.keep(text, ("IFS",))
+            return
+        if not ends:
             self.keep(text)
             return
-        for index, field in enumerate(_BLANKS.split(text)):
-            if index:
-                self.close()
-            if field:
-                self.keep(field)
+        place = 0
+        for end in _ends_of_fields(ends).finditer(text):
+            if end.start() > place:
+                self.keep(text[place : end.start()])
+            # A blank ends a word that there is, anything else may end an empty one.
+            self.open = self.open or bool(end.group().strip(_BLANKS))
+            self.close()
+            place = end.end()
+        if place < len(text):
+            self.keep(text[place:])
 
     def add(self, pieces: Sequence[Piece], inner: bool) -> None:
         for piece in pieces:
@@ -597,8 +623,12 @@ class _Expansion:
         if not self.shell.budget.spend(ELEMENT_COSTS * len(elements)):
             self.keep(piece.text, (piece.name,))
             return
-        if piece.operator == "[*]" and piece.quoted:
-            text = " ".join(word.text for word in elements)
+        if piece.operator == "[*]" and (piece.quoted or not self.split):
+            ends = self.shell.field_ends()
+            if ends is None:
+                self.keep(piece.text, ("IFS",))
+                return
+            text = ends[:1].join(word.text for word in elements)
             names = tuple(name for word in elements for name in word.unresolved)
             self.value(piece, Word(text, self.origin, names))
             return
