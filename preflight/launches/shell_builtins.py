@@ -167,6 +167,13 @@ def assigned(
     shell.variables = scope = variables or kept
     word = shell.value(value, origin)
     shell.variables = kept
+    if name in shell.integers and not word.unresolved:
+        held = scope.get(name) if adds else None
+        formula = word.text if held is None else f"({held.text})+({word.text})"
+        number = shell.number(formula or "0", origin)
+        if number is None:
+            return Word(f"${name}", origin, (name,))
+        return word._replace(text=str(number))
     if indexed or (variables is None and name in shell.arrays):
         return word
     if adds and (before := scope.get(name)) is not None:
@@ -184,6 +191,8 @@ def declare(shell: Shell, words: Sequence[Word], tokens: Sequence[Token], origin
         options = "".join([word.text for word in words[1:] if word.text.startswith("-")])
         if "A" in options:
             _declare_keyed(shell, words, tokens)
+        if "i" in options:
+            shell.integers.update(_declared(words, tokens))
         exporting = words[0].text == "export" or "x" in options
         exports = exporting and "n" not in options
     # A builtin's words are all expanded before it runs: export A=1 B=$A gives B the old A.
@@ -204,10 +213,13 @@ def declare(shell: Shell, words: Sequence[Word], tokens: Sequence[Token], origin
             shell.assign(name, held, exports)
 
 
-def _declare_keyed(shell: Shell, words: Sequence[Word], tokens: Sequence[Token]) -> None:
+def _declared(words: Sequence[Word], tokens: Sequence[Token]) -> list[str]:
     names = [t.word.assignment.name for t in tokens if t.word and t.word.assignment]
-    names += [word.text for word in words[1:] if _NAME.fullmatch(word.text)]
-    for name in names:
+    return [*names, *(word.text for word in words[1:] if _NAME.fullmatch(word.text))]
+
+
+def _declare_keyed(shell: Shell, words: Sequence[Word], tokens: Sequence[Token]) -> None:
+    for name in _declared(words, tokens):
         if name not in shell.keys:
             shell.assign_keyed(name, {})
 

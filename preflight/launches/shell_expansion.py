@@ -62,6 +62,7 @@ class Shell:
         self.variables = variables
         self.budget = budget
         self.arrays: dict[str, tuple[Word, ...]] = {}
+        self.integers: set[str] = set()  # names that declare -i made arithmetic
         self.keys: dict[str, tuple[str, ...]] = {}  # of the arrays that declare -A made
         # $1, $2, ...: a function's or those that set gave; None for those of the script itself.
         self.parameters: tuple[Word, ...] | None = None
