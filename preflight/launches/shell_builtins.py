@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from preflight.launches.shell_expansion import ELEMENT_COSTS, Shell
+from preflight.launches.shell_expansion import ELEMENT_COSTS, Shell, fields
 from preflight.launches.shell_tokens import Token
 from preflight.launches.shell_words import Assignment, WrittenWord, keyed
 from preflight.launches.source import Origin, Word
@@ -127,9 +127,8 @@ def written_out(program: str, arguments: Sequence[str]) -> str | None:
         if "\\" in text and "e" in flag:
             return None
         return text if "n" in flag else text + "\n"
-    if program == "printf" and arguments[:1] in (["%s"], ["%s\\n"]) and len(arguments) > 1:
-        end = "\n" if len(arguments[0]) > 2 else ""
-        return "".join(text + end for text in arguments[1:])
+    if program == "printf" and arguments[:1] != ["-v"]:
+        return printed(arguments)
     plain = [text for text in arguments if text != "--"]
     options = arguments[:1] != ["--"] and any(text.startswith("-") for text in plain)
     if program in ("dirname", "basename") and plain and not options:
@@ -156,6 +155,26 @@ def written_out(program: str, arguments: Sequence[str]) -> str | None:
         found = range(first, last + (1 if step > 0 else -1), step)
         return "".join(f"{number}\n" for number in found)
     return None
+
+
+def printed(arguments: Sequence[str]) -> str | None:
+    """Return what printf writes of %s, %d and %%, \\n and \\t; None where its format has others."""
+    pieces = re.findall(r"%[sd%]|\\[nt\\]|[^%\\]+|.", arguments[0], re.DOTALL) if arguments else []
+    takes = [piece for piece in pieces if piece in ("%s", "%d")]
+    if not pieces or any(piece in ("%", "\\") for piece in pieces):
+        return None
+    left, found = list(arguments[1:]), ""
+    while True:
+        for piece in pieces:
+            if piece in ("%s", "%d"):
+                value = left.pop(0) if left else "" if piece == "%s" else "0"
+                if piece == "%d" and not re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", value):
+                    return None
+                found += value
+            else:
+                found += {"%%": "%", "\\n": "\n", "\\t": "\t", "\\\\": "\\"}.get(piece, piece)
+        if not left or not takes:
+            return found
 
 
 def assigned(
@@ -191,6 +210,9 @@ def declare(shell: Shell, words: Sequence[Word], tokens: Sequence[Token], origin
         options = "".join([word.text for word in words[1:] if word.text.startswith("-")])
         if "A" in options:
             _declare_keyed(shell, words, tokens)
+        if "n" in options and words[0].text != "export":
+            _refer(shell, tokens, origin)
+            return
         if "i" in options:
             shell.integers.update(_declared(words, tokens))
         exporting = words[0].text == "export" or "x" in options
@@ -211,6 +233,19 @@ def declare(shell: Shell, words: Sequence[Word], tokens: Sequence[Token], origin
             shell.assign(name, word._replace(text=value), exports or None)
         elif words[0].text == "export" and (held := shell.variables.get(name)) is not None:
             shell.assign(name, held, exports)
+
+
+def _refer(shell: Shell, tokens: Sequence[Token], origin: Origin) -> None:
+    """Lose what ``local -n REF=NAME`` ties together: each may be changed by way of the other."""
+    for token in tokens:
+        assignment = token.word.assignment if token.word else None
+        if assignment is None:
+            continue
+        named = assigned(shell, assignment, origin)
+        for name in (assignment.name, named.text):
+            if _NAME.fullmatch(name):
+                shell.lose_array(name, origin)
+                shell.assign(name, Word(f"${name}", origin, (name,)))
 
 
 def _declared(words: Sequence[Word], tokens: Sequence[Token]) -> list[str]:
@@ -313,6 +348,50 @@ def take_option(shell: Shell, words: Sequence[Word]) -> bool | None:
     return there
 
 
+def take_line(shell: Shell, words: Sequence[Word], given: Word, ends: str) -> bool | None:
+    """Carry out ``read -r A B``; return whether a whole line was there, None: not known.
+
+    given: what is left to read. ends: the characters that end a field.
+    """
+    flags, names, whole = "", [], False
+    left = list(words[1:])
+    while left:
+        word = left.pop(0)
+        if word.text == "-d" and left:
+            whole = not left.pop(0).text
+            flags += "" if whole else "d"
+        elif word.text == "-p" and left:
+            left.pop(0)
+        elif word.text.startswith("-"):
+            flags += word.text[1:]
+        else:
+            names.append(word.text)
+    line, end, _ = (given.text, "", "") if whole else given.text.partition("\n")
+    if given.unresolved or set(flags) - set("ra") or ("\\" in line and "r" not in flags):
+        return None
+    if not names:
+        shell.assign("REPLY", given._replace(text=line))
+    elif "a" in flags:
+        shell.assign_array(names[0], tuple(given._replace(text=f) for f in fields(line, ends)))
+    else:
+        for name, text in zip(names, fields(line, ends, len(names)), strict=True):
+            shell.assign(name, given._replace(text=text))
+    return bool(end)
+
+
+def take_lines(shell: Shell, words: Sequence[Word], given: Word) -> bool:
+    """Carry out ``mapfile -t NAME``; return whether that is known."""
+    flags = [word.text for word in words[1:] if word.text.startswith("-")]
+    names = [word.text for word in words[1:] if not word.text.startswith("-")]
+    known = len(names) < 2 and set(flags) <= {"-t"} and not given.unresolved
+    if known:
+        lines = given.text.splitlines(keepends=not flags)
+        name = names[0] if names else "MAPFILE"
+        shell.assign_array(name, tuple(given._replace(text=line) for line in lines))
+        shell.assign(name, None)
+    return known
+
+
 def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
     """Take what unset, set and read change; no other builtin changes what a process gets."""
     program, *arguments = [word.text for word in words]
@@ -334,6 +413,11 @@ def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
             shell.errexit = flags[0] == "-"
         if "a" in flags and flags[0] in "-+" and "o" not in flags:
             shell.export_all = flags[0] == "-"
+    elif program == "printf" and len(arguments) > 2 and arguments[0] == "-v":
+        text = printed(arguments[2:]) if not any(word.unresolved for word in words) else None
+        name = arguments[1]
+        known = Word(text, words[0].origin) if text is not None else None
+        shell.assign(name, known or Word(f"${name}", words[0].origin, (name,)))
     elif program in ("read", "mapfile", "readarray", "getopts"):
         for name in arguments:
             if _NAME.fullmatch(name):

@@ -289,6 +289,29 @@ def _ends_of_fields(ends: str) -> re.Pattern[str]:
     return re.compile(f"{blank}*{other}{blank}*|{blank}+")
 
 
+def fields(line: str, ends: str, most: int | None = None) -> list[str]:
+    """Return what ``read`` makes of a line: ``most`` fields, the last with all that is left.
+
+    most: None for as many as there are. ends: the characters that end a field.
+    """
+    pattern, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in _BLANKS)
+    rest = line.strip(blanks)
+    found: list[str] = []
+    while rest and (most is None or len(found) < most - 1):
+        end = pattern.search(rest)
+        if end is None:
+            found.append(rest)
+            rest = ""
+        else:
+            found.append(rest[: end.start()])
+            rest = rest[end.end() :]
+    if most is None:
+        return found
+    single = pattern.search(rest)  # what ends the only field that is left goes
+    last = rest[: single.start()] if single is not None and single.end() == len(rest) else rest
+    return [*found, last, *[""] * (most - len(found) - 1)][:most]
+
+
 def _bucket(key: str) -> int:
     """Return where bash 5 keeps a key: it walks through an array in this order."""
     found = 2166136261  # FNV-1, as hash_string() in bash's hashlib.c
@@ -632,6 +655,12 @@ class _Expansion:
             text = ends[:1].join(word.text for word in elements)
             names = tuple(name for word in elements for name in word.unresolved)
             self.value(piece, Word(text, self.origin, names))
+            return
+        ends = self.shell.field_ends() or ""
+        known = not any(word.unresolved for word in elements)
+        if self.split and not piece.quoted and known and ends[:1].strip(_BLANKS):
+            self.doubts += [doubt for word in elements for doubt in word.doubts]
+            self.fields(ends[0].join(word.text for word in elements))  # an empty one stays
             return
         for index, word in enumerate(elements):
             if index and self.split:

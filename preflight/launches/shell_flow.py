@@ -30,7 +30,7 @@ from preflight.launches.shell_tokens import (
     behind_newlines,
     tokenize,
 )
-from preflight.launches.shell_words import Piece, written
+from preflight.launches.shell_words import Piece, heredoc_pieces, written
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
 
 # A token that is read again costs as much as so many characters.
@@ -98,6 +98,30 @@ def drive(steps: Steps) -> Truth:
     return ended
 
 
+class Feed:
+    """A text that several commands read from, each a part of it.
+
+    depth: the conditions around, when it began: what is read under more of them may not be.
+    """
+
+    def __init__(self, given: Word, depth: int) -> None:
+        self.rest = given
+        self.depth = depth
+
+    def line(self, depth: int) -> Word:
+        """Return the next line, with its end."""
+        found = self.left(depth)
+        line, end, rest = found.text.partition("\n")
+        self.rest = found._replace(text=rest)
+        return found if found.unresolved else found._replace(text=line + end)
+
+    def left(self, depth: int) -> Word:
+        """Return all that is left; a text that is not known where a part may have been read."""
+        if depth > self.depth and not self.rest.unresolved:
+            self.rest = self.rest._replace(text="", unresolved=("what is left to read",))
+        return self.rest
+
+
 class ShellFlow(ABC):
     """Goes through a text command by command, and collects what they start."""
 
@@ -122,6 +146,7 @@ class ShellFlow(ABC):
         self.conditions = Conditions(shell, self.lies)
         self.said: list[str] | None = None  # what is written to standard output; None: not known
         self.piped: Word | None = None  # what the command in front of a | writes
+        self.feed: Feed | None = None  # what the compound command around reads
 
     def note(self, identifier: str, text: str, origin: Origin) -> None:
         self.notes.append(SourceNote(identifier, text, origin))
@@ -295,8 +320,9 @@ class ShellFlow(ABC):
         several = _until(text, position, stop, _PIPES) < stop
         # What an installer's script does, that is piped from the network into a shell, is its own.
         downloads = position < stop and tokens[position].bare in ("curl", "wget")
-        fetched = [written(token.word.pieces) for token in tokens[position:stop] if token.word]
-        downloads = downloads and _INSTALLER.search(" ".join(fetched)) is not None
+        if downloads:
+            fetched = [written(token.word.pieces) for token in tokens[position:stop] if token.word]
+            downloads = _INSTALLER.search(" ".join(fetched)) is not None
         while position < stop:
             here = _until(text, position, stop, _PIPES)
             mark = self.shell.mark()
@@ -328,7 +354,11 @@ class ShellFlow(ABC):
         block = text.blocks.get(position)
         if block is not None:
             self.redirected(text, block.end, stop)
+            outer, piped = self.feed, self.piped
+            self.feed = self.fed(text, block.end, stop)
+            self.piped = None
             ended = yield self.compound(text, block, token.line)
+            self.feed, self.piped = outer, piped
             return ended
         if token.operator == "((":
             number = self.shell.number(token.formula, origin, assigns=True)
@@ -357,6 +387,31 @@ class ShellFlow(ABC):
                 origin = text.origin(text.tokens[index].line)
                 for word in self.shell.expand(target, origin)[:1]:
                     self.files[word.text] = Word("", origin, ("what several commands write",))
+
+    def fed(self, text: ShellText, position: int, stop: int) -> Feed | None:
+        """Return what a compound command reads; None for what its shell reads itself."""
+        given = None if self.piped is None else self.piped
+        for index in range(position, stop - 1):
+            target, operator = text.tokens[index + 1].word, text.tokens[index].operator
+            if target is None or operator not in ("<", "<<", "<<-", "<<<"):
+                continue
+            origin = text.origin(text.tokens[index].line)
+            body = text.tokens[index + 1].heredoc
+            if body is not None:
+                given = self.shell.value(heredoc_pieces(body), origin)
+            elif operator == "<<<":
+                given = self.shell.value(target.pieces, origin)
+                given = given._replace(text=given.text + "\n")
+            else:
+                place = self.shell.expand(target, origin)[:1]
+                given = self.content(place[0]) if place else None
+        if given is None:
+            return self.feed
+        return Feed(given, len(self.doubts))
+
+    @abstractmethod
+    def content(self, place: Word) -> Word:
+        """Return what a file holds; a text that is not known is empty and unresolved."""
 
     # Compound commands
 
@@ -523,7 +578,8 @@ class ShellFlow(ABC):
             for piece in (token.word.pieces if token.word else ())
         )
         moves = any(
-            token.formula or token.bare == "getopts" for token in text.tokens[slice(*condition)]
+            token.formula or token.bare in ("getopts", "read")
+            for token in text.tokens[slice(*condition)]
         )
         while True:
             truth = _undoubted((yield self.test(text, *condition)))
@@ -533,6 +589,7 @@ class ShellFlow(ABC):
                 return TRUE
             if truth.value is None:
                 note = self.undecided_note(text, *condition, truth)
+                note = note._replace(id="loop-not-counted")
                 ended = yield self.maybe(note, self.turn(text, body))
                 return ended
             if not self.next_turn(text, body, line):

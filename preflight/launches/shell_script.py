@@ -38,6 +38,8 @@ from preflight.launches.shell_builtins import (
     names_of,
     run_builtin,
     take,
+    take_line,
+    take_lines,
     take_option,
     written_out,
 )
@@ -48,6 +50,7 @@ from preflight.launches.shell_flow import (
     NESTED_COSTS,
     STARTED,
     WRITES,
+    Feed,
     ShellFlow,
     ShellFunction,
     ShellText,
@@ -90,7 +93,10 @@ _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".
 # What ends processes that run aside, and what asks of one of them alone.
 _KILLS = frozenset("kill killall pkill wait".split())
 # Programs of which one that reads standard input may start what it finds there.
-_READERS = STARTERS | SHELLS | {"parallel", "read", "runuser", "ssh", "su", "sudo", "xargs"}
+_LINES = frozenset(("mapfile", "readarray"))
+_READERS = (
+    STARTERS | SHELLS | _LINES | {"parallel", "read", "runuser", "ssh", "su", "sudo", "xargs"}
+)
 _ENGINES = frozenset(("docker", "nerdctl", "podman"))
 _STOPS = frozenset(("kill", "rm", "stop"))
 _ASKS = frozenset("-0 -l -L".split())
@@ -407,6 +413,8 @@ class _Script(ShellFlow):
     def read(self, text: str, first_line: int | None) -> None:
         """Read a whole text, and then the functions that nothing calls, where it starts nothing."""
         parsed = self.parsed(text, self.source, first_line)
+        if self.input is not None:
+            self.feed = Feed(self.input, len(self.doubts))
         drive(self.run(parsed, 0, len(parsed.tokens)))
         started = (" ".join(word.text for word in command.words) for command in self.commands)
         if self.stop == "exit" or any(map(STARTED.search, started)):
@@ -453,6 +461,7 @@ class _Script(ShellFlow):
                         writes += [word.text for word in self.shell.expand(target, origin)[:1]]
                     elif token.operator == "<<<":
                         given = self.shell.value(target.pieces, origin)
+                        given = given._replace(text=given.text + "\n")
                     elif token.operator == "<":
                         place = self.shell.expand(target, origin)[:1]
                         redirected = place[0] if place else redirected
@@ -472,8 +481,12 @@ class _Script(ShellFlow):
                 given = self.shell.value(heredoc_pieces(body), below)
             elif redirected is not None:
                 given = self.content(redirected)
+            elif self.piped is not None or self.feed is None:
+                given = self.piped
+            elif words[0].text == "read":
+                given = self.feed.line(len(self.doubts))
             else:
-                given = self.input if self.piped is None else self.piped
+                given = self.feed.left(len(self.doubts))
         ended = yield self.finish(text, words, settings, origin, given)
         return ended
 
@@ -706,7 +719,13 @@ class _Script(ShellFlow):
         elif program == "let":
             for word in words[1:]:
                 self.shell.number(word.text, origin, assigns=True)
-        elif program == "read" and given is not None and self.read_given(words, settings, given):
+        elif (
+            program == "read"
+            and given is not None
+            and (read := self.read_given(words, settings, given)) is not None
+        ):
+            return TRUE if read else FALSE
+        elif program in _LINES and given is not None and take_lines(self.shell, words, given):
             return TRUE
         elif program == "getopts" and self.shell.parameters is None and len(words) == 3:
             return FALSE._replace(soft=True)  # as started without arguments
@@ -718,38 +737,18 @@ class _Script(ShellFlow):
             return FALSE
         return PROGRAM if program in _OPEN_BUILTINS else TRUE
 
-    def read_given(self, words: Sequence[Word], settings: Sequence[Token], given: Word) -> bool:
-        """Carry out ``IFS=, read -ra NAMES <<< "$LIST"``; return whether that is known."""
-        flags = "".join(word.text[1:] for word in words[1:] if word.text.startswith("-"))
-        names = [word.text for word in words[1:] if not word.text.startswith("-")]
-        if given.unresolved or set(flags) - set("ra") or len(settings) > 1 or not names:
-            return False
-        blanks: str | None = " \t\n"
+    def read_given(
+        self, words: Sequence[Word], settings: Sequence[Token], given: Word
+    ) -> bool | None:
+        """Carry out ``IFS=, read -ra NAMES``; return whether a line was there, None: not known."""
+        ends = self.shell.field_ends()
         for token in settings:
             assignment = token.word.assignment if token.word else None
             if assignment is None or assignment.name != "IFS":
-                return False
-            blanks = self.shell.value(assignment.value, given.origin).text
-        line = given.text.partition("\n")[0]
-        fields = (
-            line.split()
-            if blanks == " \t\n"
-            else re.split(f"[{re.escape(blanks or '')}]", line)
-            if blanks
-            else [line]
-        )
-        if fields and not fields[-1]:
-            fields.pop()
-        said = [given._replace(text=field) for field in fields]
-        if "a" in flags:
-            self.shell.assign_array(names[0], tuple(said))
-        elif len(said) > len(names):
-            return False
-        else:
-            for index, name in enumerate(names):
-                empty = given._replace(text="")
-                self.shell.assign(name, said[index] if index < len(said) else empty)
-        return True
+                return None
+            word = self.shell.value(assignment.value, given.origin)
+            ends = None if word.unresolved else word.text
+        return None if ends is None else take_line(self.shell, words, given, ends)
 
     def leave(self, program: str, arguments: list[str]) -> None:
         number = (

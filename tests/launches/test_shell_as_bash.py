@@ -18,6 +18,7 @@ STAND_INS = (
 )
 NAMES = ("A", "B", "N", "I", "LONG_NAME")
 ARRAYS = ("ARGS", "LIST")
+LINES = ("'k,l,m n,,'", '"$LONG_NAME"', "$'a b\\nc, d'", "',a,'", "' x  y '", "'1,2,'")
 TEXTS = (
     "x",
     "a b",
@@ -168,6 +169,11 @@ class Maker:
             "((N += 2, I = N))",
             "let I=I+1",
             "N=4",
+            f"IFS={self.pick(',', ', ', '')} read -r {name} B <<< {self.pick(*LINES)}",
+            f"read -r {name} <<< {self.pick(*LINES)}",
+            f"read -ra {array} <<< {self.pick(*LINES)}",
+            f"mapfile -t {array} <<< {self.pick(*LINES)}",
+            f"printf -v {name} '%s:%d%%' {self.quoted(simple)} {self.random.randrange(99)}",
             self.pick("IFS=,", "IFS=', '", "IFS=", "IFS=$' \\t\\n'", "unset IFS", "IFS=x-"),
             f'{name}="${{{array}[*]}}"',
             f"{name}=${{{array}[*]}}",
@@ -226,6 +232,8 @@ class Maker:
             skips = [f'[ "${counter}" = 2 ] && {self.pick("break", "continue")}']
             skips = skips if self.random.random() < 0.3 else []
             return [head, *skips, *self.block(inner), f'sglang_other "${counter}"', "done"]
+        if kind == "while" and self.random.random() < 0.4:
+            return self.reading(inner)
         if kind == "while":
             self.counters += 1
             counter = f"w{self.counters}"
@@ -250,6 +258,19 @@ class Maker:
         if kind == "assign" and self.random.random() < 0.02:
             return [f"if {self.condition()}; then exit 1; fi"]
         return [self.assignment()]
+
+    def reading(self, depth: int) -> list[str]:
+        """Return a loop that reads lines."""
+        self.counters += 1
+        line = f"l{self.counters}"
+        body = [*self.block(depth), f'sglang_other "${line}" "$A" "$B"']
+        ends = self.pick("", "IFS= ", "IFS=, ", "IFS=', ' ")
+        head = f"while {ends}read -r {line} A B; do"
+        if self.random.random() < 0.3:
+            return [f"echo {self.quoted(self.pick(*TEXTS))} | {head}", *body, "done"]
+        if self.random.random() < 0.5:
+            return [head, *body, f"done <<< {self.pick(*LINES)}"]
+        return [head, *body, "done <<T", "one,two three", "", " $I ,x,y,z,", "T"]
 
     def block(self, depth: int) -> list[str]:
         return [line for _ in range(self.random.randrange(1, 3)) for line in self.statement(depth)]
