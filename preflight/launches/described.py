@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -64,8 +65,32 @@ _PLAYS = {"ansible-playbook": (), "sky": ("launch", "exec", "up"), "terraform": 
 _BUILDS = re.compile(
     r"(?:all|build|check|clean|compile|install|lint|test|wheel)(?:[-_./]|$)|.*\.o$"
 )
+# Programs that start what stands in files of their own kind: their verbs.
+_MANAGERS = {
+    "crontab": (),
+    "docker": ("start", "restart"),
+    "nerdctl": ("start", "restart"),
+    "podman": ("start", "restart"),
+    "service": ("start", "restart"),
+    "srun": ("--multi-prog",),
+    "supervisorctl": ("add", "reload", "restart", "start", "update"),
+    "systemctl": ("enable", "reenable", "reload-or-restart", "restart", "start"),
+}
+# Units of a host itself, and of what watches it: they take none of a launch's memory.
+_DAEMONS = re.compile(
+    r"(?:acpid|apache2|apparmor|atd|auditd|autofs|beegfs.*|caddy|ceph.*|chrony.*|containerd|crio"
+    r"|cron|crond|dbus.*|dcgm.*|docker|fail2ban|firewalld|.*exporter|getty.*|glusterd|grafana.*"
+    r"|haproxy|httpd|iptables|irqbalance|iscsi.*|k3s.*|kubelet|libvirtd|lnet|lustre.*|mst|multipathd?"
+    r"|munge|network.*|NetworkManager|nfs.*|nftables|nginx|ntp.*|numad|nv.*|openibd|opensm.*|podman"
+    r"|polkit|postfix|procps|prometheus.*|rdma.*|rke2.*|rngd|rpc.*|rsyslog|slurm.*|snapd|sshd?|sssd"
+    r"|sysctl|systemd-.*|tailscaled|telegraf|tuned|udev.*|ufw|.*hugepages?.*)(?:@.*)?",
+    re.IGNORECASE,
+)
+_NO_SERVICES = re.compile(r".*\.(?:automount|device|mount|path|slice|socket|swap|target)")
+# What starts a server, in a line of crontab.
+_STARTED = re.compile(r"sglang|mooncake|vllm|dynamo|lmcache|trtllm")
 _PYTHONS = frozenset(("python", "python2", *(f"python3{minor}" for minor in _MINORS)))
-STARTERS = frozenset((*_STARTERS, *_RECIPES, *_PLAYS, *_PYTHONS))
+STARTERS = frozenset((*_STARTERS, *_RECIPES, *_PLAYS, *_MANAGERS, *_PYTHONS))
 # Options of Python that take the next word.
 _PYTHON_VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs"))
 # What it is given: a text or a module, attached or in the next word.
@@ -118,6 +143,11 @@ def described(
     texts = [word.text for word in words[1:]]
     if (unread := _recipe(name, texts)) is not None:
         return Reading((), (SourceNote("script-not-read", unread, words[0].origin),))
+    verbs = _MANAGERS.get(name)
+    near_front = set(texts if name == "srun" else texts[:4])
+    compose = name in _STARTERS and "compose" in near_front
+    if verbs is not None and not compose and (not verbs or set(verbs) & near_front):
+        return _managed(name, words, environment, beside, given)
     if name in _PYTHONS:
         return _python(words, environment, beside, given)
     if _is_python_file(name):
@@ -179,6 +209,121 @@ def _recipe(name: str, texts: Sequence[str]) -> str | None:
         return None
     said = f"its recipe is not read: give what {name} {_RECIPES[name]} prints with these words"
     return f"{' '.join([name, *texts])[:80]}: {said}"
+
+
+def _managed(
+    name: str,
+    words: Sequence[Word],
+    environment: Mapping[str, Word],
+    beside: Beside,
+    given: Word | None,
+) -> Reading | None:
+    """Return what a manager of services, containers or jobs starts; what is not here is named."""
+    if name == "srun":
+        return _multi_prog(words, environment, beside)
+    plain = [word for word in words[1:] if word.text[:1] != "-"]
+    texts = [word.text for word in plain]
+    origin, note = words[0].origin, "script-not-read"
+    if name == "crontab":
+        asks = {"-l", "-r", "-e"} & {word.text for word in words}
+        if asks or not (texts or given):
+            return None
+        told = beside(texts[0]) if texts else given.text if given and not given.unresolved else None
+        if told is not None and not _STARTED.search(told):
+            return None
+        said = "crontab: what it starts, and when, is not read"
+        return Reading((_itself(words, environment),), (SourceNote(note, said, origin),))
+    if name == "service":
+        named = plain[:1] if texts[1:2] in (["start"], ["restart"]) else []
+    else:
+        verbs = _MANAGERS[name]
+        place = next((at for at, text in enumerate(texts[:2]) if text in verbs), len(texts))
+        named = plain[place + 1 :]
+        if texts[place : place + 1] and texts[place].endswith("enable"):
+            named = named if any(word.text == "--now" for word in words) else []
+        if name == "supervisorctl":
+            named = [words[0]._replace(text=" ".join(texts[place:]))] if texts[place:] else []
+    readings = [_unit(name, word, beside) for word in named]
+    found_all = joined(each for each in readings if each is not None)
+    if not found_all.commands and not found_all.notes:
+        return None
+    own = () if found_all.commands else (_itself(words, environment),)
+    return found_all._replace(commands=(*own, *found_all.commands))
+
+
+def _unit(name: str, word: Word, beside: Beside) -> Reading | None:
+    """Return what one unit or container starts; None for one of the host itself."""
+    unit = word.text.removesuffix(".service")
+    if name in ("systemctl", "service"):
+        if _DAEMONS.fullmatch(unit) or _NO_SERVICES.fullmatch(unit):
+            return None
+        family = f"{unit.partition('@')[0]}@" if "@" in unit else unit
+        for folder in ("/etc/systemd/system/", ""):
+            text = None if word.unresolved else beside(f"{folder}{family}.service")
+            if text is not None and "ExecStart" in text:
+                return _text(text, f"{folder}{unit}.service", {}, beside)
+    what = f"{name} start {unit}" if name not in ("service", "supervisorctl") else f"{name} {unit}"
+    said = f"{brief(what)}: what it starts is not read; give its file on its own to read it"
+    return Reading((), (SourceNote("script-not-read", said, word.origin),))
+
+
+def _multi_prog(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside) -> Reading:
+    """Return what ``srun --multi-prog FILE`` starts: a program for each rank of a line.
+
+    Source: srun(1), "MULTIPLE PROGRAM CONFIGURATION".
+    """
+    plain = [word for word in words[1:] if word.text[:1] != "-"]
+    file = next((word for word in plain if beside(word.text) is not None), None)
+    if file is None:
+        said = "srun --multi-prog: its file is not here: what each rank starts is not read"
+        note = SourceNote("script-not-read", said, words[0].origin)
+        return Reading((_itself(words, environment),), (note,))
+    lines: list[str] = []
+    notes: list[SourceNote] = []
+    for number, line in enumerate((beside(file.text) or "").splitlines(), start=1):
+        ranks, _, rest = line.strip().partition(" ")
+        numbers = [] if ranks.startswith("#") else _ranks(ranks)
+        if numbers is None or len(numbers) > _MOST_RANKS:
+            said = f"how many ranks {brief(ranks)} are is not known: read once"
+            notes.append(SourceNote("loop-not-counted", said, Origin(file.text, number)))
+            numbers = [0]
+        starts = (
+            shlex.join(_split(rest.replace("%t", str(rank)).replace("%o", str(offset))))
+            for offset, rank in enumerate(numbers)
+        )
+        lines.append(" ".join(f"{one} &" for one in starts))
+    found = _text("#!/bin/bash\n" + "\n".join(lines), file.text, environment, beside)
+    above = Origin(file.text)
+    commands = (
+        one._replace(origin=above._replace(line=one.origin.line - 1))
+        if one.origin.source == file.text and one.origin.line
+        else one
+        for one in found.commands
+    )
+    found = found._replace(commands=tuple(commands), notes=(*notes, *found.notes))
+    return _in_job(found, words[0].origin)
+
+
+_MOST_RANKS = 1024
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _ranks(text: str) -> list[int] | None:
+    """Return the ranks of ``0-3,8``; None where they are not written, as in ``*``."""
+    found: list[int] = []
+    for part in text.split(",") if text else ():
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
+        if match is None:
+            return None
+        first, last = int(match[1]), int(match[2] or match[1])
+        found += range(first, min(last, first + _MOST_RANKS) + 1)
+    return found
 
 
 def is_described(words: Sequence[Word]) -> bool:

@@ -37,9 +37,9 @@ class Launched(NamedTuple):
 
 # Beside the caller, in its environment, once: Python's own managers, profilers, guards.
 _HERE = frozenset(
-    "accelerate catchsegv conda coverage flock gdb hatch ip ltrace mamba micromamba ncu nsenter "
-    "nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv setuidgid sshpass "
-    "strace su-exec tmux unshare uv uvx valgrind watch xvfb-run".split()
+    "accelerate at batch catchsegv conda coverage flock gdb hatch ip ltrace mamba micromamba ncu "
+    "nsenter nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv setuidgid "
+    "sshpass strace su-exec tmux unshare uv uvx valgrind watch xvfb-run".split()
 )
 # Of those, and of others, the ones that run a Python file by its name alone.
 _RUN_FILES = frozenset("accelerate hatch pdm pipenv pixi poetry rye torchrun uv".split())
@@ -61,18 +61,24 @@ _TOLD = {
     "singularity": "what the container brings along",
 }
 _ELSEWHERE = {
+    "ansible": "the environment of the other hosts",
     "clush": "the environment of the other hosts",
     "kubectl": "the environment of the pod",
     "oc": "the environment of the pod",
+    "parallel-ssh": "the environment of the other hosts",
     "pdsh": "the environment of the other hosts",
+    "pssh": "the environment of the other hosts",
     "ray": "the environment of the cluster",
     "ssh": "the environment of the other host",
 }
 # What gives its words, with blanks between them, to the shell of each other host: the options that
 # take the next word, and whether a host stands behind them.
+_PSSH = "-h -H -l -p -o -e -t -O -x -X --hosts --host --user --par --outdir --errdir --timeout"
 _REMOTE = {
     "clush": ("-w -x -g -X -l -o -f -t -u -m -O", False),
+    "parallel-ssh": (_PSSH, False),
     "pdsh": ("-w -x -g -X -l -t -u -f -R -M -F -P -j", False),
+    "pssh": (_PSSH, False),
     "ssh": ("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", True),
 }
 REMOTE = frozenset(_REMOTE)
@@ -89,6 +95,9 @@ _NAMED = re.compile(
 _SCRIPT = re.compile(
     r"\s-m\s+(sglang|mooncake|vllm|dynamo|lmcache)|mooncake_(master|client)"
     r"|\b(sglang|vllm)\s+serve\s"
+)
+_SERVES = re.compile(
+    r"-m (?:\w+\.)+(?:launch_server|api_server|mooncake_\w+|server)\b|(?:sglang|vllm) serve "
 )
 # What Python is given; a word alone is the value of an option, as in uv run --python python3.12.
 _ARGUMENT = re.compile(r"-[BEIOSWXcmsuv]|.*\.py$")
@@ -151,6 +160,10 @@ def launched(
             return None
         script = _joined(behind) if behind else None
         return Launched(remote.start, script, False, True, (), _note(words[first], name))
+    if name == "ansible":
+        return _of_ansible(words, first)
+    if name in ("at", "batch"):  # their text comes on standard input
+        return Launched(len(words), None, False, False, (), None) if reads else None
     if name in _EXEC_ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
         return None
     start, is_script, module = first + 1, False, False
@@ -380,6 +393,28 @@ def _joined(words: Sequence[Word]) -> Word:
         unresolved=tuple(name for word in words for name in word.unresolved),
         doubts=tuple(dict.fromkeys(doubt for word in words for doubt in word.doubts)),
     )
+
+
+def starts_server(words: Sequence[Word]) -> bool:
+    """Return whether words start a server or a store, and do not only ask for its version."""
+    texts = [word.text for word in words]
+    if not texts or {"-h", "--help", "-v", "--version"} & set(texts):
+        return False
+    named = _NAMED.fullmatch(texts[0].rpartition("/")[2]) is not None
+    return named or _SERVES.search(" ".join(texts)) is not None
+
+
+def _of_ansible(words: Sequence[Word], first: int) -> Launched | None:
+    """Return what ``ansible HOSTS -m shell -a TEXT`` starts; None for its other modules."""
+    module, text, place = "command", None, first
+    for index in range(first + 1, len(words) - 1):
+        if words[index].text in ("-m", "--module-name"):
+            module = words[index + 1].text.rpartition(".")[2]
+        elif words[index].text in ("-a", "--args"):
+            text, place = words[index + 1], index + 1
+    if text is None or module not in ("command", "raw", "shell"):
+        return None
+    return Launched(place, text, False, True, (), _note(words[first], "ansible"))
 
 
 def starts_anew(wrapper: Sequence[str]) -> bool:

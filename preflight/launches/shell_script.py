@@ -24,6 +24,7 @@ from preflight.launches.launchers import (
     fanned,
     slurm_variables,
     starts_anew,
+    starts_server,
     tasks,
 )
 from preflight.launches.run_as import changed_user
@@ -95,7 +96,7 @@ _KILLS = frozenset("kill killall pkill wait".split())
 # Programs of which one that reads standard input may start what it finds there.
 _LINES = frozenset(("mapfile", "readarray"))
 _READERS = (
-    STARTERS | SHELLS | _LINES | {"parallel", "read", "runuser", "ssh", "su", "sudo", "xargs"}
+    STARTERS | SHELLS | _LINES | set("at batch parallel read runuser ssh su sudo xargs".split())
 )
 _ENGINES = frozenset(("docker", "nerdctl", "podman"))
 _STOPS = frozenset(("kill", "rm", "stop"))
@@ -390,6 +391,10 @@ class _Script(ShellFlow):
         self.locals: list[dict[tuple[str, str], object]] = []  # what each function hides
         # Of each container that docker run named: what it was given, and its variables.
         self.containers: dict[str, tuple[ContainerSettings, Mapping[str, Word]]] = {}
+        self.supervised: set[str] = set()  # files of supervisord that were read already
+        # What alias says; a script takes it for nothing until shopt -s expand_aliases.
+        self.aliases: dict[str, ShellFunction] = {}
+        self.expands = False
         self.captures = False  # this is the text of $(...)
         self.input: Word | None = None  # what the whole script reads from standard input
         shell.output = self.output
@@ -538,6 +543,8 @@ class _Script(ShellFlow):
             return TRUE
         environment = self.environment(text, settings)
         plain = is_ordinary(program) and not is_described(words)
+        plain = plain or self.runs_again(words)
+        words = self.with_configurations(words)
         if plain and not words[0].unresolved and not self.is_script(words):
             self.start(Command(tuple(words), environment, (), origin))
         else:
@@ -562,6 +569,37 @@ class _Script(ShellFlow):
         if program == "exec" and len(words) > 1:
             self.stop = "exit"
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
+
+    def runs_again(self, words: Sequence[Word]) -> bool:
+        """Return whether ``docker start`` starts containers that this script made."""
+        program, *texts = [word.text for word in words]
+        verb = next((at for at, text in enumerate(texts) if text in ("start", "restart")), None)
+        if program.rpartition("/")[2] not in _ENGINES or verb is None or verb > 2:
+            return False
+        named = [text for text in texts[verb + 1 :] if text[:1] != "-"]
+        return all(name in self.containers for name in named)
+
+    def with_configurations(self, words: list[Word]) -> list[Word]:
+        """Return what ``supervisorctl update`` does with the programs that this script writes."""
+        texts = [word.text.rpartition("/")[2] for word in words]
+        if "supervisorctl" not in texts[:2]:
+            return words
+        found = [
+            path
+            for path in self.files
+            if "supervisor" in path and path.endswith((".conf", ".ini")) and path.startswith("/")
+        ]
+        if not found:
+            return words
+        front = words[: texts.index("supervisorctl")]
+        if not {"add", "reload", "restart", "start", "update"} & set(texts):
+            return words
+        told = [path for path in found if path not in self.supervised]
+        self.supervised.update(told)
+        options = [text for path in told for text in ("-c", path)]
+        if not told:
+            return [*front, *(words[0]._replace(text=text) for text in ("supervisorctl", "status"))]
+        return [*front, *(words[0]._replace(text=text) for text in ("supervisord", *options))]
 
     def is_script(self, words: Sequence[Word]) -> bool:
         """Return whether a command is a shell script that lies here.
@@ -714,6 +752,11 @@ class _Script(ShellFlow):
             return TRUE._replace(limits=tuple(limits))
         elif program == "shift":
             self.shift(arguments)
+        elif program == "shopt" and "expand_aliases" in arguments:
+            self.expands = "-s" in arguments
+            self.functions.update(self.aliases if self.expands else {})
+        elif program == "alias":
+            self.name_texts(words[1:], text, origin)
         elif program in ("cd", "pushd", "popd"):
             enter(self.shell, words)
         elif program == "let":
@@ -759,6 +802,18 @@ class _Script(ShellFlow):
         self.failing = program == "exit" and bool(number)
         self.levels = max(1, number or 1)
         self.stop = program
+
+    def name_texts(self, words: Sequence[Word], text: ShellText, origin: Origin) -> None:
+        """Let each name of ``alias NAME=TEXT`` stand for its text, where the shell does so."""
+        for word in words:
+            name, equals, said = word.text.partition("=")
+            if not equals or not self.shell.budget.spend(NESTED_COSTS * len(said)):
+                continue
+            front = "command " if said.split()[:1] == [name] else ""  # not itself again
+            inner = self.parsed(f'{front}{said} "$@"', text.source, origin.line)
+            self.aliases[name] = ShellFunction(inner, 0, len(inner.tokens))
+            self.called.add(name)
+        self.functions.update(self.aliases if self.expands else {})
 
     def shift(self, arguments: list[str]) -> None:
         """Take what shift leaves: unknown where it may take any number."""
@@ -843,6 +898,12 @@ class _Script(ShellFlow):
         ended = drive(inner.run(parsed, 0, len(parsed.tokens)))
         shell.back_to(mark)
         shell.output = kept
+        for command in inner.commands:
+            if starts_server(command.words):
+                said = (
+                    f"$(...) starts {brief(command.words[0].text)}: it is not read; start it alone"
+                )
+                self.note("script-not-read", said, origin)
         if inner.said is None or inner.commands or ended.value is None or inner.doubted:
             return None
         return Word("".join(inner.said).rstrip("\n"), origin)
@@ -915,6 +976,10 @@ class _Script(ShellFlow):
                 names = (*before.unresolved, *content.unresolved)
                 content = Word(before.text + content.text, origin, names)
             self.files[target] = content
+            starts = content.unresolved or STARTED.search(content.text)
+            if target.startswith("/etc/cron") and starts:
+                why = f"{target}: what cron starts of it, and when, is not read"
+                self.note("script-not-read", why, origin)
 
 
 def _read(launch: LaunchText) -> Reading:

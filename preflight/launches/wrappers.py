@@ -233,7 +233,9 @@ def _is_shell(wrapper: Sequence[str]) -> bool:
     """Return whether a wrapper that nothing stands behind starts a shell."""
     name = wrapper[0].rpartition("/")[2]
     letters = "".join(word for word in wrapper[1:] if re.fullmatch(r"-[A-Za-z]+", word))
-    return name in ("ssh", "su", "runuser") or (name == "sudo" and bool({*"is"} & {*letters}))
+    return name in ("at", "batch", "ssh", "su", "runuser") or (
+        name == "sudo" and bool({*"is"} & {*letters})
+    )
 
 
 def _user_behind(

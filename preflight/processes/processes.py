@@ -75,6 +75,12 @@ _MODULES = {
     "lmcache.v1.server": ProcessKind.LMCACHE,
     "lmcache.v1.multiprocess.server": ProcessKind.LMCACHE,
     "lmcache.v1.multiprocess.http_server": ProcessKind.LMCACHE,
+    # They measure an engine of their own, in their own process or in one that they start.
+    "sglang.bench_offline_throughput": ProcessKind.ENGINE,
+    "sglang.bench_one_batch": ProcessKind.ENGINE,
+    "sglang.bench_one_batch_server": ProcessKind.ENGINE,
+    "infinistore.server": ProcessKind.ENGINE,
+    "llama_cpp.server": ProcessKind.ENGINE,
     "mindie_llm.server": ProcessKind.ENGINE,
     "atom.entrypoints.openai_server": ProcessKind.ENGINE,
     "sglang_router": ProcessKind.ROUTER,
@@ -83,12 +89,16 @@ _MODULES = {
 _PROGRAMS = {
     "vllm": ProcessKind.VLLM,
     "lmcache_server": ProcessKind.LMCACHE,
+    "infinistore": ProcessKind.ENGINE,
+    "llama-server": ProcessKind.ENGINE,
     "lmdeploy": ProcessKind.ENGINE,
+    "memcached": ProcessKind.ENGINE,
     "text-generation-launcher": ProcessKind.ENGINE,
     "trtllm-serve": ProcessKind.TRTLLM,
     "tritonserver": ProcessKind.ENGINE,
     "etcd": ProcessKind.ETCD,
     "redis-server": ProcessKind.REDIS,
+    "valkey-server": ProcessKind.REDIS,
     "nats-server": ProcessKind.NATS,
     "sglang-router": ProcessKind.ROUTER,
     "smg": ProcessKind.ROUTER,
@@ -282,8 +292,14 @@ def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
     program = words[0].text.rpartition("/")[2]
     if program == "sglang" and len(words) > 1 and words[1].text == "serve":
         return ProcessKind.SGLANG, _served(words[2:])
-    if program == "vllm" and (len(words) < 2 or words[1].text != "serve"):
-        return ProcessKind.OTHER, words[1:]  # vllm bench, vllm chat
+    second = words[1].text if len(words) > 1 else ""
+    if program == "vllm" and second != "serve":
+        measured = words[2].text if second == "bench" and len(words) > 2 else ""
+        if measured in ("latency", "throughput"):  # of an engine of its own
+            return ProcessKind.ENGINE, words[3:]
+        return ProcessKind.OTHER, words[1:]  # vllm bench serve, vllm chat
+    if program == "ollama":  # its other commands ask the server
+        return ProcessKind.ENGINE if second == "serve" else ProcessKind.OTHER, words[1:]
     if program == "lmcache" and len(words) > 1 and words[1].text == "server":
         return ProcessKind.LMCACHE, words[2:]
     if program in _PROGRAMS:
@@ -303,7 +319,12 @@ def _python(words: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
         if match := _RUNS_MODULE.fullmatch(text):
             attached = match.group(1)
             module = attached or (words[index + 1].text if index + 1 < len(words) else "")
-            return _MODULES.get(module, ProcessKind.OTHER), words[index + 1 + (not attached) :]
+            behind = words[index + 1 + (not attached) :]
+            kind = _MODULES.get(module, ProcessKind.OTHER)
+            # With an address it measures the server that runs there.
+            asks = any(word.text.partition("=")[0] == "--base-url" for word in behind)
+            asks = asks and module == "sglang.bench_one_batch_server"
+            return ProcessKind.OTHER if asks else kind, behind
         if text.startswith("-c"):
             break
         if not text.startswith("-"):

@@ -136,6 +136,8 @@ def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
                 )
             continue
         why = UNCOUNTED.get(process.kind)
+        if process.kind is ProcessKind.REDIS and not _holds_metadata(processes):
+            why = "what it holds"
         if why is not None:
             texts = [word.text for word in process.command.words]
             what = brief(" ".join(texts[:4]))
@@ -143,6 +145,18 @@ def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         elif process.kind is ProcessKind.OTHER and (why := unknown_program(process.command)):
             words = " ".join(word.text for word in process.command.words[:4])
             yield NotRead(brief(words), why, process.command.origin)
+
+
+def _holds_metadata(processes: Sequence[LaunchProcess]) -> bool:
+    """Return whether a launch has Redis for Mooncake's metadata, which are few."""
+    texts = (word.text for process in processes for word in process.command.words)
+    variables = (
+        word.text
+        for process in processes
+        for name, word in process.command.environment.items()
+        if "META" in name
+    )
+    return any("redis://" in text for text in (*texts, *variables))
 
 
 def tells_of_server(text: str) -> bool:

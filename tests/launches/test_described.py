@@ -219,3 +219,75 @@ def test_what_may_start_a_store_and_is_not_read_is_named(tmp_path: Path, script:
 )
 def test_python_and_installers_that_start_nothing_are_quiet(tmp_path: Path, script: str) -> None:
     assert reading(tmp_path, script).notes == ()
+
+
+UNIT = "[Service]\nExecStart=/usr/bin/mooncake_client --port 5\n"
+CONF = "[program:m]\ncommand=mooncake_client --port 6\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("systemctl enable --now m", ["--port 5"]),
+        ("sudo systemctl restart m.service", ["--port 5"]),
+        (f"cat > /etc/systemd/system/n.service <<U\n{UNIT}U\nsystemctl start n", ["--port 5"]),
+        (
+            f"cat > /etc/supervisor/conf.d/m.conf <<U\n{CONF}U\n"
+            "supervisorctl reread && supervisorctl update\nsupervisorctl start m",
+            ["--port 6"],
+        ),
+        ("srun -n 3 --multi-prog ranks.conf", ["--port 0", "--port 11", "--port 12"]),
+        ("ansible all -i h -m shell -a 'nohup mooncake_client --port 1 &'", ["--port 1"]),
+        ("parallel-ssh -h hosts.txt -i 'mooncake_client --port 2'", ["--port 2"]),
+        ("echo 'mooncake_client --port 3' | at now", ["--port 3"]),
+        (
+            "alias m='mooncake_client --port'\nshopt -s expand_aliases\nm 4",
+            ["--port 4"],
+        ),
+    ],
+)
+def test_what_a_manager_starts_is_read(tmp_path: Path, script: str, words: list[str]) -> None:
+    (tmp_path / "m.service").write_text(UNIT)
+    ranks = "# ranks\n0 mooncake_client --port %t\n1-2 mooncake_client --port 1%t\n"
+    (tmp_path / "ranks.conf").write_text(ranks)
+    found = reading(tmp_path, script)
+    clients = [c for c in found.commands if c.words[0].text.endswith("mooncake_client")]
+    assert [" ".join(word.text for word in each.words[1:]) for each in clients] == words
+    assert {note.id for note in found.notes} <= {"launcher"}
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "systemctl start mooncake-client",
+        "systemctl enable --now vllm@1",
+        "service mooncake-client start",
+        "docker start mooncake-client",
+        "supervisorctl start store",
+        "srun --multi-prog nowhere.conf",
+        "S=$(mooncake_client --port 3 & echo $!)",
+        "echo '@reboot root mooncake_client' > /etc/cron.d/m",
+        "echo '@reboot mooncake_client' | crontab -",
+        "(crontab -l; echo '@reboot mooncake_client') | crontab -",
+    ],
+)
+def test_what_a_manager_starts_and_is_not_here_is_named(tmp_path: Path, script: str) -> None:
+    assert [n.id for n in reading(tmp_path, script).notes] == ["script-not-read"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "systemctl start docker nvidia-persistenced; systemctl restart sshd.service slurmd",
+        "systemctl stop mooncake; systemctl status mooncake; systemctl enable mooncake",
+        "systemctl start dev-hugepages.mount; systemctl daemon-reload; service ssh restart",
+        "docker create --name m i mooncake_master; docker start m",
+        "docker stop m; docker ps; docker compose ls; docker pull start",
+        "supervisorctl status; crontab -l; crontab -r; echo '0 0 * * * rm x' | crontab -",
+        "V=$(mooncake_master --version); W=$(which mooncake_master); P=$(pgrep -f mooncake)",
+        "alias m='mooncake_client --port'\nls",
+        "echo x | at -l; ansible all -m ping",
+    ],
+)
+def test_what_starts_no_server_stays_quiet(tmp_path: Path, script: str) -> None:
+    assert reading(tmp_path, script).notes == ()

@@ -8,10 +8,13 @@ import pytest
 
 from checks.base.finding import Status
 from checks.base.root import Root
+from checks.base.unknown import Unknown
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.judging.launch_checks import NOT_READ, launch_findings
-from preflight.processes.processes import LaunchOptions, ProcessKind
+from preflight.launches.shell_script import read_script
+from preflight.processes.processes import LaunchOptions, ProcessKind, understand
 from preflight.processes.services import ports
+from preflight.processes.unread import unread
 from preflight.reading.understood import understood
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -208,3 +211,24 @@ def test_a_file_that_the_launch_writes_need_not_be_there_yet(tmp_path: Path) -> 
         "--hicache-storage-backend mooncake\n"
     )
     assert [file.kind for file in launch_needs(sized(tmp_path, text)).storage] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("ollama serve", False),
+        ("ollama pull qwen3", True),
+        ("llama-server -m x.gguf", False),
+        ("memcached -m 900000", False),
+        ("python3 -m sglang.bench_offline_throughput --model-path m", False),
+        ("python3 -m sglang.bench_one_batch_server --base-url http://h:1", True),
+        ("python3 -m sglang.bench_serving --port 1", True),
+        ("vllm bench throughput --model m", False),
+        ("vllm bench serve --model m", True),
+        ("redis-server --maxmemory 900gb", False),
+        ("redis-server & mooncake_client --metadata_server=redis://h:6379", True),
+    ],
+)
+def test_engines_and_stores_with_memory_of_their_own_are_named(line: str, counts: bool) -> None:
+    reading = read_script(line, "s", {})
+    assert (unread(reading, understand(reading.commands, Unknown)) == ()) is counts
