@@ -70,6 +70,7 @@ from preflight.launches.source import (
     brief,
     joined,
 )
+from preflight.launches.typed_panes import Panes, Typed
 from preflight.launches.variables import (
     Layers,
     Variables,
@@ -391,6 +392,8 @@ class _Script(ShellFlow):
         self.locals: list[dict[tuple[str, str], object]] = []  # what each function hides
         # Of each container that docker run named: what it was given, and its variables.
         self.containers: dict[str, tuple[ContainerSettings, Mapping[str, Word]]] = {}
+        self.panes = Panes()  # of tmux, and the shells in them
+        self.typists: dict[tuple[str, int | None], _Script] = {}
         self.supervised: set[str] = set()  # files of supervisord that were read already
         # What alias says; a script takes it for nothing until shopt -s expand_aliases.
         self.aliases: dict[str, ShellFunction] = {}
@@ -403,6 +406,10 @@ class _Script(ShellFlow):
         for name, origin in self.conditions.assumed.items():
             said = f"{name} is not set: where the script asks whether it is, it is taken as empty"
             self.note("taken-as-empty", said, origin)
+        for line in self.panes.pending.values():
+            if STARTED.search(line.text):
+                said = f"{brief(line.text)} is typed into a pane, and no Enter follows: not read"
+                self.note("script-not-read", said, line.origin)
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def lies(self, name: str) -> bool:
@@ -542,6 +549,12 @@ class _Script(ShellFlow):
                 self.shell.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
         environment = self.environment(text, settings)
+        if program.rpartition("/")[2] == "tmux" and self.depth < DEEPEST_SCRIPT:
+            lines, words = self.panes.typed(words)
+            for typed in lines:
+                self.type(typed, environment, origin)
+            if not words:
+                return PROGRAM
         plain = is_ordinary(program) and not is_described(words)
         plain = plain or self.runs_again(words)
         words = self.with_configurations(words)
@@ -569,6 +582,28 @@ class _Script(ShellFlow):
         if program == "exec" and len(words) > 1:
             self.stop = "exit"
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
+
+    def type(self, typed: Typed, environment: Mapping[str, Word], origin: Origin) -> None:
+        """Read a line that is typed into a pane: its shell has what earlier lines exported."""
+        number = self.panes.shell(typed)
+        if not self.shell.budget.spend(_nested_cost(typed.line.text, self.depth + 1)):
+            return
+        reader = self.typists.get((typed.key, number))
+        if reader is None or (typed.target is not None and typed.target.unresolved):
+            held = environment if number else Layers(environment, {**unread({}, origin)})
+            shell = Shell(Variables(held), self.shell.budget)
+            reader = _Script(self.source, shell, self.depth + 1, self.beside)
+            self.typists[typed.key, number] = reader
+        reader.files, reader.stop = self.files, ""
+        commands, notes = len(reader.commands), len(reader.notes)
+        reader.doubts = typed.line.doubts
+        reader.read(typed.line.text, typed.line.origin.line)
+        for command in reader.commands[commands:]:
+            wrappers = (("tmux", "send-keys"), *command.wrappers)
+            # Nobody waits for what runs in a pane.
+            self.start(command._replace(wrappers=wrappers, waited=False), deeper=True)
+        self.notes += reader.notes[notes:]
+        self.panes.entered(typed)
 
     def runs_again(self, words: Sequence[Word]) -> bool:
         """Return whether ``docker start`` starts containers that this script made."""
