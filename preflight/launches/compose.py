@@ -32,7 +32,15 @@ from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file, read_env_file
 from preflight.launches.launch_kind import Beside, LaunchKind, LaunchText
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Place, Reading, SourceNote, Word, brief, joined
+from preflight.launches.source import (
+    Origin,
+    Place,
+    Reading,
+    SourceNote,
+    Word,
+    brief,
+    joined,
+)
 from preflight.launches.variables import environment_words, unread
 
 # What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
@@ -126,6 +134,9 @@ def read_compose(
         include = document.at("include")
         readings += [included(item) for item in include.items or [include] if item.value]
         for service in services(document, name, surroundings, read_file, started):
+            if any(note.id == "not-started" for note in service.notes):
+                readings.append(Reading((), service.notes))
+                continue
             reader = _ServiceReader(name, service, surroundings, read_file)
             reader.caller = caller
             reader.configs = document.at("configs").fields
@@ -169,6 +180,11 @@ class _ServiceReader:
 
     def reading(self) -> Reading:
         origin = Origin(self.name, self.node.line)
+        asked = (self.one("deploy", "replicas"), self.one("scale"))
+        copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
+        if copies == 0:
+            said = f"service {self.called} is not started: the file asks for 0 of it"
+            return Reading((), (*self.notes, SourceNote("not-started", said, origin)))
         variables = self.environment()
         words = [*self.words("entrypoint"), *self.words("command")]
         given = self.node.at("entrypoint").value is not None
@@ -187,8 +203,6 @@ class _ServiceReader:
             for why in refusals(settings):
                 said = f"{why}; Compose refuses service {self.called}"
                 self.notes.append(SourceNote("container-refused", said, origin))
-        asked = (self.node.at("deploy", "replicas").text, self.node.at("scale").text)
-        copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
         commands = tuple(
             command._replace(
                 place=Place("service", (self.called,)),
@@ -451,27 +465,35 @@ def services(
     started: their names, () for all.
     """
     found = document.at("services").fields
-    chosen = surroundings.get("COMPOSE_PROFILES")
     for called, node in found.items():
         if started and called not in started:
             continue
         notes: list[SourceNote] = []
         whole = _extended(called, node, found, name, notes, 0, read_file)
-        profiles = [item.text for item in whole.at("profiles").items if item.text]
-        if profiles and not started:  # who names a service starts it
-            wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
-            if wanted and not {"*", *profiles} & set(wanted):
-                continue
-            if not wanted:
-                said = f"service {called} starts with profile {' or '.join(profiles)} alone; it is "
-                notes.append(
-                    SourceNote(
-                        "profile",
-                        said + "read as started: give COMPOSE_PROFILES as the caller has it",
-                        Origin(name, node.line),
-                    )
-                )
+        if not started:  # who names a service starts it, whatever its profiles
+            notes += _without_profile(called, whole, surroundings, Origin(name, node.line))
         yield ComposeService(called, whole, tuple(notes))
+
+
+def _without_profile(
+    called: str, service: Node, surroundings: Mapping[str, Word], origin: Origin
+) -> Iterator[SourceNote]:
+    """Yield why ``docker compose up`` leaves a service out: nobody asks for one of its profiles.
+
+    Source: docs.docker.com/compose/how-tos/profiles; ``*`` asks for all of them.
+    """
+    profiles = [item.text for item in service.at("profiles").items if item.text]
+    chosen = surroundings.get("COMPOSE_PROFILES")
+    wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
+    if chosen is not None and chosen.unresolved:
+        return
+    if profiles and not {"*", *profiles} & set(wanted):
+        asked = "COMPOSE_PROFILES is not set" if chosen is None else f"not {brief(chosen.text)}"
+        said = (
+            f"service {called} is not started: it belongs to profile {' or '.join(profiles)} alone "
+            f"({asked})"
+        )
+        yield SourceNote("not-started", said, origin)
 
 
 def _extended(

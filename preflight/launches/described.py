@@ -178,6 +178,14 @@ def described(
         laid = [(word.text, None if word.unresolved else beside(word.text)) for word in others]
         over = [(path, text) for path, text in laid if text is not None]
         verb, chosen = _chosen(words)
+        if profiles := list(_named(words, ("--profile",))):  # they stand over the variable
+            names = ",".join(word.text for word in profiles)
+            open_ = tuple(name for word in profiles for name in word.unresolved)
+            asked = profiles[0]._replace(text=names, unresolved=open_)
+            environment = {**environment, "COMPOSE_PROFILES": asked}
+        if not chosen and any(word.unresolved for word in words[1:]):
+            # Who names a service starts it, whatever its profiles, and here anybody may be named.
+            environment = {**environment, "COMPOSE_PROFILES": first._replace(text="*")}
         found = _one(
             first, environment, beside, given, chosen[: 1 if verb == "run" else None], over
         )

@@ -78,6 +78,13 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
         called = item.at("metadata", "name").text or ""
         found = False
         for pod in pods(item):
+            if pod.copies == 0:
+                found = True
+                which = " ".join((kind, called, *pod.role))
+                said = f"{which} is not started: the manifest asks for 0 of it"
+                note = SourceNote("not-started", said, Origin(name, pod.spec.line or item.line))
+                readings.append(Reading((), (note,)))
+                continue
             apart += bool(pod.spec.at("containers").items)
             for container in _containers(pod.spec):
                 found = True

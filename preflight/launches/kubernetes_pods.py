@@ -130,7 +130,8 @@ def _ray(item: Node) -> Iterator[Pod]:
                 elif value.text is not None:
                     words += [flag, value.text]
             least = deployed.at("autoscaling_config", "min_replicas")
-            copies = _number(deployed.at("num_replicas"), _number(least))
+            # From none the autoscaler starts one with the first request.
+            copies = _number(deployed.at("num_replicas"), max(1, _number(least)))
             yield Pod(_running(head, words), ("application", model), open=True, copies=copies)
 
 

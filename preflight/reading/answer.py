@@ -40,6 +40,8 @@ _TELLING = (
 # Those of a store's own process, which it takes from a file, its environment or a default.
 _ALWAYS = frozenset(("segment_bytes", "protocol", "master"))
 _LONGEST_VALUE = 60
+# Ports that one line of read lists.
+_MOST_PORTS = 8
 
 
 def reading_text(
@@ -54,6 +56,11 @@ def reading_text(
         for group in dict.fromkeys(process.group for process in reading.processes):
             own = [process for process in reading.processes if process.group == group]
             lines += ["", paint(clean(group), "cyan"), *_group(own, width, verbosity)]
+    left_out = [note for note in reading.notes if note.id == "not-started"]
+    if left_out and verbosity >= 0:
+        lines += ["", f"Not started ({len(left_out)})"]
+        for note in left_out:
+            lines += wrapped("  " + clean(f"{note.text} ({note.origin})"), width)
     if reading.unread:
         lines += ["", paint(f"Not read ({len(reading.unread)})", "magenta")]
         for each in reading.unread:
@@ -112,6 +119,10 @@ def _told(members: Sequence[Understood]) -> Iterator[str]:
             text = _shown(first.settings[name])
             if len(known) > 1 and known == list(range(known[0], known[-1] + 1)):
                 text = f"{known[0]} to {known[-1]}"
+            elif len(set(map(str, numbers))) > 1:  # no step, or one of them is not known
+                each = [*dict.fromkeys(_shown(member.settings[name]) for member in members)]
+                more = f" and {len(each) - _MOST_PORTS} more" if len(each) > _MOST_PORTS else ""
+                text = ", ".join(each[:_MOST_PORTS]) + more
             yield f"{name} {text}"
 
 

@@ -311,10 +311,14 @@ def test_services_that_extend_each_other_end() -> None:
 
 @pytest.mark.parametrize(
     ("profiles", "started", "notes"),
-    [(None, ["x", "y", "z"], ["profile"] * 2), ("gpu", ["x", "y"], []), ("*", ["x", "y", "z"], [])],
+    [
+        (None, ["x"], ["not-started"] * 2),
+        ("gpu", ["x", "y"], ["not-started"]),
+        ("*", ["x", "y", "z"], []),
+    ],
 )
 def test_profiles(profiles: str | None, started: list[str], notes: list[str]) -> None:
-    """What COMPOSE_PROFILES chooses; without it nobody can tell."""
+    """What COMPOSE_PROFILES chooses; without it Compose starts none that has a profile."""
     text = """\
 services:
   a: {image: i, command: x}
@@ -324,6 +328,16 @@ services:
     reading = read_compose(text, "c", {} if profiles is None else {"COMPOSE_PROFILES": profiles})
     assert [command.words[0].text for command in reading.commands] == started
     assert [note.id for note in reading.notes] == notes
+    named = read_compose(text, "c", {}, asked=("c",))  # docker compose up c
+    assert [command.words[0].text for command in named.commands] == ["z"]
+
+
+@pytest.mark.parametrize("said", ["scale: 0", "deploy: {replicas: 0}", "scale: $NONE"])
+def test_a_service_of_which_none_is_asked_for_is_no_process(said: str) -> None:
+    text = f"services: {{a: {{image: i, command: x, ports: ['1:1'], {said}}}}}"
+    reading = read_compose(text, "c", {"NONE": "0"})
+    assert (reading.commands, reading.published) == ((), ())
+    assert [note.id for note in reading.notes] == ["not-started"]
 
 
 @pytest.mark.parametrize(

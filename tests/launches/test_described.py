@@ -68,6 +68,17 @@ def test_what_is_not_read_of_it_is_told(tmp_path: Path, script: str) -> None:
     assert ids == ["manifest-not-read"]
 
 
+@pytest.mark.parametrize(
+    ("options", "started"), [("", 0), ("--profile debug ", 1), ("--profile other ", 0)]
+)
+def test_profiles_are_asked_for_in_the_command(tmp_path: Path, options: str, started: int) -> None:
+    """They stand over COMPOSE_PROFILES, as docker compose takes them."""
+    text = "services: {m: {image: i, profiles: [debug], command: mooncake_master}}\n"
+    (tmp_path / "p.yaml").write_text(text)
+    found = reading(tmp_path, f"export COMPOSE_PROFILES=x\ndocker compose -f p.yaml {options}up\n")
+    assert len(found.commands) == started
+
+
 def test_a_variable_that_nothing_sets_stays_open_in_the_manifest(tmp_path: Path) -> None:
     found = reading(tmp_path, f"kubectl apply -f - <<EOF\n{POD % '$NOBODY'}EOF")
     assert found.commands[0].words[-1].unresolved == ("NOBODY",)
@@ -90,7 +101,7 @@ services:
 @pytest.mark.parametrize(
     ("words", "started"),
     [
-        ("up", "123m"),
+        ("up", "23m"),  # the first belongs to a profile
         ("-p project up -d --scale a=2 a", "1m"),  # its profile does not hold who is named
         ("up -w b", "2m"),
         ("run --rm -e A=b -v /x:/y b", "2m"),

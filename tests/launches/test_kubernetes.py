@@ -250,3 +250,12 @@ def test_several_documents_and_lists() -> None:
 )
 def test_quantities(text: str, size: int | None) -> None:
     assert quantity(text) == size
+
+
+def test_an_object_of_which_none_is_asked_for_is_no_process() -> None:
+    text = "kind: Deployment\nmetadata: {name: p}\nspec:\n  replicas: 0\n  template:\n"
+    reading = read_kubernetes(text + indent(POD, 4), "p.yaml", {})
+    assert (reading.commands, reading.published) == ((), ())
+    assert [(note.id, note.text) for note in reading.notes] == [
+        ("not-started", "Deployment p is not started: the manifest asks for 0 of it")
+    ]

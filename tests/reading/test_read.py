@@ -62,6 +62,11 @@ def test_each_process_is_a_line_and_the_first_says_all(read: Callable[..., Any])
     assert "HTTP port 30000 to 30001" in said
 
 
+def test_ports_of_one_line_are_all_said(read: Callable[..., Any]) -> None:
+    _, text = read("for p in 30000 30002 30010; do sglang serve --model-path m --port $p & done\n")
+    assert "HTTP port 30000, 30002, 30010" in " ".join(text.split())
+
+
 def test_json_has_every_setting_with_its_origin(read: Callable[..., Any]) -> None:
     found = answer(read(LAUNCH, "--json"))
     assert [p["program"] for p in found["processes"]] == [
