@@ -84,6 +84,13 @@ _OTHERS_VARIABLES = (
     "MOONCAKE_MASTER MOONCAKE_PROTOCOL MOONCAKE_DEVICE MOONCAKE_GLOBAL_SEGMENT_SIZE "
     "MOONCAKE_LOCAL_BUFFER_SIZE MOONCAKE_TE_META_DATA_SERVER MOONCAKE_LOCAL_HOSTNAME"
 ).split()
+# What --connector of Dynamo's vLLM worker calls connectors up to 0.9 (dynamo/vllm/args.py).
+_DYNAMO_CONNECTORS = {
+    "kvbm": "DynamoConnector",
+    "lmcache": "LMCacheConnectorV1",
+    "nixl": "NixlConnector",
+}
+_NO_CONNECTOR = ("none", "null")
 _NO_MEMORY = "DecodeBenchConnector ExampleConnector ExampleHiddenStatesConnector".split()
 
 
@@ -95,11 +102,17 @@ def read_vllm(
 
 
 def _consumer(
-    arguments: VllmArguments, environment: Mapping[str, Word], read_file: ReadFile
+    arguments: VllmArguments,
+    environment: Mapping[str, Word],
+    read_file: ReadFile,
+    beside: Sequence[str] = (),
 ) -> Consumer:
+    """Return what the engine takes; beside: connectors that something else names."""
     engines, workers, hosts = workers_of(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
     connectors.read()
+    for name in beside:
+        connectors._connector({"kv_connector": name, "kv_role": "kv_both"}, child=True)
     if "numa-bind" in arguments.flags and connectors.clients:
         connectors.uncounted.append("which NUMA node --numa-bind binds each worker to")
     for name, default in _SHOWN.items():
@@ -123,21 +136,44 @@ def _consumer(
 
 
 def read_dynamo_vllm(
-    words: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
+    words: Sequence[Word],
+    environment: Mapping[str, Word],
+    read_file: ReadFile,
+    release: str | None = None,
 ) -> Consumer:
     """Return what ``python -m dynamo.vllm`` takes: vLLM's own arguments, without its HTTP server.
 
-    Read in ai-dynamo 1.6.1: ``--connector`` and DYN_CONNECTOR are refused, and a prefill worker has
-    to be given a connector. Its KVBM is a connector of its own module, which is named.
+    release: Dynamo's, None where nothing says it. Read in ai-dynamo 1.6.1, where a prefill worker
+    has to be given a connector. ``--connector`` and DYN_CONNECTOR name connectors up to 0.9, and
+    are refused from 1.0.0 on (pull request 6450). Its KVBM is a connector of its own module.
     """
     arguments = vllm_arguments(words, read_file)
-    found = _consumer(arguments, environment, read_file)
-    refused = list(found.refused)
     old = environment.get("DYN_CONNECTOR")
-    if "connector" in arguments.flags or (old is not None and old.text):
+    named = _dynamos_connectors(words) or ([] if old is None else old.text.split())
+    takes = release is not None and release.startswith("0.")
+    beside = [_DYNAMO_CONNECTORS.get(name, name) for name in named if name not in _NO_CONNECTOR]
+    found = _consumer(arguments, environment, read_file, () if release and not takes else beside)
+    refused, uncounted = list(found.refused), list(found.uncounted)
+    if named and release is None:
+        uncounted.append("--connector, which Dynamo refuses from 1.0.0 on: its release is not said")
+    elif named and not takes:
         refused.append("--connector is no longer supported: write --kv-transfer-config")
     ports = tuple(one for one in found.ports if one[0] != "HTTP port")
-    return found._replace(ports=ports, refused=tuple(refused))
+    return found._replace(ports=ports, refused=tuple(refused), uncounted=tuple(uncounted))
+
+
+def _dynamos_connectors(words: Sequence[Word]) -> list[str]:
+    """Return the words of ``--connector``, which takes several."""
+    found: list[str] = []
+    taken = False
+    for word in words:
+        name, equals, value = word.text.partition("=")
+        if word.text.startswith("-"):
+            taken = name == "--connector"
+            found += [value] if taken and equals else []
+        elif taken:
+            found.append(word.text)
+    return found
 
 
 class _Connectors(ConsumerParts):
@@ -244,6 +280,11 @@ class _Connectors(ConsumerParts):
         if backend.value == "lmcache":
             name = "LMCacheMPConnector"
             self.ignored.append("--kv-offloading-size: its LMCache server decides the size")
+            # LMCacheConnectorV1 with its part of the size in each worker, in earlier releases.
+            self.uncounted.append(
+                f"its CPU pool of {format_bytes(int(size))}: LMCache holds it in the engine or in "
+                "a server of its own, as the release of vLLM has it"
+            )
         else:
             extra["cpu_bytes_to_use"] = size
         both = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra}

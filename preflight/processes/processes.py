@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from checks.base.installed import Installed
 from checks.base.unknown import Unknown
-from preflight.consumers.consumer import Consumer
+from preflight.consumers.consumer import Consumer, Named
 from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.container_paths import reads_in
 from preflight.processes.image_releases import named_releases
@@ -53,6 +53,7 @@ class ProcessKind(Enum):
 
 
 # Servers, and a router in front of them.
+_CONSUMERS = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM, ProcessKind.LMCACHE, ProcessKind.TRTLLM)
 _WITH_ROUTER = "sglang_router.launch_server"
 # A module (after -m) or a program's name, and what it is.
 _MODULES = {
@@ -251,10 +252,11 @@ def _understand(
     if kind is ProcessKind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
         return LaunchProcess(kind, command, arguments, unread=unread)
-    consumer = _consumer(kind, command, arguments, read_file)
+    named = named_releases(command, commands) if kind in _CONSUMERS else {}
+    consumer = _consumer(kind, command, arguments, read_file, named)
     if consumer is not None:
         first = next((client.store for client in consumer.clients), None)
-        consumer = consumer._replace(named=named_releases(command, commands))
+        consumer = consumer._replace(named=named)
         return LaunchProcess(kind, command, arguments, store=first, consumer=consumer)
     store = None
     if kind is ProcessKind.STORE_SERVICE:
@@ -265,14 +267,20 @@ def _understand(
 
 
 def _consumer(
-    kind: ProcessKind, command: Command, arguments: tuple[Word, ...], read_file: ReadFile
+    kind: ProcessKind,
+    command: Command,
+    arguments: tuple[Word, ...],
+    read_file: ReadFile,
+    named: Mapping[str, Named],
 ) -> Consumer | None:
     """Return what an engine beside SGLang takes; None for other programs."""
     if kind in (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM):
         from preflight.consumers.vllm import read_dynamo_vllm, read_vllm
 
-        read = read_vllm if kind is ProcessKind.VLLM else read_dynamo_vllm
-        return read(arguments, command.environment, read_file)
+        if kind is ProcessKind.VLLM:
+            return read_vllm(arguments, command.environment, read_file)
+        dynamo = named["dynamo"].release if "dynamo" in named else None
+        return read_dynamo_vllm(arguments, command.environment, read_file, dynamo)
     if kind is ProcessKind.LMCACHE:
         from preflight.consumers.lmcache import read_lmcache_server
 

@@ -303,7 +303,25 @@ def test_a_worker_of_dynamo_is_a_vllm_without_its_http_port(tmp_path: Path) -> N
     words = [Word(t, ORIGIN) for t in "--model m -tp 2 --kv-offloading-size 4".split()]
     found = read_dynamo_vllm(words, {}, lambda name: Unknown(name))
     assert (found.workers, found.pools[0].memory.bytes, found.ports) == (2, 4 * GIB, ())
-    old = [*words, Word("--connector", ORIGIN), Word("kvbm", ORIGIN)]
-    assert (
-        "--kv-transfer-config" in read_dynamo_vllm(old, {}, lambda name: Unknown(name)).refused[0]
-    )
+
+
+@pytest.mark.parametrize(
+    ("release", "refused", "pools", "uncounted"),
+    [("0.7.0", False, 1, 0), ("1.1.1", True, 0, 0), (None, False, 1, 1)],
+)
+def test_connectors_of_dynamo_are_refused_by_the_releases_that_refuse_them(
+    release: str | None, refused: bool, pools: int, uncounted: int
+) -> None:
+    """From 1.0.0 on; of an unknown release the pool counts, and that it may be refused is said."""
+    words = [Word(t, ORIGIN) for t in "--model m --connector kvbm --tensor-parallel-size 2".split()]
+    environment = {"DYN_KVBM_CPU_CACHE_GB": Word("4", ORIGIN)}
+    found = read_dynamo_vllm(words, environment, lambda name: Unknown(name), release)
+    assert any("--kv-transfer-config" in one for one in found.refused) == refused
+    assert [pool.memory.bytes for pool in found.pools] == [4 * 10**9] * pools
+    assert len(found.uncounted) == uncounted
+
+
+def test_a_pool_that_lmcache_holds_is_named() -> None:
+    """In the engine or in a server of its own, by the release of vLLM: no launch passes over it."""
+    found = read("serve", "m", "--kv-offloading-size", "2000", "--kv-offloading-backend", "lmcache")
+    assert "CPU pool of 1.95 TiB" in found.uncounted[0]

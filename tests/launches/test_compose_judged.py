@@ -77,7 +77,7 @@ def differences(number: int, folder: Path) -> tuple[int, list[str]]:
         for key in want if not unset else want.keys() - {"words", "environment"}:
             if own[key] != want[key]:
                 told.append(f"{name}.{key}: {own[key]!r}, not {want[key]!r}")
-    if found and "not-started" not in ids:
+    if found:
         told.append(f"{sorted(found)} are not started")
     return compared, told
 

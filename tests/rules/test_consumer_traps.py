@@ -45,6 +45,10 @@ def engine(words: str, **extra: Any) -> str:
     return f"{words} {lmcache(mooncake_master_server_addr=MASTER, **extra)}"
 
 
+DYNAMO = (
+    "docker run -e DYN_KVBM_CPU_CACHE_GB nvcr.io/nvidia/ai-dynamo/vllm-runtime:{} "
+    "python3 -m dynamo.vllm --model m"
+)
 FILE = "MOONCAKE_CONFIG_PATH=mc.json "
 STORE = FILE + vllm("MooncakeStoreConnector")
 POOL = vllm("OffloadingConnector", cpu_bytes_to_use=1 << 30)
@@ -357,10 +361,10 @@ TRAPS = (
     # 3. Dynamo
     Trap(
         "--connector is refused",
-        ("python3 -m dynamo.vllm --model m --connector kvbm",),
+        (f"{DYNAMO.format('1.1.1')} --connector kvbm",),
         REFUSED,
         "--connector is no longer supported",
-        ("python3 -m dynamo.vllm --model m",),
+        (f"DYN_KVBM_CPU_CACHE_GB=1 {DYNAMO.format('0.7.0')} --connector kvbm",),
     ),
     Trap("KVBM without a tier", (kvbm("0"),), REFUSED, "At least one cache tier", (kvbm("1"),)),
     Trap("KVBM's size is no number", (kvbm("1gb"),), MISREAD, "which takes 0", (kvbm("1"),)),
