@@ -105,6 +105,11 @@ _ASKING = re.compile(
     r"|pip|conda",
     re.IGNORECASE,
 )
+# One of these stands in every text that starts something which is told here, or that is unread.
+_MAY_START = re.compile(
+    r"subprocess|system|[Pp]open|exec|spawn|runpy|sglang|mooncake|vllm|lmcache|dynamo|lmdeploy"
+    r"|tensorrt|Engine|ServerArgs"
+)
 # What a text that is not valid Python has to hold before it may start something.
 _PYTHON_STARTS = re.compile(
     r"\b(?:subprocess|Popen|exec\w*\(|os\.(?:system|popen|spawn)|sglang|mooncake|vllm|lmcache)\b"
@@ -395,6 +400,8 @@ def _python(
         return None
     if not text.text and text.unresolved:
         return _unread_python(shown, words, environment)
+    if _MAY_START.search(text.text) is None:  # to parse each text takes long where they are many
+        return None
 
     def near(path: str) -> str | None:
         return None if own and posixpath.normpath(path) == posixpath.normpath(own) else beside(path)

@@ -29,6 +29,8 @@ _MOVES = frozenset(
 _ENTERED = re.compile(
     r"\s*(?:exec\s+)?(?:ssh|docker|podman|kubectl|srun|salloc|apptainer|singularity|su|sudo)\b"
 )
+# Each is compared with all others: of more than anybody opens nothing is known.
+_MOST_PANES = 256
 
 
 class Typed(NamedTuple):
@@ -80,6 +82,8 @@ class Panes:
             return None
         key = typed.key
         if key not in self.states:
+            if len(self.states) >= _MOST_PANES:
+                return None
             self.count += 1
             near = any(_overlap(key, other) for other in self.states)
             self.states[key] = None if near else self.count

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from checks.base.needs import running_with_last
 from checks.base.unknown import Unknown, known
+from checks.releases.sglang import parse_version
 from preflight.launches.source import Word
 from preflight.processes.container_paths import network_of, service_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
@@ -22,7 +23,7 @@ from preflight.programs.sglang_argument_tables import (
     known_releases,
     releases_with,
 )
-from preflight.programs.sglang_arguments import parse_sglang_arguments
+from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
 from preflight.programs.sglang_refusals import every_release_refuses, refusals
 from preflight.programs.store_config import StoreConfig
 from preflight.rules.rules import RuleSet, Seen, Spelling, at, is_misspelt, replaced
@@ -60,7 +61,7 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     if arguments.error and (arguments.exact or _every_release_refuses(server)):
         where = arguments.refused[0].origin if arguments.refused else None
-        yield Seen(f"sglang serve: error: {arguments.error}", where, _correction(server))
+        yield Seen(f"{_said_by(arguments)}{arguments.error}", where, _correction(server))
     words = tuple(word for word in arguments.unrecognized if _is_known(word))
     left_out = [word for word in words if word.text in LEFT_OUT]
     if left_out:
@@ -75,7 +76,7 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     misspelt = tuple(each for each in left_over if each.misspelt)
     certain = left_over if arguments.exact else misspelt
     if certain:
-        yield _unrecognized(certain, arguments.version, arguments.exact)
+        yield _unrecognized(certain, arguments)
 
 
 @RULES.server("values-refused")
@@ -103,7 +104,7 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
     left_over = _left_over(tuple(word for word in arguments.unrecognized if _is_known(word)))
     unsure = tuple(each for each in left_over if each.flag and not each.misspelt)
     if unsure:
-        yield _unrecognized(unsure, arguments.version, False)
+        yield _unrecognized(unsure, arguments)
 
 
 @RULES.server("hicache-not-enabled")
@@ -467,18 +468,29 @@ def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
     return tuple(found)
 
 
-def _unrecognized(words: tuple[_Unrecognized, ...], version: str, exact: bool) -> Seen:
+def _said_by(arguments: ParsedArguments) -> str:
+    """Return how SGLang's own message begins, whatever starts it: older releases say the file.
+
+    Source: ``prepare_server_args`` of 0.5.9 and 0.5.10 (``ArgumentParser(prog="sglang serve")``).
+    """
+    says = arguments.exact and parse_version(arguments.version) >= parse_version("0.5.10")
+    return "sglang serve: error: " if says else "error: "
+
+
+def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Seen:
     """Return SGLang's own words, and which releases have such flags.
 
     Where no release has one, it names the flag that was meant.
     """
+    version, exact = arguments.version, arguments.exact
     together = " ".join(each.word.text for each in words)
     meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in words if each.near)
     other = "".join(f"; {each.flag} is in {each.releases}" for each in words if each.releases)
     first, *_, last = known_releases()
     every = not exact and all(each.misspelt for each in words)
     who = f"no SGLang from {first} to {last} has it" if every else f"SGLang {version}"
-    text = f"sglang serve: error: unrecognized arguments: {together} ({who}){other}"
+    said = f"{_said_by(arguments)}unrecognized arguments: {together}"
+    text = f"{said} ({who}){other}"
     edits = [_edit(each, exact) for each in words if each.flag]
     more = len(edits) - MOST_EDITS
     shown = [*edits[:MOST_EDITS], *([f"and {more} more, as the message names them"] * (more > 0))]

@@ -17,7 +17,7 @@ EXAMPLES = [
     Example(
         "arguments-refused",
         (f"{HICACHE} --hicache-size 30.5",),
-        "sglang serve: error: argument --hicache-size: invalid int value: '30.5'",
+        "error: argument --hicache-size: invalid int value: '30.5'",
         (f"{HICACHE} --hicache-size 30",),
     ),
     Example(
@@ -35,13 +35,13 @@ EXAMPLES = [
     Example(
         "arguments-refused",
         (f"{HICACHE} --hicache-sise 30",),
-        "--hicache-sise: did you mean --hicache-size? sglang serve: error: unrecognized arguments",
+        "--hicache-sise: did you mean --hicache-size? error: unrecognized arguments",
         (HICACHE,),
     ),
     Example(
         "argument-unknown",
         (f"{SERVER} --hierarchical-cache",),
-        "--hierarchical-cache: did you mean --enable-hierarchical-cache? sglang serve: error",
+        "--hierarchical-cache: did you mean --enable-hierarchical-cache? error",
         (HICACHE,),
     ),
     Example(

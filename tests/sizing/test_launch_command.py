@@ -159,7 +159,7 @@ def test_a_refused_launch_fails_in_its_own_words(script: Path, host: Path) -> No
     script.write_text(SCRIPT.replace("--hicache-size 30", "--hicache-size 30.5"))
     ran = run([str(script)], root=host)
     assert ran.code == 2
-    assert "sglang serve: error: argument --hicache-size: invalid int value: '30.5'" in ran.out
+    assert "error: argument --hicache-size: invalid int value: '30.5'" in ran.out
 
 
 def test_nothing_is_executed(script: Path, host: Path, tmp_path: Path) -> None:
@@ -203,3 +203,14 @@ def test_a_program_that_needs_no_argument_is_a_command(tmp_path: Path, word: str
     launch = read_launch((word.format(tmp_path),), (), {}, Root(str(tmp_path)))
     (command,) = launch.reading.commands
     assert command.words[0].text == word.format(tmp_path)
+
+
+@pytest.mark.parametrize(("version", "says"), [("0.5.9", False), ("0.5.10", True)])
+def test_a_refusal_begins_as_that_release_begins_it(
+    version: str, says: bool, script: Path, host: Path
+) -> None:
+    """0.5.9 has no ``prog`` and says the file's name, whatever it is."""
+    script.write_text(SCRIPT.replace("--hicache-size 30", "--hicache-size 30.5"))
+    ran = run([str(script), "--sglang-version", version], root=host)
+    assert "error: argument --hicache-size: invalid int value: '30.5'" in ran.out
+    assert ("sglang serve: error: " in ran.out) is says
