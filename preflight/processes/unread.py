@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.launches.launchers import tasks
 from preflight.launches.source import Command, Origin, Reading, Word, brief
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
 from preflight.programs.sglang_arguments import is_own_argument, unresolved
@@ -57,6 +58,10 @@ _OF_EACH = frozenset(
 )
 
 
+# What stands in front and starts one process or many, as nothing here shows.
+_SEVERAL = frozenset("clush mpiexec mpirun parallel pdsh prun srun torchrun xargs".split())
+
+
 class NotRead(NamedTuple):
     """what: the program, file or condition. why: what is not known for want of it."""
 
@@ -74,7 +79,13 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
     """Return everything of a launch that was not read and may count, each once, in its order."""
     return tuple(
         dict.fromkeys(
-            [*_programs(processes), *_notices(reading), *_files(processes), *_doubts(processes)]
+            [
+                *_programs(processes),
+                *_counts(processes),
+                *_notices(reading),
+                *_files(processes),
+                *_doubts(processes),
+            ]
         )
     )
 
@@ -123,6 +134,31 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         why = f"nothing here says what it is, and it decides {shown}"
         advice = unresolved(word if is_own_argument(name) else whole).advice  # one for them all
         yield NotRead(name, why, word.origin, advice)
+
+
+def count_of(process: LaunchProcess) -> int | Unknown:
+    """Return how many of a process the launch starts."""
+    for wrapper in process.command.wrappers:
+        name = wrapper[0].rpartition("/")[2] if wrapper else ""
+        if name in _SEVERAL and tasks(wrapper, process.command.environment) is None:
+            return Unknown(f"{name} stands in front: how many it starts is not read")
+    for note in process.command.doubts:
+        if note.id == "loop-not-counted":
+            return Unknown(note.text)
+    return process.command.copies
+
+
+def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
+    """Yield the processes of which a launcher starts nobody knows how many."""
+    for process in processes:
+        loop = any(note.id == "loop-not-counted" for note in process.command.doubts)
+        count = count_of(process)
+        if (
+            isinstance(count, Unknown)
+            and not loop
+            and process.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
+        ):
+            yield NotRead(process.kind.value, count.reason, process.command.origin)
 
 
 def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:

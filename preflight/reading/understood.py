@@ -12,13 +12,13 @@ from preflight.base.usage_error import NoLaunchError
 from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
-from preflight.launches.launchers import remote_words, tasks
+from preflight.launches.launchers import remote_words
 from preflight.launches.source import Reading, SourceNote, Word
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer, understand
 from preflight.processes.services import ports
-from preflight.processes.unread import NotRead, not_set, unread
+from preflight.processes.unread import NotRead, count_of, not_set, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.reading.records import LaunchReading, Understood, Value
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -49,8 +49,6 @@ _READ = re.compile(
     r"|(PYTHONHASHSEED|LD_PRELOAD|WITH_NVIDIA_PEERMEM)$"
 )
 _HIDDEN = "(hidden)"
-# What stands in front and starts one process or many, as nothing here shows.
-_SEVERAL = frozenset("clush mpiexec mpirun parallel pdsh prun srun torchrun xargs".split())
 
 
 def read_whole(words: LaunchWords, host: Host) -> LaunchReading:
@@ -137,7 +135,7 @@ def _understood(
     return Understood(
         PROGRAMS[process.kind],
         process.kind.value,
-        _count(process),
+        count_of(process),
         _group(process, groups),
         command.origin,
         tuple(_shown_words(command.words)),
@@ -181,17 +179,6 @@ def _shown_words(words: Sequence[Word]) -> Iterator[str]:
         else:
             yield word.text
         before = word.text
-
-
-def _count(process: LaunchProcess) -> int | Unknown:
-    for wrapper in process.command.wrappers:
-        name = wrapper[0].rpartition("/")[2] if wrapper else ""
-        if name in _SEVERAL and tasks(wrapper, process.command.environment) is None:
-            return Unknown(f"{name} stands in front: how many it starts is not read")
-    for note in process.command.doubts:
-        if note.id == "loop-not-counted":
-            return Unknown(note.text)
-    return process.command.copies
 
 
 def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:

@@ -232,3 +232,14 @@ def test_a_file_that_the_launch_writes_need_not_be_there_yet(tmp_path: Path) -> 
 def test_engines_and_stores_with_memory_of_their_own_are_named(line: str, counts: bool) -> None:
     reading = read_script(line, "s", {})
     assert (unread(reading, understand(reading.commands, Unknown)) == ()) is counts
+
+
+@pytest.mark.parametrize(
+    "front", ["pdsh -w gpu[01-04]", "mpirun --hostfile hosts", "xargs -a list"]
+)
+def test_how_many_is_not_known_is_not_read(tmp_path: Path, front: str) -> None:
+    """One was counted, and passed."""
+    words = "mooncake_client --global_segment_size=1GB --protocol=tcp"
+    found = sized(tmp_path, f"{front} {words}\n")
+    assert found.status == "unknown"
+    assert any("how many it starts" in each.why for each in found.unread)
