@@ -191,7 +191,7 @@ def assigned(
         formula = word.text if held is None else f"({held.text})+({word.text})"
         number = shell.number(formula or "0", origin)
         if number is None:
-            return Word(f"${name}", origin, (name,))
+            return Word(f"${name}", origin, (f"${name}",))
         return word._replace(text=str(number))
     if indexed or (variables is None and name in shell.arrays):
         return word
@@ -245,7 +245,7 @@ def _refer(shell: Shell, tokens: Sequence[Token], origin: Origin) -> None:
         for name in (assignment.name, named.text):
             if _NAME.fullmatch(name):
                 shell.lose_array(name, origin)
-                shell.assign(name, Word(f"${name}", origin, (name,)))
+                shell.assign(name, Word(f"${name}", origin, (f"${name}",)))
 
 
 def _declared(words: Sequence[Word], tokens: Sequence[Token]) -> list[str]:
@@ -417,10 +417,10 @@ def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
         text = printed(arguments[2:]) if not any(word.unresolved for word in words) else None
         name = arguments[1]
         known = Word(text, words[0].origin) if text is not None else None
-        shell.assign(name, known or Word(f"${name}", words[0].origin, (name,)))
+        shell.assign(name, known or Word(f"${name}", words[0].origin, (f"${name}",)))
     elif program in ("read", "mapfile", "readarray", "getopts"):
         for name in arguments:
             if _NAME.fullmatch(name):
                 if name in shell.arrays:
                     shell.assign_array(name, None)
-                shell.assign(name, Word(f"${name}", words[0].origin, (name,)))
+                shell.assign(name, Word(f"${name}", words[0].origin, (f"${name}",)))

@@ -98,7 +98,7 @@ class Shell:
     def lose_array(self, name: str, origin: Origin) -> None:
         """Keep of an array that its elements are not known."""
         self.assign_keyed(name, None)
-        self.assign_array(name, (Word(f"${{{name}[@]}}", origin, (name,)),))
+        self.assign_array(name, (Word(f"${{{name}[@]}}", origin, (f"${name}",)),))
 
     def key(self, text: str, origin: Origin) -> str | None:
         """Return what stands in the brackets behind an array that declare -A made.
@@ -252,6 +252,20 @@ class Shell:
                 return word
             parts.append((word.text, piece.quoted))
         return pattern(parts)
+
+    def open_names(self, formula: str) -> tuple[str, ...]:
+        """Return the variables of a formula whose values are not known.
+
+        Those that the script itself sets are ``$NAME``: nothing in front of it gives them.
+        """
+        found: list[str] = []
+        for name in re.findall(r"[A-Za-z_]\w*", formula):
+            word = self.variables.get(name)
+            if word is None and not self.variables.was_unset(name) and name not in self.arrays:
+                found.append(name)
+            elif word is not None:
+                found += [each if each == name else f"${name}" for each in word.unresolved]
+        return tuple(dict.fromkeys(found))
 
     def number(self, formula: str, origin: Origin, assigns: bool = False) -> int | None:
         """Return what ``$((...))`` comes to."""
@@ -413,7 +427,10 @@ class _Expansion:
                 self.array(piece, self.shell.arrays[piece.name])
             elif piece.kind == "arithmetic":
                 number = self.shell.number(piece.text[3:-2], self.origin, assigns=True)
-                self.keep(piece.text, (piece.name,)) if number is None else self.keep(str(number))
+                if number is None:
+                    self.keep(piece.text, self.shell.open_names(piece.text) or (piece.name,))
+                else:
+                    self.keep(str(number))
             elif piece.text.startswith("${") and self.parameter(piece):
                 pass
             elif piece.text.startswith(("$(", "`")):

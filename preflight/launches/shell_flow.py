@@ -365,7 +365,7 @@ class ShellFlow(ABC):
             if number is None:
                 for name in _NAMES.findall(token.formula):
                     if f"{name}+" in token.formula.replace(" ", "") or "=" in token.formula:
-                        self.shell.assign(name, Word(f"${name}", origin, (name,)))
+                        self.shell.assign(name, Word(f"${name}", origin, (f"${name}",)))
             return OPEN if number is None else Truth(bool(number))
         if token.bare == "[[":
             close = next((i for i in range(position, stop) if tokens[i].bare == "]]"), stop)
@@ -660,9 +660,9 @@ class ShellFlow(ABC):
                 f"with {name} unknown"
             )
             note = SourceNote("loop-not-counted", said, origin)
-            self.shell.assign(name, Word(f"${name}", origin, (name,)))
+            self.shell.assign(name, Word(f"${name}", origin, (f"${name}",)))
             ended = yield self.maybe(note, self.turn(text, body))
-            self.shell.assign(name, Word(f"${name}", origin, (name,)))
+            self.shell.assign(name, Word(f"${name}", origin, (f"${name}",)))
             return ended
         for word in words:
             if not self.next_turn(text, body, line):
@@ -690,7 +690,7 @@ class ShellFlow(ABC):
         if not known:
             said = f"for (({brief(formula)})): how many times it runs is not known; read once"
             for name in _NAMES.findall(first):
-                self.shell.assign(name, Word(f"${name}", origin, (name,)))
+                self.shell.assign(name, Word(f"${name}", origin, (f"${name}",)))
             note = SourceNote("loop-not-counted", said, origin)
             yield self.maybe(note, self.turn(text, body))
         return TRUE

@@ -199,6 +199,20 @@ class SourceError(Exception):
     """A source that cannot be read or meant: its message is a sentence for the user."""
 
 
+# What stands for the output of a command whose words are in the text.
+_OUTPUTS = ("$(...)", "`...`")
+
+
+def is_output(name: str) -> bool:
+    """Return whether what is not known is what a command writes."""
+    return name in _OUTPUTS
+
+
+def open_name(word: Word, name: str) -> str:
+    """Return what is not known in ``word``, as a person would look for it: what it runs, too."""
+    return brief(word.text) if is_output(name) else name
+
+
 def brief(text: str) -> str:
     """Return a text, cut off for a sentence where it is long."""
     return text if len(text) <= 80 else text[:77] + "..."

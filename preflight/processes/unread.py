@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.launches.launchers import tasks
-from preflight.launches.source import Command, Origin, Reading, Word, brief
+from preflight.launches.source import Command, Origin, Reading, Word, brief, open_name
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
 from preflight.programs.sglang_arguments import is_own_argument, unresolved
 
@@ -125,7 +125,7 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
                 if in_pod and held is not None and held.unresolved == (name,):
                     continue  # the cluster gives it to each pod
                 said = flag.lstrip("-") or process.kind.value
-                found.setdefault(name, ([], word))[0].append(said)
+                found.setdefault(open_name(word, name), ([], word))[0].append(said)
             before = word.text if word.text.startswith("-") else ""
     several = [word for name, (_, word) in found.items() if not is_own_argument(name)]
     whole = Word(" ".join(word.text for word in several), Origin("launch"), tuple(found))

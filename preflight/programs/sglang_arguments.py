@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.base.pages import Default
 from checks.base.unknown import Unknown
-from preflight.launches.source import Origin, ReadFile, Word
+from preflight.launches.source import Origin, ReadFile, Word, is_output, open_name
 from preflight.programs.sglang_argument_tables import (
     CONVERTERS,
     ArgumentTable,
@@ -149,7 +149,10 @@ def unresolved(word: Word) -> Unknown:
         return Unknown(
             reason, advice="name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
         )
-    names = ", ".join(word.unresolved)
+    shown = list(dict.fromkeys(open_name(word, name) for name in word.unresolved))
+    if all(map(is_output, word.unresolved)):
+        return Unknown(f"{shown[0]} is not run here ({word.origin})")
+    names = ", ".join(shown)
     # Not $(...), or $1: nothing in front of this command gives those.
     given = " ".join(f"{name}=..." for name in word.unresolved if name.isidentifier())
     advice = f"put {given} in front of this command, or give --env-file" if given else ""
@@ -158,7 +161,8 @@ def unresolved(word: Word) -> Unknown:
         advice = f"name {', '.join(of_pod)} under the container's env"
         if all(name.startswith(_OPERATORS) for name in of_pod):
             advice = f"run this check in the pod: its operator sets {', '.join(of_pod)} there"
-    return Unknown(f"{names} is not set where {word.text!r} stands ({word.origin})", advice=advice)
+    said = "not set" if given else "not known"
+    return Unknown(f"{names} is {said} where {word.text!r} stands ({word.origin})", advice=advice)
 
 
 def word_value(word: Word) -> str | Unknown:

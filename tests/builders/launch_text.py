@@ -29,7 +29,7 @@ def process(line: str, environment: Mapping[str, str] | None = None, number: int
     origin = Origin("launch.sh", number)
 
     def word(text: str) -> Word:
-        return Word(text, origin, tuple(re.findall(r"\$(?:\w+|[@*])", text)))
+        return Word(text, origin, tuple(re.findall(r"\$[@*]|(?<=\$)\w+", text)))
 
     given = {name: word(text) for name, text in (environment or {}).items()}
     return Command(tuple(word(text) for text in shlex.split(line)), given, (), origin)

@@ -15,7 +15,7 @@ from tests.builders.rule_examples import Example, name_of, prove
 CLIENT = "mooncake_client --global_segment_size=1GB"
 IDS = ("arguments-not-set", "script-arguments")
 EXAMPLES = [
-    Example("arguments-not-set", (f"{STORE} $EXTRA",), "$EXTRA is not set", (f"{STORE} --tp 4",)),
+    Example("arguments-not-set", (f"{STORE} $EXTRA",), "EXTRA is not set", (f"{STORE} --tp 4",)),
     Example("script-arguments", (f"{STORE} $@",), "$@ passes them on", (STORE,)),
 ]
 
