@@ -405,7 +405,15 @@ class _Follower(PythonValues):
 
     def calls(self, node: ast.AST, frame: Frame, doubts: Doubts) -> None:
         """Follow the calls of an expression: what starts a process, and the program's own."""
+        inside: set[ast.AST] = set()
+        for each in ast.walk(node):
+            if isinstance(each, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+                if each not in inside:  # those within it are followed with it
+                    self.comprehension(each, frame, doubts)
+                inside.update(ast.walk(each))
         for call in _calls(node):
+            if call in inside:
+                continue
             origin, name = self.at(call), name_of(call.func)
             words: list[Word] = []
             environment: dict[str, Word] = self.environment
@@ -441,6 +449,18 @@ class _Follower(PythonValues):
                     given = self.variables(each.value, frame)
                     environment = {**environment, **given} if name in _POPEN else given
             self.started.append(_Started(words, dict(environment), doubts))
+
+    def comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, frame: Frame, doubts: Doubts
+    ) -> None:
+        """Follow ``[Popen(...) for i in range(4)]`` as a loop over the same."""
+        first, *others = node.generators
+        body = ast.copy_location(ast.Expr(node.elt), node.elt)
+        over = first.iter
+        if others or first.ifs:  # how often, is not followed
+            over = ast.copy_location(ast.Name("what is chosen", ast.Load()), over)
+        loop = ast.For(target=first.target, iter=over, body=[body], orelse=[])
+        self.loop(ast.copy_location(loop, node), self.frame(frame), doubts)
 
     def variables(self, node: ast.expr, frame: Frame) -> dict[str, Word]:
         """Return what ``env=`` gives a process; what is not known may hold what a server needs."""

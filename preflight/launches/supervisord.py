@@ -5,13 +5,16 @@ Source: supervisord.org/configuration.html ("[program:x] Section Settings").
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from checks.base.needs import RunAs
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, Word, joined
+from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, joined
 from preflight.launches.variables import Layers
 
 _PROGRAM = re.compile(r"^\[program:([^\]]+)\]", re.MULTILINE)
@@ -21,15 +24,17 @@ _EXPANSION = re.compile(r"%\((\w+)\)(?:0?\d*)[sd]|%%")
 _PAIR = re.compile(
     r"""(?<!\w)([A-Za-z_]\w*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^,\s]*)""", re.DOTALL
 )
+_INCLUDE = "[include]"  # no program is called so
+_SHARED = {"[supervisord]": "", _INCLUDE: _INCLUDE}
 # More processes of one program than anybody starts.
 _MOST = 1024
 
 
-def _read(launch: LaunchText) -> Reading:
-    variables, notes = with_env_files(launch)
+def _read(given: LaunchText) -> Reading:
+    variables, notes = with_env_files(given)
     readings = [Reading((), notes)]
     shared: dict[str, Word | None] = {}
-    for section, settings in _sections(launch):
+    for launch, section, settings in _with_included(given, readings):
         own = dict(shared)
         origin, said = settings.get("environment", (Origin(launch.path), ""))
         for match in _PAIR.finditer(said):
@@ -59,6 +64,36 @@ def _read(launch: LaunchText) -> Reading:
     return joined(readings)
 
 
+def _with_included(
+    launch: LaunchText, readings: list[Reading]
+) -> Iterator[tuple[LaunchText, str, dict[str, tuple[Origin, str]]]]:
+    """Yield the sections of a file, and of those that it includes; add what is not read of these.
+
+    Source: supervisord.org/configuration.html ("[include] Section Settings"): patterns from the
+    folder of the file on; those included include no others.
+    """
+    folder = os.path.dirname(launch.path)
+    for section, settings in _sections(launch):
+        if section != _INCLUDE:
+            yield launch, section, settings
+            continue
+        origin, files = settings.get("files", (Origin(launch.path), ""))
+        for pattern in files.replace("%(here)s/", "").split():
+            # A pattern of one host stands for other files on the next: what is here is read.
+            found = sorted(glob.glob(pattern, root_dir=folder or "."))
+            texts = [(name, launch.beside(name)) for name in found[:_MOST]]
+            for name, text in texts:
+                if text is not None:
+                    included = replace(launch, path=os.path.join(folder, name), text=text)
+                    for inner, its in _sections(included):
+                        if inner not in ("", _INCLUDE):
+                            yield included, inner, its
+            missing = [name for name, text in texts if text is None] if texts else [pattern]
+            for name in missing:
+                said = f"include: {brief(name)} is not here: what it starts is unknown"
+                readings.append(Reading((), (SourceNote("include-not-read", said, origin),)))
+
+
 def _sections(launch: LaunchText) -> Iterator[tuple[str, dict[str, tuple[Origin, str]]]]:
     """Yield the programs, and first, as "", what is said of all; with their settings' places."""
     found: dict[str, dict[str, tuple[Origin, str]]] = {"": {}}
@@ -70,7 +105,7 @@ def _sections(launch: LaunchText) -> Iterator[tuple[str, dict[str, tuple[Origin,
             continue
         if line.startswith("["):
             program = _PROGRAM.match(line)
-            section = program.group(1) if program else "" if line == "[supervisord]" else None
+            section = program.group(1) if program else _SHARED.get(line)
             name = ""
         elif section is not None and line[:1].isspace() and name:  # a line that goes on
             origin, before = found[section][name]
@@ -113,7 +148,9 @@ def _filled(text: str, origin: Origin, section: str, number: int, environment: L
 
 
 def _recognises(launch: LaunchText) -> bool:
-    return launch.begins_with_section and _PROGRAM.search(launch.text) is not None
+    # What starts nothing itself may include what does.
+    includes = "[supervisord]" in launch.text and _INCLUDE in launch.text
+    return launch.begins_with_section and (includes or _PROGRAM.search(launch.text) is not None)
 
 
 KIND = LaunchKind("a configuration of supervisord, which has [program:...]", _recognises, _read)

@@ -85,7 +85,7 @@ def _read(launch: LaunchText) -> Reading:
         environment = Layers(environment, unread(environment, not_read))
     for origin, line in starts:
         for prefixes, words in _commands(line, origin, environment):
-            found = read_words(words, environment, beside=launch.beside)
+            found = _with_specifiers(words, read_words(words, environment, beside=launch.beside))
             whose = run_as
             if system and ("+" in prefixes or "!" in prefixes):
                 lost = () if "+" in prefixes else run_as.lost
@@ -96,6 +96,26 @@ def _read(launch: LaunchText) -> Reading:
             )
             readings.append(found._replace(commands=commands))
     return joined(readings)
+
+
+def _with_specifiers(words: list[Word], found: Reading) -> Reading:
+    """Return what a line starts; in the text of its shell a specifier is as open as outside it."""
+    names = {name for word in words for name in word.unresolved if _SPECIFIER.fullmatch(name)}
+
+    def opened(word: Word) -> Word:
+        more = (name for name in sorted(names) if name in word.text)
+        return word._replace(unresolved=tuple(dict.fromkeys((*word.unresolved, *more))))
+
+    if not names:
+        return found
+    commands = tuple(
+        one._replace(
+            words=tuple(map(opened, one.words)),
+            environment={name: opened(word) for name, word in one.environment.items()},
+        )
+        for one in found.commands
+    )
+    return found._replace(commands=commands)
 
 
 def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:

@@ -48,6 +48,8 @@ _READ = re.compile(
     r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE|NCCL|CUDA|NVIDIA|UCX|GLOO|RDMAV|IBV|DYN)_"
     r"|(PYTHONHASHSEED|LD_PRELOAD|WITH_NVIDIA_PEERMEM)$"
 )
+# Options of kubectl exec that take the next word.
+_KUBECTL_VALUED = frozenset("-n --namespace --context --kubeconfig -f --filename".split())
 _HIDDEN = "(hidden)"
 
 
@@ -201,9 +203,27 @@ def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
             return f"behind {wrapper[0]} {remote.hosts or wrapper[-1]}"
         if process.command.container is not None and len(wrapper) > 1 and wrapper[1] == "run":
             return f"container of {wrapper[-1]}"
+        if wrapper[0].rpartition("/")[2] in ("kubectl", "oc") and "exec" in wrapper:
+            return _pod(wrapper)
         if wrapper[1:2] == ("exec",):
             return f"container {wrapper[-1]}"
     return host
+
+
+def _pod(wrapper: Sequence[str]) -> str:
+    """Return what ``kubectl exec -it POD -c CONTAINER --`` names."""
+    named: list[str] = []
+    container = before = ""
+    for word in wrapper[wrapper.index("exec") + 1 :]:
+        option, _, value = word.partition("=")
+        if before in ("-c", "--container"):
+            container = word
+        elif option == "--container" and value:
+            container = value
+        elif word[:1] != "-" and before not in _KUBECTL_VALUED:
+            named.append(word)
+        before = word
+    return " ".join(("pod", *named[:1], *filter(None, (container,))))
 
 
 def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:

@@ -11,7 +11,7 @@ from checks.base.root import Root
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.launch_files import read_source
-from preflight.launches.source import Reading, SourceError
+from preflight.launches.source import Origin, Reading, SourceError
 from preflight.processes.processes import understand
 from preflight.reading.understood import PROGRAMS
 
@@ -223,3 +223,22 @@ def test_what_a_file_that_is_not_here_may_set_is_unknown(
     """An env file with the master's address is often a secret: a server may well have one."""
     (command,) = kind(tmp_path, name, text).commands
     assert command.environment["MOONCAKE_MASTER"].unresolved == ("MOONCAKE_MASTER",)
+
+
+def test_supervisord_reads_what_it_includes(tmp_path: Path) -> None:
+    """Files beside it are read, as its patterns find them; one that is not here is named."""
+    (tmp_path / "conf.d").mkdir()
+    for name, port in (("b.conf", 2), ("a.conf", 1)):
+        text = f"[program:c]\ncommand=mooncake_client --port=%(ENV_P)s{port}\n[include]\nfiles=x\n"
+        (tmp_path / "conf.d" / name).write_text(text)
+    path = tmp_path / "sup.conf"
+    path.write_text(
+        "[supervisord]\nenvironment=P=7\n[include]\n"
+        "files = %(here)s/conf.d/*.conf /nowhere/z.conf\n"
+    )
+    found = read_source(str(path), {})
+    assert [command.words[-1].text for command in found.commands] == ["--port=71", "--port=72"]
+    assert found.commands[0].origin == Origin(str(tmp_path / "conf.d/a.conf"), 2)
+    assert [(note.id, "/nowhere/z.conf" in note.text) for note in found.notes] == [
+        ("include-not-read", True)
+    ]

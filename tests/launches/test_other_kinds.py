@@ -355,6 +355,39 @@ def test_what_a_trainer_hands_on_to_its_servers(tmp_path: Path) -> None:
     assert process.command.environment["MOONCAKE_MASTER"].text == "a:1"
 
 
+@pytest.mark.parametrize(
+    ("command", "open_"),
+    [
+        ("mooncake_client --port=5005%i", ("%i",)),
+        ("/bin/bash -c 'exec mooncake_client --port=5005%i'", ("%i",)),
+        ("/bin/bash -c 'P=5005%i; exec mooncake_client --port=$P'", ("%i",)),
+        ("/bin/bash -c 'exec mooncake_client --port=50052'", ()),
+    ],
+)
+def test_a_specifier_is_open_in_the_text_of_a_shell_too(
+    tmp_path: Path, command: str, open_: tuple[str, ...]
+) -> None:
+    """systemd fills it in before: 5005%i is no port that the client refuses."""
+    found = read(tmp_path, f"[Service]\nExecStart={command}\n", "mc@.service")
+    assert found.commands[0].words[-1].unresolved == open_
+
+
+@pytest.mark.parametrize(
+    ("over", "ports", "counted"),
+    [("range(3)", ["1", "2", "3"], True), ("GPUS", [], False), ("range(9) if i % 2", [], False)],
+)
+def test_a_list_of_processes_is_a_loop(
+    tmp_path: Path, over: str, ports: list[str], counted: bool
+) -> None:
+    """One for each turn; where nobody counts the turns, that is said of the one that is read."""
+    start = f'[Popen(["mooncake_client", f"--port={{i + 1}}"]) for i in {over}]'
+    reading = read(tmp_path, f"import os\nfrom subprocess import Popen\nprocs = {start}\n", "a.py")
+    doubts = [note.id for command in reading.commands for note in command.doubts]
+    assert doubts == ([] if counted else ["loop-not-counted"])
+    if counted:
+        assert words(reading) == [["mooncake_client", f"--port={port}"] for port in ports]
+
+
 def test_a_python_program(tmp_path: Path) -> None:
     text = """\
 import os, subprocess

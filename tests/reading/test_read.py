@@ -67,6 +67,19 @@ def test_ports_of_one_line_are_all_said(read: Callable[..., Any]) -> None:
     assert "HTTP port 30000, 30002, 30010" in " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "group"),
+    [
+        ("kubectl exec -it pod-0 --", "pod pod-0"),
+        ("kubectl -n x exec pod-0 -c main --", "pod pod-0 main"),
+        ("docker exec -d sgl", "container sgl"),
+    ],
+)
+def test_what_exec_names_is_the_place(read: Callable[..., Any], words: str, group: str) -> None:
+    found = answer(read(f"{words} mooncake_master\n", "--json"))
+    assert [process["group"] for process in found["processes"]] == [group]
+
+
 def test_json_has_every_setting_with_its_origin(read: Callable[..., Any]) -> None:
     found = answer(read(LAUNCH, "--json"))
     assert [p["program"] for p in found["processes"]] == [
