@@ -479,6 +479,12 @@ class _Script(ShellFlow):
                         redirected = place[0] if place else redirected
             position += 1
         origin = text.origin(line)
+        for word in words:
+            if word.text.startswith(("<(", ">(")) and word.unresolved:
+                inside = [word._replace(text=each) for each in word.text[2:-1].split()]
+                if starts_server(inside):
+                    said = f"{brief(word.text)}: what it starts is not read"
+                    self.note("script-not-read", said, origin)
         if body is not None or writes or (words and words[0].text in ("tee", "sed")):
             self.written(body, words, writes, appends, origin)
         if self.said is not None:

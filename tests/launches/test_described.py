@@ -277,6 +277,7 @@ def test_what_a_manager_starts_is_read(tmp_path: Path, script: str, words: list[
         "supervisorctl start store",
         "srun --multi-prog nowhere.conf",
         "S=$(mooncake_client --port 3 & echo $!)",
+        "tail -f <(mooncake_client --port 3 2>&1)",
         "echo '@reboot root mooncake_client' > /etc/cron.d/m",
         "echo '@reboot mooncake_client' | crontab -",
         "(crontab -l; echo '@reboot mooncake_client') | crontab -",
