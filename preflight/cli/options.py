@@ -128,6 +128,25 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(import_module(module), name)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; a name that is none is refused with the nearest, or with check."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import os
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self._later, n=1)
+            if os.path.isfile(args[0]):
+                said = f"{args[0]!r} is a file, not a command: give it to check or read"
+            elif near:
+                said = f"{error.message.rstrip('.')}: did you mean {near[0]}?"
+            else:
+                raise
+            raise click.UsageError(said, ctx) from None
+
 
 class FileName(AnyParamType):
     """A name, which a shell completes as that of a file; whether it is there is seen later."""

@@ -206,3 +206,25 @@ def test_other_shells_are_answered(shell: str, on_path: Path) -> None:
         timeout=60,
     )
     assert "memlock.limit" in said.stdout, said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chek"], "did you mean check?"),
+        (["fleet", "chck"], "did you mean check?"),
+        (["launch.sh"], "is a file, not a command: give it to check or read"),
+        (["zzz"], "No such command 'zzz'."),
+    ],
+)
+def test_a_command_that_is_none_is_refused_with_the_right_one(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "launch.sh").write_text("mooncake_master\n")
+    assert run(words) == 64
+    assert said in capsys.readouterr().err
