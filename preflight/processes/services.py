@@ -18,7 +18,7 @@ from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew
 from preflight.launches.source import Word
 from preflight.processes.container_paths import network_of, pod_of, service_of
-from preflight.processes.processes import LaunchProcess, ProcessKind
+from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
 from preflight.programs.mooncake_flags import is_on, value_of
 from preflight.programs.sglang_arguments import SettingValue, port_value, unresolved
 
@@ -169,7 +169,9 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
         # Dynamo's worker serves no HTTP itself, and draws the bootstrap port unless it is given.
         draws = process.kind is ProcessKind.DYNAMO_SGLANG
         if not draws:
-            yield _argument_port(process, "HTTP port", "port")
+            # Its servers take free ports from --router-dp-worker-base-port on.
+            routed = with_router(process.command)
+            yield _argument_port(process, "router's HTTP port" if routed else "HTTP port", "port")
         if server.mode == "prefill" and not (
             draws and not server.arguments.given("disaggregation_bootstrap_port")
         ):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.launches.launchers import tasks
 from preflight.launches.source import Command, Origin, Reading, Word, brief, open_name
-from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
+from preflight.processes.processes import LaunchProcess, ProcessKind, is_program, with_router
 from preflight.programs.sglang_arguments import is_own_argument, unresolved
 
 # Programs that hold memory of their own, which nothing here counts.
@@ -145,7 +145,19 @@ def count_of(process: LaunchProcess) -> int | Unknown:
     for note in process.command.doubts:
         if note.id == "loop-not-counted":
             return Unknown(note.text)
-    return process.command.copies
+    return process.command.copies * (behind_router(process) or 1)
+
+
+def behind_router(process: LaunchProcess) -> int | None:
+    """Return how many servers sglang_router.launch_server starts, each with its own scheduler.
+
+    None for any other process, and where it is not known. Source: sglang_router 0.3.2
+    launch_server.py, one process for each of --dp-size, which each server then takes as 1.
+    """
+    if process.server is None or not with_router(process.command):
+        return None
+    replicas = process.server.value("dp_size")
+    return replicas if isinstance(replicas, int) else None
 
 
 def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:

@@ -16,9 +16,15 @@ from preflight.launches.launchers import remote_words
 from preflight.launches.source import Reading, SourceNote, Word
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
-from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer, understand
+from preflight.processes.processes import (
+    LaunchProcess,
+    ProcessKind,
+    SglangServer,
+    understand,
+    with_router,
+)
 from preflight.processes.services import ports
-from preflight.processes.unread import NotRead, count_of, not_set, unread
+from preflight.processes.unread import NotRead, behind_router, count_of, not_set, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.reading.records import LaunchReading, Understood, Value
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -306,7 +312,11 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
     for process in processes:
         if process.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             key = (process.kind, _brief(process))
-            counted[key] = counted.get(key, 0) + process.command.copies
+            number = process.command.copies * (behind_router(process) or 1)
+            counted[key] = counted.get(key, 0) + number
+            if process.server is not None and with_router(process.command):
+                router = (ProcessKind.ROUTER, "")
+                counted[router] = counted.get(router, 0) + process.command.copies
     parts = [
         f"{number} {_plural(kind, number)}{f' ({text})' if text else ''}"
         for (kind, text), number in counted.items()
@@ -338,7 +348,7 @@ def _plural(kind: ProcessKind, number: int) -> str:
 def _brief(process: LaunchProcess) -> str:
     server, store = process.server, process.store
     if server is not None:
-        return ", ".join(_of_server(server))
+        return ", ".join(_of_server(server, apart=behind_router(process) is not None))
     if process.consumer is not None:
         return ", ".join(_of_consumer(process.consumer))
     if store is not None:
@@ -370,7 +380,8 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
         yield f"CPU pool {format_bytes(pool.memory.bytes)} {each}"
 
 
-def _of_server(server: SglangServer) -> Iterator[str]:
+def _of_server(server: SglangServer, apart: bool) -> Iterator[str]:
+    """Yield what tells a server from the next. apart: its replicas are servers of their own."""
     model = server.value("model_path")
     name = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else "model not known"
     yield name or "no model named"
@@ -378,7 +389,7 @@ def _of_server(server: SglangServer) -> Iterator[str]:
         value = server.value(name)
         if isinstance(value, Unknown):
             yield f"{short} not known"
-        elif isinstance(value, int) and value > 1:
+        elif isinstance(value, int) and value > 1 and not (apart and short == "dp"):
             yield f"{short} {value}"
     if server.mode in ("prefill", "decode"):
         yield server.mode

@@ -80,6 +80,17 @@ def test_what_exec_names_is_the_place(read: Callable[..., Any], words: str, grou
     assert [process["group"] for process in found["processes"]] == [group]
 
 
+def test_a_router_that_starts_its_servers_is_one_beside_them(read: Callable[..., Any]) -> None:
+    """One server for each of --dp-size, on free ports; --port is the router's."""
+    words = "python3 -m sglang_router.launch_server --model-path x/m --dp-size 4 --port 30010\n"
+    found = answer(read(words, "--json"))
+    assert found["summary"] == "4 SGLang servers (m), 1 router"
+    (server,) = found["processes"]
+    assert server["count"] == 4
+    assert server["settings"]["router's HTTP port"]["value"] == 30010
+    assert "HTTP port" not in server["settings"]
+
+
 def test_json_has_every_setting_with_its_origin(read: Callable[..., Any]) -> None:
     found = answer(read(LAUNCH, "--json"))
     assert [p["program"] for p in found["processes"]] == [
