@@ -119,7 +119,10 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
-    for each in dict.fromkeys((*sizing.unread, *not_set(sizing.inputs.processes))):
+    bounds = (sizing.inputs.least, sizing.inputs.most)
+    told = {bound.cause for bound in bounds if isinstance(bound, Unknown)}  # by launch.sizes
+    own = (each for each in not_set(sizing.inputs.processes) if each.cause not in told)
+    for each in dict.fromkeys((*sizing.unread, *own)):
         subject = f"{each.what}, {each.origin}"
         yield Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why, advice=each.advice)
 

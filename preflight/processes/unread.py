@@ -63,12 +63,16 @@ _SEVERAL = frozenset("clush mpiexec mpirun parallel pdsh prun srun torchrun xarg
 
 
 class NotRead(NamedTuple):
-    """what: the program, file or condition. why: what is not known for want of it."""
+    """what: the program, file or condition. why: what is not known for want of it.
+
+    cause: how a size that follows from it says so.
+    """
 
     what: str
     why: str
     origin: Origin
     advice: str = ""
+    cause: str = ""
 
     @property
     def text(self) -> str:
@@ -133,7 +137,7 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         shown = ", ".join([*dict.fromkeys(flags)][:6])
         why = f"nothing here says what it is, and it decides {shown}"
         advice = unresolved(word if is_own_argument(name) else whole).advice  # one for them all
-        yield NotRead(name, why, word.origin, advice)
+        yield NotRead(name, why, word.origin, advice, unresolved(word).cause)
 
 
 def count_of(process: LaunchProcess) -> int | Unknown:
