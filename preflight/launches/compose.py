@@ -197,7 +197,11 @@ class _ServiceReader:
             )
             self.notes.append(SourceNote("image-command", text, origin))
         files = dict(self.files())
-        inner = read_words(words, variables, inside=True, beside=self.beside(files))
+        hooks = [self.words("command", hook) for hook in self.node.at("post_start").items]
+        inner = joined(
+            read_words(each, variables, inside=True, beside=self.beside(files))
+            for each in [words, *hooks]
+        )
         settings = self.settings() if inner.commands else None
         if settings is not None:
             for why in refusals(settings):
@@ -266,8 +270,9 @@ class _ServiceReader:
     def word(self, node: Node) -> Word:
         return interpolate(node.text or "", self.surroundings, Origin(self.name, node.line))
 
-    def words(self, key: str) -> list[Word]:
-        node = self.node.at(key)
+    def words(self, key: str, hook: Node | None = None) -> list[Word]:
+        """Return the words of a field of the service, or of ``hook``."""
+        node = (hook or self.node).at(key)
         called = f"{key} of service {self.called}"
         if node.text is None:
             for item in node.items:

@@ -243,6 +243,7 @@ class _Container:
             self.note("image-command", said, self.node)
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
+        inner = joined([inner, self.hook()])
         ports = tuple(self.published())
         commands = tuple(
             command._replace(
@@ -257,6 +258,14 @@ class _Container:
             commands = (commands[0]._replace(published=ports), *commands[1:])
         notes = (*self.notes, *inner.notes)
         return Reading(commands, notes, published=() if commands else ports)
+
+    def hook(self) -> Reading:
+        """Return what the container's postStart starts beside its own program."""
+        command = self.node.at("lifecycle").at("postStart").at("exec").at("command")
+        words = [Word(item.text or "", Origin(self.name, item.line)) for item in command.items]
+        if not words:
+            return Reading((), ())
+        return read_words(words, self.variables, inside=True, beside=self.beside)
 
     def published(self) -> Iterator[Published]:
         """Yield the ports of its node that the container asks for, each pod's once."""

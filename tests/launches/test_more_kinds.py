@@ -242,3 +242,22 @@ def test_supervisord_reads_what_it_includes(tmp_path: Path) -> None:
     assert [(note.id, "/nowhere/z.conf" in note.text) for note in found.notes] == [
         ("include-not-read", True)
     ]
+
+
+def test_what_a_hook_starts_beside_the_program_is_read(tmp_path: Path) -> None:
+    """A client of 1.5 TB in a postStart was neither shown nor named."""
+    client = "mooncake_client --global_segment_size=1500GB"
+    pod = (
+        "kind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: i\n"
+        "    command: [mooncake_master]\n"
+        f"    lifecycle: {{postStart: {{exec: {{command: [bash, -c, '{client} &']}}}}}}\n"
+    )
+    service = (
+        "services:\n  c:\n    image: i\n    command: mooncake_master\n"
+        f"    post_start: [{{command: {client}}}]\n"
+    )
+    for name, text in (("pod.yaml", pod), ("compose.yaml", service)):
+        (tmp_path / name).write_text(text)
+        found = read_source(str(tmp_path / name), {}).commands
+        assert [c.words[0].text for c in found] == ["mooncake_master", "mooncake_client"]
+        assert found[0].place == found[1].place
