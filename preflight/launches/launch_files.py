@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from preflight.launches import shell_script
 from preflight.launches.env_files import read_small_file
@@ -34,6 +35,7 @@ def read_source(
     """
     text = _text(path)
 
+    @lru_cache(maxsize=64)  # a script names the same files on many lines
     def beside(name: str) -> str | None:
         return read_small_file(os.path.join(os.path.dirname(path), os.path.expanduser(name)))
 
