@@ -48,6 +48,7 @@ _OF_SGLANG = re.compile(
     r"sglang\.(srt\..*|.*\b(Engine|Runtime|\w*launch_\w+|run_server|execute_shell_command))"
 )
 # What only asks or describes: a version, the settings of one answer.
+_RUNS_PYTHON = re.compile(r"#!.*(?:\bpython[\d.]*|\buv run --script)\s*(?:\n|$|-)")
 _ASKS = re.compile(r".*\b(SamplingParams|\w*[Vv]ersion\w*|\w*[Cc]lient)|(vllm|sglang)\.utils\..*")
 _OTHERS = re.compile(
     r"subprocess\.(Popen|run|call|check_call|check_output|getoutput|getstatusoutput)"
@@ -539,4 +540,9 @@ def _argument(name: str, words: list[Word], at: Origin) -> Iterator[Word]:
     yield from words
 
 
-KIND = LaunchKind("a Python program", lambda launch: launch.path.endswith(".py"), _read)
+def _recognises(launch: LaunchText) -> bool:
+    """Return whether the name or the first line says that Python runs it."""
+    return launch.path.endswith(".py") or _RUNS_PYTHON.match(launch.text) is not None
+
+
+KIND = LaunchKind("a Python program", _recognises, _read)

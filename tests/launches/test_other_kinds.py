@@ -518,3 +518,13 @@ def test_a_script_that_writes_another_kind_is_a_script(
     script = f"{first}\ncat > x <<'U'\n{section}\nU\nmooncake_client --global_segment_size=400GB\n"
     started = words(read(tmp_path, script, name))
     assert ["mooncake_client", "--global_segment_size=400GB"] in started
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["#!/usr/bin/env python3", "#!/usr/bin/python3.11 -u", "#!/usr/bin/env -S uv run --script"],
+)
+def test_the_first_line_says_that_python_runs_it(tmp_path: Path, first: str) -> None:
+    """Read as a shell's script it started nothing, and nothing was named."""
+    program = f'{first}\nimport os\nos.system("mooncake_client --port 5 &")\n'
+    assert ["mooncake_client", "--port", "5"] in words(read(tmp_path, program, "start.sh"))
