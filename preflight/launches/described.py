@@ -15,6 +15,7 @@ from preflight.launches.launch_kind import (
     Beside,
     LaunchText,
     read_kind,
+    started_by_python,
 )
 from preflight.launches.launchers import IN_JOB, slurm_variables
 from preflight.launches.set_limits import of_job
@@ -410,11 +411,8 @@ def _python(
     above = 0 if own else min((text.origin.line or 1) - 1, _MOST_ABOVE)
     body = "\n" * above + text.text
     launch = LaunchText(text.origin.source, body, False, environment, (), near)
-    # Imported here, since a Python program may start what a shell does.
-    from preflight.launches.python_program import started_by
-
     try:
-        started = started_by(launch)
+        started = started_by_python(launch)
     except (SourceError, RecursionError):
         if _PYTHON_STARTS.search(text.text) is None:
             return None

@@ -120,6 +120,16 @@ KINDS = (
 )
 
 
+def started_by_python(launch: LaunchText) -> Reading | None:
+    """Return what a Python text that a script runs starts itself; None where it starts nothing.
+
+    Raises SourceError.
+    """
+    # By name, as the kinds: a Python program may start what a shell does.
+    found: Reading | None = import_module("preflight.launches.python_program").started_by(launch)
+    return found
+
+
 def read_kind(launch: LaunchText) -> Reading:
     """Return what a text starts, read as what it is. Raises SourceError for none of the kinds."""
     name = launch.path.rpartition("/")[2]

@@ -345,7 +345,9 @@ def test_every_block_of_the_guides_is_read() -> None:
         # The smoke test's JSON goes on behind the last backslash, and is cut off here.
         assert reading.commands or [note.id for note in reading.notes] == ["unterminated"]
         known = {"continuation-broken", "not-a-program", "assignment-after-wrapper", "unterminated"}
-        assert {note.id for note in reading.notes} <= known
+        # Its Python file stands as "[path of test_mooncake_store.py]": nobody can read that.
+        said = [note for note in reading.notes if not note.text.startswith("[path is not read")]
+        assert {note.id for note in said} <= known
 
 
 @pytest.mark.skipif(not SEEDS.is_dir(), reason="the published guides are not beside this checkout")
