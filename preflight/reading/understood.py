@@ -307,18 +307,25 @@ def about(source: str, processes: Sequence[LaunchProcess]) -> tuple[str, str] | 
 
 
 def sentence(processes: Sequence[LaunchProcess]) -> str:
-    """Say in one sentence what was understood: ``2 SGLang servers (Qwen3-14B, tp 2), 1 master``."""
+    """Say in one sentence what was understood: ``2 SGLang servers (Qwen3-14B, tp 2), 1 master``.
+
+    Of those that nobody can count: ``? SGLang servers``, or ``2 or more``.
+    """
     counted: dict[tuple[ProcessKind, str], int] = {}
+    uncounted: set[tuple[ProcessKind, str]] = set()
     for process in processes:
         if process.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             key = (process.kind, _brief(process))
             number = process.command.copies * (behind_router(process) or 1)
+            if isinstance(count_of(process), Unknown):
+                uncounted.add(key)
+                number = 0
             counted[key] = counted.get(key, 0) + number
             if process.server is not None and with_router(process.command):
                 router = (ProcessKind.ROUTER, "")
                 counted[router] = counted.get(router, 0) + process.command.copies
     parts = [
-        f"{number} {_plural(kind, number)}{f' ({text})' if text else ''}"
+        f"{_several(kind, number, (kind, text) in uncounted)}{f' ({text})' if text else ''}"
         for (kind, text), number in counted.items()
     ]
     return ", ".join(parts) or "no program that is known here"
@@ -337,6 +344,11 @@ def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
         or uses_mooncake(each)
         for each, server in zip(started, servers, strict=True)
     )
+
+
+def _several(kind: ProcessKind, number: int, more: bool) -> str:
+    shown = f"{number} or more" if more and number else "?" if more else f"{number}"
+    return f"{shown} {_plural(kind, 2 if more else number)}"
 
 
 def _plural(kind: ProcessKind, number: int) -> str:

@@ -243,3 +243,11 @@ def test_how_many_is_not_known_is_not_read(tmp_path: Path, front: str) -> None:
     found = sized(tmp_path, f"{front} {words}\n")
     assert found.status == "unknown"
     assert any("how many it starts" in each.why for each in found.unread)
+
+
+def test_the_sentence_does_not_count_what_nobody_counted(tmp_path: Path) -> None:
+    client = "mooncake_client --global_segment_size=1GB --protocol=tcp"
+    loop = f"for host in $HOSTS; do {client} & done\n"
+    assert understood(sized(tmp_path, loop), "a").sentence.startswith("? mooncake_clients")
+    both = understood(sized(tmp_path, f"{client} &\n{loop}"), "a").sentence
+    assert both.startswith("1 or more mooncake_clients")
