@@ -12,7 +12,7 @@ from checks.hugetlb.targets import Target
 from checks.numa.nodes import NODES
 
 RESERVATION = "hugetlb.reservation"
-ASK_FIT = "mooncake-preflight fit finds sizes that fit"
+ASK_FIT = "mooncake-preflight fit, of the same launch, says what fits"
 
 
 def grows_pool(setting: Setting) -> bool:

@@ -45,8 +45,7 @@ def check(
     LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. It is sent to the nodes and read there; nothing
     of it is executed. A node that is not reached is unknown, under its name and with ssh's reason.
-    ClusterShell reaches them, as its own configuration says: pip install
-    'mooncake-preflight[fleet]'.
+    ClusterShell reaches them, as its own configuration says: pip install 'ClusterShell>=1.9'.
 
     Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
     usage error; 70 a defect of this program; 130 interrupted: what the others said is printed.

@@ -138,6 +138,9 @@ class LazyGroup(click.Group):
             import os
             from difflib import get_close_matches
 
+            if args[0] == "demo":
+                said = "the recorded host is --root demo:h800, as in: check --root demo:h800"
+                raise click.UsageError(said, ctx) from None
             near = get_close_matches(args[0], self._later, n=1)
             if os.path.isfile(args[0]):
                 said = f"{args[0]!r} is a file, not a command: give it to check or read"

@@ -47,6 +47,10 @@ class WrittenLaunch(NamedTuple):
     read_file: ReadFile
 
 
+# How the names of launch files end: one that is not here is no program.
+_FILES = (".sh", ".bash", ".sbatch", ".py", ".yaml", ".yml", ".service")
+
+
 def read_launch(
     launch: tuple[str, ...],
     env_files: tuple[str, ...],
@@ -75,6 +79,10 @@ def read_launch(
             known = None if alone else given  # a file that is named may be given some
             reading = read_source(name, environment, env_files, known, host_words(root))
             name = STANDARD_INPUT if name == "-" else name
+        elif not is_command and launch[0].endswith(_FILES) and not os.path.exists(launch[0]):
+            raise SourceError(
+                f"{launch[0]!r} does not exist: give the path of a script or manifest"
+            )
         else:
             name = "command line"
             reading = read_argv(launch, environment)

@@ -244,7 +244,7 @@ def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> 
     if ids:
         only = ("--only " + id_ for id_ in ids[:3])
         which = "Which of these it is on this host:\n"
-        which += f"  mooncake-preflight check {' '.join(only)} run.sh\n"
+        which += f"  mooncake-preflight check {' '.join(only)} launch.sh\n"
         parts.append(
             f"{'' if here else which}A whole log tells more than one line of it:\n"
             "  mooncake-preflight explain server.log"

@@ -50,6 +50,8 @@ def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     """Return the status, what it means, and how much is said of it below."""
     status, shown = answer.status, _shown(answer)
     text = _NEAREST if status is Status.PASS and answer.views else _MEANINGS[status]
+    if status is Status.PASS and not answer.topology.nics:
+        text = "no NIC is here, and nothing is wrong in how the rest sits"
     told = [
         f"{number} {word}{'s' * (number > 1)}"
         for number, word in ((len(shown), "finding"), (len(answer.notes), "note"))

@@ -215,6 +215,9 @@ def test_other_shells_are_answered(shell: str, on_path: Path) -> None:
         (["fleet", "chck"], "did you mean check?"),
         (["launch.sh"], "is a file, not a command: give it to check or read"),
         (["zzz"], "No such command 'zzz'."),
+        (["demo"], "the recorded host is --root demo:h800"),
+        (["check", "gone.sh"], "'gone.sh' does not exist: give the path of a script or manifest"),
+        (["check", "--", "./gone.sh", "--tp", "8"], "'./gone.sh' does not exist"),
     ],
 )
 def test_a_command_that_is_none_is_refused_with_the_right_one(
