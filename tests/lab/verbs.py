@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.lab.guest import run_in_guest
+from tests.lab.guest import LateGuestError, run_in_guest
 
-LIMIT_SECONDS = 280
+# It takes some 30 s. One in some hundred runs hung, in the emulator or in soft-RoCE: a second run
+# tells that from a binding that hangs, which hangs in both.
+LIMIT_SECONDS = 200
 # Where Debian puts pyverbs, for its own Python: seen by this one where it is the same release.
 DISTRIBUTION = "/usr/lib/python3/dist-packages"
 SCRIPT = """\
@@ -42,4 +45,9 @@ def run_verbs(folder: Path) -> list[dict[str, Any]]:
         python=sys.executable,
         libraries=" ".join(libraries()),
     )
-    return [json.loads(line) for line in run_in_guest(script, folder, LIMIT_SECONDS)]
+    try:
+        lines = run_in_guest(script, folder, LIMIT_SECONDS)
+    except LateGuestError as error:
+        warnings.warn(str(error), stacklevel=1)
+        lines = run_in_guest(script, folder, LIMIT_SECONDS)
+    return [json.loads(line) for line in lines]

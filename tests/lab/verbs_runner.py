@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import mmap
 import resource
@@ -16,6 +17,7 @@ from preflight.verbs.objects import VerbsError
 
 DEVICE, PORT, GID_INDEX = "rxe0", 1, 1
 MIB = 1 << 20
+LATE_SECONDS = 120  # all of it takes some 20 s, emulated
 
 
 def tried(library: str) -> dict[str, object]:
@@ -54,6 +56,7 @@ def tried(library: str) -> dict[str, object]:
 
 
 def main() -> None:
+    faulthandler.dump_traceback_later(LATE_SECONDS)  # to the console, which a failure shows
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 * MIB, 64 * MIB))
     for library in sys.argv[1:]:
         try:
