@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -314,12 +315,16 @@ def explain_log_file(path: str, as_json: bool, color: str, at: CheckedAt | None)
         read_log,
     )
     from preflight.logs.patterns import Stage
-    from preflight.logs.search import Bounded, read_blocks, why_no_log
+    from preflight.logs.search import Bounded, read_blocks, why_no_log, why_no_text
+
+    name = "standard input" if path == "-" else path
 
     def read(stream: BinaryIO) -> LogReading:
         why = why_no_log(stream.fileno())
+        if not why and path != "-" and isinstance(stream, io.BufferedReader):
+            why = why_no_text(path, stream.peek())
         if why:
-            raise UsageError(f"{'standard input' if path == '-' else f'--log {path}'}: {why}")
+            raise UsageError(f"{name}: {why}")
         bounded = Bounded(stream)
         return read_log(read_blocks(bounded))._replace(whole=not bounded.cut)
 
@@ -328,13 +333,15 @@ def explain_log_file(path: str, as_json: bool, color: str, at: CheckedAt | None)
             reading = read(sys.stdin.buffer)
         else:
             # What is open is read as long as somebody may write to it.
-            with within(LIMIT_SECONDS, f"--log {path}", lambda: open(path, "rb")) as file:
+            with within(LIMIT_SECONDS, path, lambda: open(path, "rb")) as file:
                 reading = read(file)
     except UsageError:
         raise
+    except IsADirectoryError:
+        raise UsageError(f"{name}: a folder: give one log of it") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"--log {path}: {reason}") from None
+        raise UsageError(f"{name}: {reason}") from None
     stages = {each.stage for each in reading.explanations}
     code = 2 if stages - {Stage.WARNING} else len(stages)
     report = checked_at([id_ for each in reading.explanations for id_ in each.checks], at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from preflight.cli.options import CONTEXT, LazyGroup
+from preflight.cli.options import CONTEXT, LazyGroup, examples_text
 
 # Each declaration is a module of its own: --help of one must not pay for the others.
 LATER = {
@@ -27,7 +27,17 @@ LATER = {
 }
 
 
-@click.group(cls=LazyGroup, later=LATER, context_settings=CONTEXT)
+@click.group(
+    cls=LazyGroup,
+    later=LATER,
+    context_settings=CONTEXT,
+    epilog=examples_text(
+        "mooncake-preflight fleet check --nodes 'gpu[001-064]' launch.sh",
+        "salloc -N64 mooncake-preflight fleet run launch.sh",
+        "mooncake-preflight fleet manifest --image registry.example/sglang:1 launch.yaml",
+        "mooncake-preflight fleet merge reports/",
+    ),
+)
 def fleet() -> None:
     """Check every node of a cluster, over ssh, Slurm or Kubernetes, and merge what they say.
 

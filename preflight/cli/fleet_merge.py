@@ -62,7 +62,7 @@ def merge(
     of this program.
     """
     from preflight.fleet.merge.command import Shown, run_merge
-    from preflight.fleet.reports.sources import texts
+    from preflight.fleet.reports.sources import given_texts
 
     wishes = {
         *([listed] if listed else []),
@@ -77,4 +77,4 @@ def merge(
         raise click.UsageError("--html - takes standard output for itself: give it a file")
     shown = Shown(None, as_json, color, verbosity, html)
     only = next(iter(wishes), None)
-    return run_merge(texts(reports), shown, expect, only, list_format)
+    return run_merge(given_texts(reports), shown, expect, only, list_format)

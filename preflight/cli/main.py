@@ -10,7 +10,7 @@ import click
 from preflight.base.command_frame import asked_version, own_words, run_command, value_of
 from preflight.base.output import json_version, say, say_json
 from preflight.base.program_version import program_version
-from preflight.cli.options import CONTEXT, LazyGroup
+from preflight.cli.options import CONTEXT, LazyGroup, examples_text
 
 NAME = "mooncake-preflight"
 
@@ -69,7 +69,16 @@ SCHEMAS = {
 }
 
 
-@click.group(cls=LazyGroup, later=LATER, context_settings=CONTEXT)
+@click.group(
+    cls=LazyGroup,
+    later=LATER,
+    context_settings=CONTEXT,
+    epilog=examples_text(
+        "mooncake-preflight check launch.sh",
+        "mooncake-preflight check --root demo:h800",
+        "mooncake-preflight explain 'Failed to register memory'",
+    ),
+)
 @click.version_option(program_version(), "--version")
 def command() -> None:
     """Know before the launch whether a host can run SGLang HiCache with Mooncake."""

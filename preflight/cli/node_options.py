@@ -75,9 +75,7 @@ def with_ssh_nodes(
             "--connect-timeout",
             "connect_seconds",
             type=Integer(1, 600),
-            default=10,
-            show_default=True,
-            help="Seconds of --timeout in which ssh has to connect.",
+            help="Seconds of --timeout in which ssh has to connect. Default: 10, or half of it.",
         ),
         fanout,
         click.option("--user", metavar="NAME", help="Log in as this user."),
@@ -93,10 +91,16 @@ def with_ssh_nodes(
     return lambda function: with_options(*options)(gathered(function, "where", _where, *names))
 
 
-def _where(**given: Any) -> SshNodes:
+# Seconds in which ssh connects, where nobody says another number and --timeout leaves so many.
+_CONNECT_SECONDS = 10
+
+
+def _where(connect_seconds: int | None, timeout_seconds: float, **given: Any) -> SshNodes:
     from preflight.fleet.remote.program import SshNodes
 
-    return SshNodes(**given)
+    if connect_seconds is None:
+        connect_seconds = max(1, min(_CONNECT_SECONDS, int(timeout_seconds / 2)))
+    return SshNodes(connect_seconds=connect_seconds, timeout_seconds=timeout_seconds, **given)
 
 
 def with_remote(function: Callable[..., Any]) -> Callable[..., Any]:

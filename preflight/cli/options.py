@@ -83,9 +83,14 @@ def command(
     name: str | None = None, *examples: str
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Declare a command; ``examples`` end its help: lines to copy, which are not wrapped."""
-    lines = ("\b", "Examples:", *(f"  {line}" for line in examples))
-    epilog = "\n".join(lines) if examples else None
+    epilog = examples_text(*examples)
     return click.command(name, RefusingCommand, context_settings=CONTEXT, epilog=epilog)
+
+
+def examples_text(*examples: str) -> str | None:
+    """Return the end of a help: lines to copy, which are not wrapped; None without any."""
+    lines = ("\b", "Examples:", *(f"  {line}" for line in examples))
+    return "\n".join(lines) if examples else None
 
 
 # Longer than any sentence: click cuts what is longer than its limit.

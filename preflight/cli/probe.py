@@ -13,6 +13,7 @@ from preflight.cli.options import (
     LazyGroup,
     NumberOption,
     command,
+    examples_text,
     timeout_option,
     with_launch,
 )
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 LATER = {"registration": "preflight.cli.probe:registration"}
 
 
-@click.group(cls=LazyGroup, later={"Commands": LATER}, context_settings=CONTEXT)
+@click.group(
+    cls=LazyGroup,
+    later={"Commands": LATER},
+    context_settings=CONTEXT,
+    epilog=examples_text("mooncake-preflight probe registration"),
+)
 def probe() -> None:
     """Measure what no file tells, by trying it and taking it back."""
 

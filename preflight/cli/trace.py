@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.capacity import KINDS
-from preflight.cli.options import CONTEXT, JSON, Integer, Part, command
+from preflight.cli.options import CONTEXT, JSON, Integer, LazyGroup, Part, command, examples_text
 
 if TYPE_CHECKING:
     from preflight.traces.formats import Trace
@@ -34,7 +34,22 @@ SALT = click.option(
 )
 
 
-@click.group("trace", context_settings=CONTEXT)
+LATER = {
+    name: f"preflight.cli.trace:{name}" for name in ("describe", "convert", "sample", "generate")
+}
+
+
+@click.group(
+    "trace",
+    cls=LazyGroup,
+    later={"Commands": LATER},
+    context_settings=CONTEXT,
+    epilog=examples_text(
+        "mooncake-preflight trace describe requests.jsonl.xz",
+        "mooncake-preflight trace generate agent --requests 5000 > agent.jsonl",
+        "mooncake-preflight capacity --trace agent.jsonl launch.sh",
+    ),
+)
 def trace() -> None:
     """Describe recorded requests, convert them without their text, cut them, or make some.
 

@@ -21,7 +21,7 @@ from preflight.logs.explain import (
     heading,
     read_log,
 )
-from preflight.logs.patterns import Pattern, read_patterns
+from preflight.logs.patterns import Pattern, Stage, read_patterns
 
 # A word, or a number of up to three digits (an errno); addresses, sizes and times differ from line
 # to line and say nothing.
@@ -72,6 +72,9 @@ def about(words: str, asks: Mapping[str, str]) -> About:
     lines = read_log([words], alone=True).explanations
     known = {each.pattern for each in lines}
     like = ranked(words, line_texts(patterns))
+    # Of lines that have the words alike, what names its cause tells more than what has several.
+    stages = {each.id: each.stage for each in patterns}
+    like.sort(key=lambda row: (-round(row[1], 3), stages[row[0]] > Stage.CAUSE))
     if not lines and (not like or like[0][1] < QUOTED_SHARE):
         shares = dict(like)
         for id_, share in meant(words, patterns):

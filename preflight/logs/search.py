@@ -223,6 +223,29 @@ def why_no_log(handle: int) -> str:
     return "" if status.st_rdev == null else "a device, and no log: give the log's file"
 
 
+# What a file of these begins with is packed, and what unpacks it.
+_PACKED = {
+    b"\x1f\x8b": "zcat",
+    b"\xfd7zXZ": "xzcat",
+    b"\x28\xb5\x2f\xfd": "zstdcat",
+    b"BZh": "bzcat",
+}
+# Share of a text's beginning that can be no text: a program has a third or more, a log a few
+# wrong bytes. NUL is not counted: logrotate's copytruncate leaves a hole before the lines.
+_MOST_WRONG_SHARE = 0.1
+_WRONG = re.compile(r"[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
+
+
+def why_no_text(path: str, beginning: bytes) -> str:
+    """Return why a file that begins so is no log, and what to do; "" for a text."""
+    for mark, unpack in _PACKED.items():
+        if beginning.startswith(mark):
+            return f"packed: {unpack} {path} | mooncake-preflight explain"
+    text = beginning.replace(b"\0", b"").decode("utf-8", "replace")
+    wrong = len(_WRONG.findall(text))
+    return "a binary file, and no log" if wrong > _MOST_WRONG_SHARE * len(text) else ""
+
+
 def read_blocks(stream: ByteReader) -> Iterator[str]:
     """Yield the text of ``stream`` in blocks that end with a line's end; wrong bytes are replaced.
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from preflight.cli.main import run as main
+from preflight.fleet.remote.program import SshNodes
 from tests.fleet.conftest import (
     BUSIER,
     BUSY,
@@ -281,6 +282,29 @@ def test_what_cannot_be_meant_is_refused(
     printed = capsys.readouterr()
     assert said in printed.err
     assert said in json.loads(printed.out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("given", "connect"),
+    [
+        ([], 10),
+        (["--timeout", "5"], 2),
+        (["--timeout", "2"], 1),
+        (["--timeout", "30", "--connect-timeout", "20"], 20),
+    ],
+)
+def test_ssh_connects_within_what_the_timeout_leaves(
+    monkeypatch: pytest.MonkeyPatch, given: list[str], connect: int
+) -> None:
+    asked: list[SshNodes] = []
+
+    def noted(_launch: object, where: SshNodes, *_: object) -> int:
+        asked.append(where)
+        return 0
+
+    monkeypatch.setattr("preflight.fleet.ssh.check.run_fleet_check", noted)
+    assert main(["fleet", "check", "--nodes", "a", *given]) == 0
+    assert [where.connect_seconds for where in asked] == [connect]
 
 
 def test_nodes_of_a_file(tmp_path: Path) -> None:

@@ -184,11 +184,11 @@ def test_every_form_of_input_gives_the_same_answer(
     ("words", "said"),
     [
         ([], "REPORTS"),
-        (["--expect", "gpu[1-", "x"], "brackets do not match"),
+        (["--expect", "gpu[1-", __file__], "brackets do not match"),
         (["--nodes-failing", "--nodes-passing", "x"], "one list at a time"),
         (["--nodes-failing", "--json", "x"], "--list prints nodes alone"),
         (["--html", "-", "--json", "x"], "--html -"),
-        (["--html", "/nowhere/page.html", "x"], "No such file or directory"),
+        (["--html", "/nowhere/page.html", __file__], "No such file or directory"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(words: list[str], said: str, merge: Merge) -> None:
@@ -206,6 +206,14 @@ def test_a_path_that_is_not_there_is_named_and_not_fatal(merge: Merge, tmp_path:
     code, out, _ = merge(place, tmp_path / "missing.json")
     assert code == 3
     assert "missing.json: cannot be read: No such file or directory" in " ".join(out.split())
+
+
+def test_where_no_path_is_there_the_command_was_mistyped(merge: Merge, tmp_path: Path) -> None:
+    code, out, err = merge(tmp_path / "missing", tmp_path / "too")
+    assert (code, out) == (64, "")
+    assert "missing, " in err
+    assert "no such file or folder" in err
+    assert run(["fleet", "rails", str(tmp_path / "missing")]) == 64
 
 
 @pytest.mark.slow

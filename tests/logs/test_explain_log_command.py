@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -73,6 +75,30 @@ def test_what_cannot_be_meant_is_a_usage_error(arguments: tuple[str, ...]) -> No
     done = explain(*arguments)
     assert done.returncode == 64
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "a folder: give one log of it"),
+        (Path(sys.executable).read_bytes()[:1_000_000], "a binary file, and no log"),
+        (gzip.compress(b"Bus error\n"), "packed: zcat {path} | mooncake-preflight explain"),
+    ],
+    ids=["folder", "binary", "gzip"],
+)
+def test_what_is_no_text_is_named_as_such(content: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.mkdir() if content is None else path.write_bytes(content)
+    done = explain(str(path))
+    assert done.returncode == 64
+    assert f"{path}: {said.format(path=path)}\n" in done.stderr.decode()
+
+
+def test_a_log_with_a_hole_or_some_wrong_bytes_is_read(tmp_path: Path) -> None:
+    """logrotate's copytruncate leaves NUL up to where the server writes on."""
+    path = tmp_path / "server.log"
+    path.write_bytes(b"\0" * 100_000 + b"\xff\x1b[31mBus error\x1b[0m (core dumped)\n")
+    assert explain(str(path)).returncode == 2
 
 
 def test_what_has_no_end_is_refused_on_standard_input_too() -> None:

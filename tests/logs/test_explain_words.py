@@ -88,6 +88,16 @@ def test_a_symptom_in_plain_words_is_found(words: str, expected: str) -> None:
     assert expected in [each.pattern for each in about(words, {}).lines[:3]]
 
 
+def test_of_lines_with_the_same_words_one_that_names_its_cause_stands_first() -> None:
+    """Too little memlock is what mostly stops a registration."""
+    assert first(about("Failed to register memory", {})) == "mooncake.register-enomem"
+
+
+def test_a_status_that_is_asked_for_is_the_one_that_is_explained() -> None:
+    assert first(about("HTTP 404", {})) == "mooncake.metadata-path"
+    assert first(about("HTTP 502", {})) == "mooncake.metadata-http"
+
+
 def test_numbers_of_an_example_are_not_said_of_the_users_case() -> None:
     for pattern in [each for each in KNOWN if each.sums][::3]:
         part = " ".join(pattern.example.split()[:3])

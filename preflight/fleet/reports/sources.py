@@ -33,6 +33,24 @@ class Text(NamedTuple):
     content: bytes
 
 
+def given_texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
+    """Return the texts of paths that a user typed. Raises UsageError where none of them is there.
+
+    One that is missing beside others is named: its node may have failed to write it.
+    """
+    from preflight.base.usage_error import UsageError
+
+    def there(path: str) -> bool:
+        try:
+            return path == STDIN or within(LIMIT_SECONDS, path, partial(os.path.lexists, path))
+        except LateError:
+            return True
+
+    if not any(map(there, paths)):
+        raise UsageError(f"{', '.join(paths)}: no such file or folder")
+    return texts(paths)
+
+
 def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
     """Yield each text of each path, folders in the order of their names.
 
