@@ -73,6 +73,7 @@ def diff(
         read_locked,
         without_secrets,
     )
+    from preflight.inputs.host_source import open_host
 
     if len(roots) > 2:
         raise UsageError("--root: one host, or two")
@@ -83,12 +84,13 @@ def diff(
             "there is nothing to compare with: give --to, --against, --locked, or --root twice"
         )
     hosts = (roots or ("/",))[:1] + (roots or ("/",))[-1:]
+    opened = {name: open_host(name, timeout_seconds) for name in dict.fromkeys(hosts)}
     # Lines of two texts are not the same: a process is found again by its program and place.
     first = launch if against is None else launch._replace(by_program=True)
     other = launch if against is None else first._replace(words=(against,))
     sides = (
-        Side(first, hosts[0], parse_versions("--from", old)),
-        Side(other, hosts[1], parse_versions("--to", new)),
+        Side(first, opened[hosts[0]], parse_versions("--from", old)),
+        Side(other, opened[hosts[1]], parse_versions("--to", new)),
     )
     names = (_name(sides[0], len(roots) == 2), _name(sides[1], len(roots) == 2))
     if lock is not None:
@@ -121,5 +123,5 @@ def diff(
 
 def _name(side: Side, with_host: bool) -> str:
     versions = [f"{product} {version}" for product, version in side.versions.items()]
-    host = [side.root] if with_host else []
+    host = [side.host.name] if with_host else []
     return ", ".join([*side.words.words[:1], *versions, *host]) or "what is there"

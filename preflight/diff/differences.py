@@ -74,8 +74,9 @@ def differences_text(
     for section in Section:
         rows = [one for one in found if one.key.section is section]
         quiet = [one for one in rows if _of_the_release(one)] if verbosity < 1 else []
+        lines = _verdict_as_before(old, new) if section is Section.VERDICT else []
         told = _folded([one for one in rows if one not in quiet])
-        lines = [line for one in told for line in _lines(one, paint, width)]
+        lines += [line for one in told for line in _lines(one, paint, width)]
         if quiet:
             come = sum(one.old == NO_FLAG for one in quiet)
             counted = (
@@ -86,6 +87,12 @@ def differences_text(
         if lines:
             parts.append("\n".join([section.value, *lines]))
     return "\n\n".join(parts)
+
+
+def _verdict_as_before(old: Answer, new: Answer) -> list[str]:
+    """Return the line of check's verdict where both sides have the same."""
+    key = AnswerKey(Section.VERDICT, "check", "verdict")
+    return [f"  check: verdict: {new[key]}, as before"] if old[key] == new[key] else []
 
 
 def _folded(rows: list[Change]) -> list[Change]:

@@ -20,9 +20,9 @@ from preflight.advisories.judge import advisory_findings
 from preflight.advisories.records import CHECK_PREFIX, advisory, version_key
 from preflight.base.usage_error import UsageError
 from preflight.base.within import within
-from preflight.inputs.host_source import Sized
+from preflight.inputs.host_source import Host, Sized
 from preflight.inputs.launch_words import LaunchWords
-from preflight.judging.judge_host import JudgedHost, judge_host, judged_again
+from preflight.judging.judge_host import JudgedHost, judge_opened, judged_again
 from preflight.judging.store_keys import launch_keys
 from preflight.mooncake.allocations import Allocation
 from preflight.processes.processes import LaunchProcess
@@ -70,10 +70,13 @@ class DefaultValue(str):
 
 
 class Side(NamedTuple):
-    """One of the two. versions: of ``PRODUCTS``, in place of what is there."""
+    """One of the two. versions: of ``PRODUCTS``, in place of what is there.
+
+    host: where both sides are of one host, they share it: it is read once.
+    """
 
     words: LaunchWords
-    root: str
+    host: Host
     versions: Mapping[str, str]
 
 
@@ -100,7 +103,7 @@ def answer_of(side: Side, timeout_seconds: float) -> tuple[Answer, tuple[str, st
         sglang_version=side.versions.get("sglang", side.words.sglang_version),
     )
     checks = list(every_check())
-    seen = judge_host(words, side.root, timeout_seconds, checks)
+    seen = judge_opened(words, side.host, timeout_seconds, checks)
     facts = _with_versions(seen.facts, side.versions)
     if facts is not seen.facts:
         seen = seen._replace(facts=facts)

@@ -43,7 +43,20 @@ def judge_host(
 
     Raises UsageError for what is no launch or no host. ``slow`` is told what takes long to read.
     """
-    host = open_host(root, timeout_seconds)
+    return judge_opened(
+        words, open_host(root, timeout_seconds), timeout_seconds, checks, more_topics, slow
+    )
+
+
+def judge_opened(
+    words: LaunchWords,
+    host: Host,
+    timeout_seconds: float,
+    checks: Sequence[tuple[Check, Judge]],
+    more_topics: Iterable[str] = READERS,
+    slow: Callable[[list[str]], None] | None = None,
+) -> JudgedHost:
+    """Do the same on a host that is open: what it was asked before is not read again."""
     launch = size_within(words, host, timeout_seconds)
     sized = None if isinstance(launch, Unknown) else launch
     needs = None if sized is None else sized.needs

@@ -111,6 +111,8 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
 def _without_huge_pages(regular_bytes: tuple[int, int]) -> str:
     """Return the answer about a launch that fits and takes none: its memory is the number."""
+    if not regular_bytes[1]:
+        return "it keeps no KV cache in this host's memory, and takes no huge pages"
     least, most = map(format_bytes, regular_bytes)
     span = most if least == most else f"{least} to {most}"
     return f"it takes no huge pages, and {span} of memory on regular pages"
@@ -130,12 +132,12 @@ def sizing_text(
     """
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
+    # Without HiCache and Mooncake there is nothing to put into a table.
+    empty = rule != "documented" and not any(process.allocations for process in sizing.asked)
     return _parts(
         lead if rule == "documented" else "",
         _head(sizing, paint, verdict, then if sizing.status in ("fits", "falls_back") else ""),
-        _processes(sizing),
-        _pools(sizing),
-        _documented(sizing),
+        *([] if empty else [_processes(sizing), _pools(sizing), _documented(sizing)]),
         _inputs(sizing),
         _findings(findings, paint),
         _notes(sizing),
@@ -254,10 +256,13 @@ def _processes(sizing: Sizing) -> str:
     head = f"What is mapped, in order (Mooncake {version.value}, {version.origin})"
     parts = _wrapped(head)
     for allocations, processes in groups.items():
+        if not allocations:
+            parts += _wrapped(f"  {_names(processes)}: nothing", 2)
+            continue
         rows = [_row(allocation) for allocation in allocations]
         heads = [_names(processes), "size", "from", "pages", "of", "node", "NICs", "if short"]
         too_wide = any(cell_widths([heads, *rows], columns() - INDENT, ()))
-        widest = max((len(row[0]) for row in rows), default=0)  # a process may map nothing
+        widest = max(len(row[0]) for row in rows)
         if too_wide and len(heads[0]) > widest:
             parts += _wrapped(f"  {heads[0]}", 2)
             heads[0] = "what"

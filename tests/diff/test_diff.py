@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from checks.base.root import Root
 from preflight.cli.main import run
 from preflight.cli.schema import schema_of
 from preflight.cli.sizing import run as run_sizing
@@ -196,6 +197,32 @@ def test_another_kernel_library_and_driver(tmp_path: Path, host: str, capsys: Ca
 
 
 @pytest.mark.slow
+def test_the_verdict_stands_under_its_heading_also_where_it_stays(
+    tmp_path: Path, host: str, capsys: Capture
+) -> None:
+    words = ["--root", host, "--from", "sglang=0.5.9", launch(tmp_path, LAUNCHES["heads"])]
+    assert run(["diff", *words]) == 1
+    section = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert re.fullmatch("  check: verdict: (pass|warn|unknown|fail), as before", section[1])
+
+
+def test_one_host_is_opened_and_read_once(
+    tmp_path: Path, host: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two readings of a busy machine would differ by what changed between them."""
+    read: list[str] = []
+    text = Root.text
+
+    def counted(root: Root, name: str) -> object:
+        read.append(name)
+        return text(root, name)
+
+    monkeypatch.setattr(Root, "text", counted)
+    path = launch(tmp_path, LAUNCHES["heads"])
+    assert run(["diff", "--root", host, "--to", "sglang=0.5.9", path]) == 1
+    assert read.count("/proc/meminfo") == 1
+
+
 def test_one_launch_in_two_files_differs_in_nothing(
     tmp_path: Path, host: str, capsys: Capture
 ) -> None:

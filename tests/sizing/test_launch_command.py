@@ -214,3 +214,23 @@ def test_a_refusal_begins_as_that_release_begins_it(
     ran = run([str(script), "--sglang-version", version], root=host)
     assert "error: argument --hicache-size: invalid int value: '30.5'" in ran.out
     assert ("sglang serve: error: " in ran.out) is says
+
+
+def test_a_launch_without_hicache_and_mooncake_has_no_empty_tables(
+    tmp_path: Path, host: Path
+) -> None:
+    """Only what was understood of it is left to show; beside a server that maps, it is a line."""
+    plain = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2\n"
+    path = tmp_path / "launch.sh"
+    path.write_text(plain)
+    ran = run([str(path)], root=host)
+    assert ran.code == 0
+    assert "it keeps no KV cache in this host's memory" in " ".join(ran.out.split())
+    assert not [
+        head for head in ("What is mapped", "all processes", "documented") if head in ran.out
+    ]
+    assert "Qwen/Qwen3-14B" in ran.out
+    path.write_text(f"{SCRIPT.rstrip()} &\n{plain.replace('--tp', '--port 30001 --tp')}")
+    ran = run([str(path)], root=host)
+    assert "What is mapped" in ran.out
+    assert f"{path}:11 rank 0 to 1: each: nothing" in " ".join(ran.out.split())
