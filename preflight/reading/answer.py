@@ -89,7 +89,7 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
         known = [member.number for member in members if isinstance(member.number, int)]
         count = first.number if isinstance(first.number, Unknown) else sum(known)
         times = "? x " if isinstance(count, Unknown) else f"{count} x " if count > 1 else ""
-        where = f"{os.path.basename(first.origin.source)}:{first.origin.line}"
+        where = f"{first.origin.source}:{first.origin.line}"
         where = where if first.origin.line is not None else first.origin.source
         said = ", ".join(_told(members))
         yield from wrapped("  " + clean(f"{times}{first.kind} ({where}): {said}"), width)

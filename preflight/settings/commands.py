@@ -241,7 +241,9 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
     lines = [shell.line(words, context.sudo)]
     if context.systemd:
         lines.append(comment(f"to keep it, in a unit: {limit_line(name, value)}"))
-    lines.append(comment(f"to keep it, for logins: '* - {name} {value}' in {LIMITS_FILE}"))
+    # Two lines: one would be wider than a terminal, and what goes into the file is copied whole.
+    lines.append(comment(f"to keep it, for logins, in {LIMITS_FILE}:"))
+    lines.append(comment(f"  * - {name} {value}"))
     return lines
 
 

@@ -1,7 +1,8 @@
 """The pages' blocks that begin with ``$``: each command is run, and must print what stands there.
 
-A page's blocks run in one folder, in the order in which they stand. ``$ cat FILE`` writes what
-follows as that file, the first time. A line ``[...]`` stands for lines that the page leaves out.
+A page's blocks run in one folder, in the order in which they stand; the clone's ``docs`` are in
+it. ``$ cat FILE`` writes what follows as that file, where there is none. A line ``[...]`` stands
+for lines that the page leaves out.
 
 ``python -m tests.docs.blocks`` writes into the pages what the commands print now; where lines are
 left out, as many stay before and after as there were.
@@ -101,10 +102,12 @@ def renewed(shown: list[str], found: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def in_new_folder() -> Iterator[None]:
-    """An empty folder to work in, 80 columns, and none of the caller's settings for Mooncake."""
+    """A folder with the clone's docs alone, 80 columns, and none of the caller's settings for
+    Mooncake."""
     before, environment = os.getcwd(), dict(os.environ)
     with TemporaryDirectory() as folder:
         os.chdir(folder)
+        Path("docs").symlink_to(ROOT / "docs")
         for name in list(os.environ):
             if name.startswith(("MC_", "MOONCAKE", "SGLANG")):
                 del os.environ[name]

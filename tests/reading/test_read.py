@@ -50,7 +50,10 @@ def answer(said: tuple[int, str]) -> dict[str, Any]:
     return found
 
 
-def test_each_process_is_a_line_and_the_first_says_all(read: Callable[..., Any]) -> None:
+def test_each_process_is_a_line_and_the_first_says_all(
+    read: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A process stands under the path that was given, as in the findings of check."""
     code, text = read(LAUNCH)
     assert code == 0
     said = " ".join(text.split())
@@ -58,7 +61,9 @@ def test_each_process_is_a_line_and_the_first_says_all(read: Callable[..., Any])
         "1 mooncake_master, 1 mooncake_client (80.00 GiB), "
         "2 SGLang servers (Qwen3-14B, tp 2, HiCache on Mooncake)"
     ) in said
-    assert "2 x SGLang server (launch.sh:5): model_path Qwen/Qwen3-14B, tp_size 2" in said
+    assert (
+        f"2 x SGLang server ({tmp_path}/launch.sh:5): model_path Qwen/Qwen3-14B, tp_size 2" in said
+    )
     assert "HTTP port 30000 to 30001" in said
 
 

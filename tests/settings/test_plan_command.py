@@ -148,7 +148,7 @@ def test_pages_that_the_host_cannot_give_are_printed_by_nobody(
     out, err = capsys.readouterr()
     if takes_pages:
         assert out == ""
-        assert "mooncake-preflight fit finds sizes that fit" in err
+        assert "mooncake-preflight fit, of the same launch, says what fits" in err
     if name == "text":
         assert "cannot be had now: mooncake-preflight fit" in out
         assert "vm.nr_hugepages" not in out
