@@ -32,7 +32,7 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 @command(
     "check",
     "mooncake-preflight check launch.sh",
-    "mooncake-preflight check -- python3 -m sglang.launch_server --tp 8 ...",
+    "mooncake-preflight check -- python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B",
     "mooncake-preflight check --root host.tar.gz --skip 'pci.*' launch.sh",
 )
 @JSON

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @command(
     "exec",
-    "mooncake-preflight exec -- python3 -m sglang.launch_server --tp 8 ...",
-    "MOONCAKE_PREFLIGHT_MODE=warn mooncake-preflight exec -- python3 -m ...",
-    "mooncake-preflight exec --locked good.json -- python3 -m ...",
+    "mooncake-preflight exec -- python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2",
+    "MOONCAKE_PREFLIGHT_MODE=warn mooncake-preflight exec -- bash launch.sh",
+    "mooncake-preflight exec --locked good.json -- bash launch.sh",
 )
 @click.option(
     "--fail-on",
@@ -64,7 +64,7 @@ def exec_(
     start), off (start).
     """
     if not launch.words:
-        raise click.UsageError("give the command after --, as: exec -- python3 -m ...")
+        raise click.UsageError("give the command after --, as: exec -- bash launch.sh")
     if strict and locked is None:
         raise click.UsageError("--strict is for --locked FILE: give both")
     from preflight.check.gate import run_behind_the_gate

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 @command(
     "read",
     "mooncake-preflight read launch.sh",
-    "mooncake-preflight read -v -- docker run … lmsysorg/sglang:v0.5.9 python3 -m …",
+    "mooncake-preflight read -v -- docker run --gpus all lmsysorg/sglang:v0.5.9 \\",
+    "    python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B",
 )
 @JSON
 @TIMEOUT

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @declared(
     "mooncake-hicache-sizing",
     "mooncake-hicache-sizing launch.sh",
-    "mooncake-hicache-sizing -- python3 -m sglang.launch_server --tp 2 ...",
+    "mooncake-hicache-sizing -- python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2",
     "mooncake-hicache-sizing --tp-size 4 --hicache-size 64gb \\",
     "    --global-segment-size 8gb",
 )

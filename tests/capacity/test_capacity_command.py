@@ -13,7 +13,7 @@ from preflight.base.error_object import error_object
 from preflight.capacity.report import SCHEMA as NAME
 from preflight.cli.main import run
 from tests.builders.hosts import GIB, Host
-from tests.capacity.test_capacity_published import DGX_SSD, H800_L2, H800_POOL, LAUNCHES
+from tests.capacity.test_capacity_published import DGX_SSD, H800_L2, H800_POOL
 from tests.paths import ROOT
 from tests.valid import valid
 
@@ -56,20 +56,6 @@ def test_the_text_says_what_holds_and_when_it_no_longer_does(
     )
     assert said in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 100
-
-
-def test_the_page_shows_what_is_printed(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
-    """docs/capacity.md, where the workload of three lines above is shortened to dots."""
-    page = (ROOT / "docs/capacity.md").read_text()
-    workload = (
-        "python3 bench_multiturn.py --num-clients 20 --num-rounds 8 --request-length 4096 "
-        "--output-length 1 --enable-round-barrier"
-    )
-    launch = (LAUNCHES / "dgx-l1-l2-mooncake.sh").read_text()
-    script = f"MODEL_PATH=Qwen/Qwen3-8B\n{launch}"
-    assert ask("--gpu-memory", "40gb", "--workload", workload, script=script) == 0
-    shown = page.split("$ mooncake-preflight capacity run.sh --gpu-memory 40gb")[1]
-    assert shown.split("```")[0].partition("\n")[2] == capsys.readouterr().out
 
 
 def test_a_tier_that_is_not_known_is_named_with_what_to_give(

@@ -62,7 +62,10 @@ def test_every_command_has_examples_that_it_takes(path: str) -> None:
     lines = text.partition("Examples:\n")[2].replace("\\\n", "").strip().splitlines()
     for line in lines:
         own = line.partition(" | ")[0].partition(" > ")[0].partition(" >> ")[0]
-        words = [word for word in shlex.split(own) if word != "..."]
+        # The program refuses both of a launch.
+        assert "..." not in line
+        assert "…" not in line
+        words = shlex.split(own)
         at = next((at for at, word in enumerate(words) if word in PROGRAMS), None)
         if at is not None:
             accept(PROGRAMS[words[at]], words[at + 1 :])

@@ -60,10 +60,10 @@ def shown() -> list[tuple[str, str]]:
         lines += re.findall(rf"`(?:sudo )?((?:{NAMES}) [^`]*)`", text)
         for line in lines:
             own = re.split(r"\s#\s| [|<>] ", line)[0]
-            placeholder = re.search(r"\[--|…|(?:^| )[A-Z]+(?: |$)", own)
+            placeholder = re.search(r"\[--|(?:^| )[A-Z]+(?: |$)", own)
             is_output = own.split()[1].endswith(":")  # what plan says beside its answer
             if own.count("'") % 2 == 0 and placeholder is None and not is_output:
-                found.append((page.name, own.replace("...", "").strip()))
+                found.append((page.name, own.strip()))
     return found
 
 
@@ -82,6 +82,17 @@ def test_every_command_that_is_shown_is_taken() -> None:
         except click.ClickException as error:
             refused.append(f"{page}: {line}: {error.format_message()}")
     assert refused == []
+
+
+def test_what_is_shown_can_be_typed_with_a_file_of_the_clone_or_ones_own() -> None:
+    """The program refuses dots of a launch. What stands behind $ runs in ``test_blocks``."""
+    assert [line for _, line in shown() if "..." in line or "…" in line] == []
+    scripts = {word for _, line in shown() for word in line.split() if word.endswith(".sh")}
+    # Names that docs/README.md and the text beside them call the reader's own.
+    own = {"launch.sh", "launch-new.sh", "serve.sh", "deploy/launch.sh"}
+    assert [name for name in scripts - own if not (ROOT / name).is_file()] == []
+    hosts = {host for _, line in shown() for host in re.findall(r"--(?:root|host) (\S+)", line)}
+    assert {host for host in hosts if not host.endswith(".tar.gz")} <= {"demo:h800", "/host"}
 
 
 def accept(command: click.Command, words: list[str]) -> None:

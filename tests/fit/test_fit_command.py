@@ -785,27 +785,6 @@ def test_the_command_line_is_declared_without_the_heavy_parts() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.slow
-def test_the_example_of_the_page_is_printed(
-    host: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """docs/fit.md shows what the program really prints."""
-    page = (ROOT / "docs/fit.md").read_text()
-    _, *shown = page.split("```\n$ mooncake-preflight fit")[1].split("```")[0].splitlines()
-    lines = [line for line in shown[shown.index("+++ launch.sh") + 2 :] if line[:1] in (" ", "-")]
-    for name in ("MC_STORE_USE_HUGEPAGE", "MC_MMAP_ARENA_POOL_SIZE", "MOONCAKE_PROTOCOL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    Path("launch.sh").write_text("".join(f"{line[1:]}\n" for line in lines))
-    Path("host").symlink_to(host)
-    assert run_preflight(["fit", *PATIENCE, *VERSIONS, "launch.sh", "--host", "host"]) == 0
-    assert capsys.readouterr().out.splitlines() == shown
-
-
 def test_a_launch_without_l2_is_asked_for_its_segment(capsys: pytest.CaptureFixture[str]) -> None:
     """Where nobody says what gets the memory: a store has nothing but its segment."""
     words = ("mooncake_client", "--global_segment_size=4GB", "--protocol=tcp")

@@ -79,21 +79,6 @@ def script(folder: Path, variables: str = "", tp: int = 8) -> str:
     return str(file)
 
 
-def test_the_page_shows_what_is_printed(
-    ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """docs/topology.md: two of eight NICs for eight ranks."""
-    page = (ROOT / "docs/topology.md").read_text()
-    monkeypatch.chdir(tmp_path)
-    build_host(tmp_path / "host", gpu_host())
-    script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_4")
-    code, out = ask("--mooncake-version", "0.3.14", "--root", "host", "run.sh")
-    assert code == 0
-    assert page.split("$ mooncake-preflight topology --root host run.sh\n")[1].startswith(
-        f"{out}```"
-    )
-
-
 def test_nodes_are_boxes_with_what_sits_on_them(on: Any) -> None:
     code, text = on(gpu_host(), "--ascii")
     lines = text.splitlines()
