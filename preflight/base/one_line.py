@@ -10,3 +10,14 @@ _WRITTEN |= dict.fromkeys(b"\t\n", " ")
 def clean(text: str) -> str:
     """Return one line, with what would move the cursor written out."""
     return text.translate(_WRITTEN)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return at most so many characters: the whole, or whole words of the beginning and dots.
+
+    A single word that is longer is cut.
+    """
+    if len(text) <= most:
+        return text
+    words = text[: max(0, most - 3)].rpartition(" ")[0].rstrip()
+    return f"{words} ..." if words else f"{text[: max(0, most - 3)]}..."[:most]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from preflight.base.one_line import clean
+from preflight.base.one_line import clean, shortened
 from preflight.base.program_version import program_version
 from preflight.base.shell import wanted_text
 from preflight.check.report import EXIT_CODES, Report, Row, amounts, count_text, verdict_reason
@@ -266,7 +266,7 @@ def refusal_line(message: str, protocol: str) -> str | None:
 def shorten(text: str, most_bytes: int) -> str:
     """Return at most so many bytes of ASCII: what reads it may cut a character in two."""
     text = text.encode("ascii", "replace").decode()
-    return text if len(text) <= most_bytes else f"{text[: most_bytes - 3]}..."
+    return shortened(text, most_bytes)
 
 
 def _nagios(report: Report) -> str:

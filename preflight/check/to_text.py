@@ -10,7 +10,7 @@ from typing import NamedTuple
 from checks.base.finding import Status
 from checks.base.fold import fold_alike, one_of
 from checks.base.units import Quantity
-from preflight.base.one_line import clean
+from preflight.base.one_line import clean, shortened
 from preflight.check.report import Report, Row, amounts, count_text, fold, verdict_reason
 from preflight.judging.refusal import REFUSED
 from preflight.render.text import cell_widths, filled, table, wrapped
@@ -89,6 +89,7 @@ def verdict_line(report: Report, paint: Paint, width: int) -> str:
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
+    """Return the rows as a table whose words are whole; "" where the terminal is too narrow."""
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
@@ -100,7 +101,11 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
     used = [at for at in range(len(heads)) if at < 2 or any(line[at] for line in cells)]
     heads = [heads[at] for at in used]
     cells = [[line[at] for at in used] for line in cells]
-    limits = cell_widths([heads, *cells], width, firm=(0, 1))
+    limits = cell_widths([heads, *cells], width, firm=(0, 1), whole_words=True)
+    lines = zip(limits, heads, *cells, strict=True)
+    taken = [limit or max(map(len, column)) for limit, *column in lines]
+    if sum(taken) + 2 * (len(taken) - 1) > width:
+        return ""
     for line, row in zip(cells, rows, strict=True):
         line[0] = paint(line[0], _colour(row))
     return table(cells, heads, widths=limits)
@@ -257,8 +262,7 @@ def _folded(texts: Iterable[str]) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    text = clean(text)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return shortened(clean(text), most)
 
 
 def _colour(row: Row) -> str:
@@ -310,9 +314,7 @@ def _headed(row: Row, paint: Paint, width: int) -> str:
 
 def _passes(report: Report, paint: Paint, width: int) -> str:
     rows = report.of(Status.PASS)
-    if width >= TABLE_COLUMNS:
-        return _table(rows, paint, width)
-    return "\n".join(_headed(row, paint, width) for row in rows)
+    return _table(rows, paint, width) or "\n".join(_headed(row, paint, width) for row in rows)
 
 
 def _skips(report: Report, paint: Paint, width: int) -> str:

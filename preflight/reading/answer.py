@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from checks.base.unknown import Unknown
-from preflight.base.one_line import clean
+from preflight.base.one_line import clean, shortened
 from preflight.base.program_version import program_version
 from preflight.launches.source import Origin
 from preflight.reading.records import LaunchReading, Understood, Value
@@ -143,8 +143,7 @@ def _all(process: Understood, width: int, defaults: bool) -> Iterator[str]:
 def _shown(value: Value) -> str:
     if isinstance(value.value, Unknown):
         return f"not known ({value.value.reason})"
-    text = str(value.value)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+    return shortened(str(value.value), _LONGEST_VALUE)
 
 
 SCHEMA = "mooncake-preflight/launch/v1"

@@ -10,7 +10,7 @@ from checks.base.fold import fold, folded
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import Location, View
-from preflight.base.one_line import clean
+from preflight.base.one_line import clean, shortened
 from preflight.base.program_version import program_version
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import can_encode, wrapped
@@ -290,11 +290,6 @@ def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -
         *(f"{down} {shortened(row, room):<{room}} {down}" for row in rows),
         f"{bottom_left}{across * (width - 2)}{bottom_right}",
     ]
-
-
-def shortened(text: str, most: int) -> str:
-    """Return ``text``, or its beginning and three dots."""
-    return text if len(text) <= most else f"{text[: max(0, most - 3)]}..."[: max(0, most)]
 
 
 def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:

@@ -40,6 +40,9 @@ VERSIONS = ("--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23")
 # Numbers of a release of this program, which are nobody's promise.
 COUNTS = re.compile(r"\d+(\s+)(pass|skip)")
 
+# Those of files that a finding names; commands name others.
+PATHS = re.compile(r"/(?:dev|proc)/[\w/.-]*\w")
+
 
 class Situation(NamedTuple):
     """launch: the text of launch.sh, "" for a check of the host alone. usual: fits a screen."""
@@ -149,3 +152,25 @@ def test_no_line_is_wider_than_the_terminal(
     assert len(lines) > 300
     wide = [line for line in lines if len(line) > 60 and not line.startswith("      ")]
     assert [line for line in wide if len(line.split()) > 1] == []
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_word_is_cut_in_two(
+    name: str,
+    width: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In no table, value or line of a protocol: each path is one of the same answer as JSON."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    words = ["check", *HOST, *SITUATIONS[name].options, *put(name, tmp_path)]
+    run([*words, "--json"])
+    known = set(re.findall(PATHS, capsys.readouterr().out))
+    run([*words, "-v"])
+    run([*words, "--exit-protocol", "npd"])
+    text = capsys.readouterr().out
+    assert set(re.findall(PATHS, text)) <= known
+    assert re.findall(r"\w\.\.\.$", text, re.MULTILINE) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from preflight.base.one_line import clean
+from preflight.base.one_line import clean, shortened
 from preflight.fleet.base.node_sets import fold
 
 Paint = Callable[[str, str], str]
@@ -39,8 +39,7 @@ def port_text(device: str, port: int) -> str:
 
 def cut(text: str, most: int = LONGEST_VALUE) -> str:
     """Return the text on one line, not too long, with nothing that moves the cursor."""
-    text = clean(text)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return shortened(clean(text), most)
 
 
 def have_and_need(have: str, need: str, most: int = LONGEST_VALUE) -> str:
