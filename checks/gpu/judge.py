@@ -66,7 +66,7 @@ def driver(gpus: GpuFacts) -> Iterable[Finding]:
     advice = {
         VERSION_MISMATCH: "reboot, or unload and load the nvidia modules, so that module and "
         "library are of one version",
-        DRIVER_NOT_LOADED: "load the driver: modprobe nvidia",
+        DRIVER_NOT_LOADED: "load the driver: sudo modprobe nvidia",
         GPU_IS_LOST: "reset or power-cycle the GPU; see the Xid lines in dmesg",
     }[nvml.code]
     settings = (Setting(Kind.MODULE, "nvidia", ""),) if nvml.code == DRIVER_NOT_LOADED else ()

@@ -18,7 +18,7 @@ SCHEMA = "mooncake-preflight/explain-log/v1"
 # Words at which a sentence does not start with a capital: they are typed.
 _TYPED = frozenset(
     "apt cat curl df dmesg docker errno etcdctl getconf grep ls lsmod modprobe options ping pip "
-    "ss".split()
+    "ss sudo".split()
 )
 
 _CUT = (

@@ -43,7 +43,7 @@ def sysctl(plan: Plan, names: ArtefactNames) -> Rendering:
         size_bytes = int(values[NR_HUGEPAGES]) * plan.default_page_bytes
         lines.append(f"# {format_bytes(size_bytes)} of huge pages")
     lines += [f"{name} = {value}" for name, value in values.items()]
-    notes.append(f"write it to {SYSCTL_FILE}; sysctl -p {SYSCTL_FILE} puts it in force now")
+    notes.append(f"write it to {SYSCTL_FILE}; sudo sysctl -p {SYSCTL_FILE} puts it in force now")
     return Rendering("\n".join(lines), tuple(notes))
 
 
@@ -144,7 +144,10 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
         "[Install]",
         "WantedBy=multi-user.target",
     ]
-    note = f"write it to {UNIT_FILE}, then: systemctl daemon-reload; systemctl enable {UNIT_NAME}"
+    note = (
+        f"write it to {UNIT_FILE}, then: sudo systemctl daemon-reload; "
+        f"sudo systemctl enable {UNIT_NAME}"
+    )
     return Rendering("\n".join(lines), (note,))
 
 

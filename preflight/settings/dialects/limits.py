@@ -85,7 +85,7 @@ def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
     path = drop_in(target)
     others = ", ".join(one for one in units if one != target)
     which = f" (and for {others})" if others else ""
-    note = f"write it to {path}{which}, then: systemctl daemon-reload, and restart the unit"
+    note = f"write it to {path}{which}, then: sudo systemctl daemon-reload, and restart the unit"
     return _unit(plan, path, found, note)
 
 
@@ -93,8 +93,8 @@ def containerd(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a drop-in for the daemon that starts pods: they have the limits that it has."""
     found = {**unit_limits(plan).get(CONTAINERD, {}), **ulimits(plan)}
     note = (
-        f"write it to {drop_in(CONTAINERD)}, then: systemctl daemon-reload; systemctl restart "
-        "containerd; pods that run keep their old limits"
+        f"write it to {drop_in(CONTAINERD)}, then: sudo systemctl daemon-reload; "
+        "sudo systemctl restart containerd; pods that run keep their old limits"
     )
     return _unit(plan, drop_in(CONTAINERD), found, note)
 
