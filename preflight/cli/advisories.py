@@ -27,13 +27,15 @@ _NO_LAUNCH_GIVEN = "there is no launch: give a script, or a command after --"
 @click.option(
     "--affecting", is_flag=True, help="Print those that affect LAUNCH, or may (the default)."
 )
-@click.option("--all", "every", is_flag=True, help="Print all, each with what it is to LAUNCH.")
+@click.option(
+    "--all", "every", is_flag=True, help="Print all, and say of each whether it affects LAUNCH."
+)
 @JSON
 @click.option("--osv", is_flag=True, help="The records as OSV: one JSON array.")
 @click.option(
     "--osv-zip",
     metavar="FILE",
-    help="Write what a scanner reads: the records that hold of a wheel alone.",
+    help="Write a .zip for scanners: the records that depend on a wheel's release alone.",
 )
 @ROOT
 @TIMEOUT
@@ -53,8 +55,9 @@ def advisories(
 ) -> int:
     """Print known-bad combinations of releases, flags, kernels and drivers.
 
-    Without LAUNCH all of them. With one, those that affect it on this host, those of which that is
-    not known, and those that may arise while it runs. What a check judges is left to `check`.
+    Without LAUNCH, prints all of them. With LAUNCH, prints those that affect it on this host, those
+    where that cannot be known, and those that can appear while it runs. What `check` already judges
+    is not repeated.
 
     Exit codes: 0 none affects LAUNCH, or none was given; 1 one does, or may. What may only arise
     while it runs is shown and does not count, whether it is known or not.

@@ -42,13 +42,13 @@ def apply(
 ) -> int:
     """Set what a launch needs of this host: huge pages node by node, and kernel settings.
 
-    Shows the difference and asks. Each value is read back; where a step fails, what was done
-    before it is taken back. Nothing is ever lowered, and pages that others hold stay theirs.
-    What apply does not do (the container, the launch, limits of what runs) is listed.
+    Shows what will change, and asks. Reads each value back; where a step fails, takes back the
+    steps before it. Never lowers a value, and leaves pages that other programs hold. Lists what it
+    cannot set: the container, the launch, limits of processes that run.
 
-    Exit codes: 0 done, or nothing to do; 1 not wanted, or undo left something; 2 a step failed and
-    the others were taken back; 3 what decides is not known; 64 usage error; 70 a defect of this
-    program; 77 not permitted: the commands are printed instead.
+    Exit codes: 0 done, or nothing to do; 1 you said no, or undo could not put all back; 2 a step
+    failed and the others were taken back; 3 what decides is not known; 64 usage error; 70 a defect
+    of this program; 77 not permitted: the commands are printed instead.
     """
     from preflight.base.usage_error import UsageError
     from preflight.settings.apply_plan import (

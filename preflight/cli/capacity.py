@@ -46,17 +46,21 @@ if TYPE_CHECKING:
 @click.option("--curve", is_flag=True, help="Hits of one cache of any size, on the trace.")
 @click.option("--html", metavar="FILE", help="Write the trace's answer as a page, with its curve.")
 @click.option("--svg", metavar="FILE", help="Write the curve as a picture.")
-@click.option("--hit-rate", type=Part(), help="Say how large a cache this takes, as 60%.")
+@click.option(
+    "--hit-rate",
+    type=Part(),
+    help="Say how large a cache has to be for this share of hits, as 60%.",
+)
 @click.option(
     "--routing",
     type=click.Choice(["round-robin", "cache-aware", "sticky", "random"]),
-    help="How requests of the trace come to servers side by side. Default: as the launch's router "
+    help="How the trace's requests are shared among servers. Default: as the launch's router "
     "says, else round-robin.",
 )
 @click.option(
     "--prefill-tokens-per-second",
     type=NumberOption(0, 1e12, min_open=True),
-    help="Of the server: hits of the trace in seconds of prefill.",
+    help="The server's speed: shows the trace's hits as seconds of prefill saved.",
 )
 @click.option("--clients", type=int, help="Conversations at once.")
 @click.option("--rounds", type=int, help="Questions of each conversation.")
@@ -77,7 +81,7 @@ if TYPE_CHECKING:
     "--other-segments",
     type=SIZE,
     default=0,
-    help="What hosts that run something else contribute to the store, all together.",
+    help="Memory that other hosts, not running this launch, give to the store in all.",
 )
 @click.option(
     "--eviction-watermark",
@@ -116,12 +120,12 @@ def capacity(
 ) -> int:
     """Say what each tier of a launch's cache holds, and in which round a workload overflows it.
 
-    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. Tiers are L1 (GPU), L2 (host memory), L3
     (Mooncake's pool) and SSD offload, in bytes, tokens and conversations. Nothing is executed.
 
-    Exit codes: 0 all of it is known; 3 a tier is not, and what to give is said; 64 usage error;
-    70 a defect of this program.
+    Exit codes: 0 all of it is known; 3 a tier is not, and what to give is said; 64 usage error; 70
+    a defect of this program.
     """
     from checks.base.unknown import Unknown
     from checks.capture.secrets import public

@@ -50,7 +50,7 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 @click.option(
     "--fail-on",
     type=click.Choice(["fail", "unknown", "warn"]),
-    help="From which verdict npd, slurm-prolog (default: fail) and k8s (default: unknown) say no.",
+    help="The mildest verdict that npd and slurm-prolog (default: fail) or k8s (unknown) refuse.",
 )
 @click.option(
     "--junit",
@@ -88,7 +88,7 @@ def check(
 ) -> int:
     """Check a launch against this host, and say what to fix.
 
-    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. Nothing of it is executed. Without it, the host
     alone is checked.
 

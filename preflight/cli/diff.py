@@ -58,7 +58,8 @@ def diff(
     """Say what changes for LAUNCH: bytes and pages, flags, known problems, findings, settings.
 
     NAME is sglang, mooncake, kernel, rdma-core or nvidia-driver; what is not named is as on the
-    host. Each side is the whole answer of check, sizing and plan; what is shown is what differs.
+    host. Both sides are answered in full, as check, sizing and plan answer; only what differs is
+    shown.
 
     Exit codes: 0 nothing changes; 1 something does; 2 the verdict of check becomes a worse one.
     """

@@ -54,19 +54,19 @@ def list_checks(as_json: bool) -> int:
 @click.argument("what", metavar="[ID|FILE|WORDS]...", type=CheckId(or_file=True), nargs=-1)
 @click.option("--log", type=FILE, metavar="FILE", help="A server's log; - is standard input.")
 @click.option("--index", is_flag=True, help="Every known line, in alphabetical order.")
-@click.option("--here", is_flag=True, help="Say too which of it is so on this host.")
+@click.option("--here", is_flag=True, help="Make the checks that it names on this host too.")
 @click.option(
     "--launch",
     "launch_file",
     type=FILE,
     metavar="FILE",
-    help="The same of this launch here, and its numbers.",
+    help="Make them for this launch here, with its numbers.",
 )
 @click.option(
     "--root",
     type=FILE,
     metavar="HOST",
-    help="The same of this host, as check --root takes it.",
+    help="Make them on this host, as check --root takes it.",
 )
 @TIMEOUT
 @JSON
@@ -88,6 +88,7 @@ def explain(
     log: the lines of SGLang, Mooncake and the kernel that are known, the likeliest cause first.
     Other WORDS are looked for among the known lines, checks and rules: quote a line, or a part.
     With --here, --launch or --root the checks that it names are made too.
+
     Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure.
     """
     place = CheckedAt(launch_file, root or "/", timeout_seconds)

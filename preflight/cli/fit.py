@@ -102,7 +102,7 @@ def fit(
 ) -> int:
     """Say which sizes of a launch this host takes: L2, segment, arena and huge pages.
 
-    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. Its sizes are changed and checked as check does
     it, on the host as it will be with the pages reserved, until one step more no longer passes.
     Nothing is executed, and nothing is written without --write.

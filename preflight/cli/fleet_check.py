@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 )
 @with_ssh_nodes(
     "gpu[001-064]",
-    "Seconds, from the connection on, after which a node that did not answer is unknown.",
+    "Seconds, connecting included, after which a node that did not answer is unknown.",
     click.option(
         "--fanout", type=Integer(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
     ),
@@ -40,9 +40,9 @@ def check(
     shown: Shown,
     launch: LaunchWords,
 ) -> int:
-    """Hold a launch against every node over ssh, and say which nodes differ.
+    """Check a launch on every node over ssh, and say which nodes differ.
 
-    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. It is sent to the nodes and read there; nothing
     of it is executed. A node that is not reached is unknown, under its name and with ssh's reason.
     ClusterShell reaches them, as its own configuration says: pip install 'ClusterShell>=1.9'.

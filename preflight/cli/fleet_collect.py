@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @timeout_option(
     NumberOption(1, 3600),
     20.0,
-    "Seconds after which a pod that kubectl does not tell of is unknown.",
+    "Seconds after which a pod which kubectl says nothing of is unknown.",
 )
 @with_answer()
 def collect(

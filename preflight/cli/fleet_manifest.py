@@ -118,7 +118,7 @@ def manifest(
 ) -> int:
     """Print a Kubernetes Job or DaemonSet whose pods print their nodes' reports, for fleet collect.
 
-    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. What is understood of it travels in a ConfigMap,
     without secrets, and nothing is executed. The pods are given what the launch's own container is
     given, where it says so, and options add to it. They need no right on the API server.

@@ -55,7 +55,8 @@ def merge(
 
     REPORTS are files, folders, or - for standard input: what fleet check, run, collect and node
     print, one JSON object a line or one a file, gzip or not. An answer of check --json is taken
-    too, in a file named after its node. What is no report is named and counted, never fatal.
+    too, in a file named after its node. What is no report is named and counted, and the rest is
+    merged.
 
     Exit codes: 0 all pass; 1 a node warns, or nodes differ; 2 a node fails, or they do not fit
     together; 3 unknown: a node is silent, or a report cannot be used; 64 usage error; 70 a defect

@@ -41,7 +41,7 @@ def node(
 ) -> int:
     """Print this node's report: one JSON object on one line, for fleet merge.
 
-    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. Nothing of it is executed. check, run and
     collect have every node print this.
 

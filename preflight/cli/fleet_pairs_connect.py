@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--token", required=True, help="As pair-listen printed it.")
 @PAIRS
 @TCP
-@seconds_option("Pairs that were not tried by then stay untried.")
+@seconds_option("Seconds for all pairs: those that are left then stay untried.")
 @click.option(
     "--wait",
     "wait_seconds",

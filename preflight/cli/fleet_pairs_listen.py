@@ -16,7 +16,7 @@ MTU = click.option(
     "mtu_limit_bytes",
     type=click.Choice(["256", "512", "1024", "2048", "4096"]),
     callback=lambda _context, _option, value: None if value is None else int(value),
-    help="The path MTU is the less of it and the port's. Default: the launch's MC_MTU, or 4096.",
+    help="Path MTU, where the port's is not smaller. Default: the launch's MC_MTU, or 4096.",
 )
 PAIRS = click.option(
     "--pairs",
@@ -55,7 +55,7 @@ def seconds_option(help_: str) -> Option:
 )
 @click.option("--port", type=Integer(0, 65535), default=0, help="Default: a free one.")
 @click.option("--token", default="", help="What the other side has to give. Default: a new one.")
-@seconds_option("It ends then, whatever happens.")
+@seconds_option("Seconds after which it ends, whatever happens.")
 @click.option("--once", is_flag=True, help="End after the first conversation.")
 @MTU
 @with_launch
@@ -72,8 +72,9 @@ def pair_listen(
     """Be the other end of a pair, for pair-connect on another node.
 
     Prints one line of JSON with address, port and token. While it runs, each RDMA port with a GID
-    takes connections from who has the token, lets a buffer of 64 KiB be written, and writes one in
-    turn. With a LAUNCH those ports and GIDs that it takes here, and its TCP ports are held open.
+    accepts a connection from whoever has the token, and both sides write 64 KiB to each other. With
+    a LAUNCH it uses only the ports and GIDs that this launch uses here, and holds its TCP ports
+    open.
 
     Exit codes: 0 the time is over; 64 usage error; 70 a defect of this program.
     """

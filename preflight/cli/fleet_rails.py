@@ -10,17 +10,17 @@ from preflight.cli.options import COLOR, JSON, command, with_verbosity
 @command("rails", "mooncake-preflight fleet rails reports.jsonl")
 @JSON
 @COLOR
-@with_verbosity("A grid for each two kinds of nodes.")
+@with_verbosity("Also a table for every two kinds of nodes.")
 @click.argument("reports", nargs=-1, required=True)
 def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int) -> int:
     """Say which NIC of one node reaches which of another, from the nodes' reports.
 
     REPORTS are what fleet merge takes. Nodes whose ports lie in the same networks are one kind;
-    kinds are compared by addresses, prefixes, GID types and routes. Nothing is sent:
-    whether packets get through is what fleet pair-listen and pair-connect try.
+    kinds are compared by addresses, prefixes, GID types and routes. Nothing is sent: whether
+    packets get through is what fleet pair-listen and pair-connect try.
 
-    Exit codes: 0 every pair that Mooncake makes has a way; 1 some have none; 2 some nodes do not
-    reach each other at all; 3 unknown; 64 usage error; 70 a defect of this program.
+    Exit codes: 0 all NICs that Mooncake connects can reach each other; 1 some cannot; 2 some nodes
+    do not reach each other at all; 3 unknown; 64 usage error; 70 a defect of this program.
     """
     from preflight.base.output import columns, painter, say, say_json
     from preflight.fleet.rails.answer import rail_answer, rails_object, rails_text

@@ -65,10 +65,10 @@ def run(
     shown: Shown,
     launch: LaunchWords,
 ) -> int:
-    """Hold a launch against every node of a Slurm job, and say which nodes differ.
+    """Check a launch on every node of a Slurm job, and say which nodes differ.
 
     Inside of a job (salloc, sbatch) its nodes are asked, in a job step beside what runs there;
-    outside, --nodes says which, and srun makes a job of them. LAUNCH is the launch as it is: a
+    outside, --nodes says which, and srun makes a job of them. LAUNCH is what starts your servers: a
     shell script, a compose file, a Kubernetes manifest, or - (standard input); or, after --, a
     command line. It is sent to the nodes and read there; nothing of it is executed. A node that is
     down, drained, busy or silent is unknown, under its name and with Slurm's reason.

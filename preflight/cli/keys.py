@@ -33,11 +33,12 @@ def keys(
 ) -> int:
     """Print the keys of every process that stores KV cache, and whether two of them ever meet.
 
-    Two of LAUNCH each, or one of each where two files are given: equal, never equal and why, the
-    same keys for other bytes, or unknown and why.
+    Compares every two processes of LAUNCH; of two files, each process of one with each of the
+    other. Their keys are equal, never equal, equal for different bytes, or this is not known; the
+    reason is printed.
 
     Exit codes: 0 all are equal, or in stores of their own; 1 two never meet, or use one key for
-    other bytes; 3 of two it is not known; 64 usage error; 70 a defect of this program.
+    different bytes; 3 for two it is not known; 64 usage error; 70 a defect of this program.
     """
     from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json

@@ -406,7 +406,7 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--host-group",
         metavar="GROUP",
-        help="Which host of a launch for several this host is; read lists them.",
+        help="Which of the launch's hosts this one is, where it is for several; read lists them.",
     ),
     click.option(
         "--env-file",

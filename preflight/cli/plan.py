@@ -61,11 +61,11 @@ def plan(
 ) -> int:
     """Print what to set so that a launch runs here, in a format that other tools read.
 
-    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
-    (standard input); or, after --, a command line. Standard output is the artefact alone; what is
-    to be known about it is on standard error. Nothing is changed.
+    LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
+    (standard input); or, after --, a command line. Standard output has the file to use, and nothing
+    else; remarks about it go to standard error. Nothing is changed.
 
-    Exit codes: 0 the artefact is whole; 1 with --exit-code, where something is to change; 2 this
+    Exit codes: 0 the file is complete; 1 with --exit-code, where something has to change; 2 this
     host cannot hold it, and what would take its pages is not printed; 3 what the format needs is
     not known; 64 usage error; 70 a defect of this program.
     """

@@ -59,13 +59,13 @@ def probe() -> None:
     "--region",
     "region_bytes",
     type=SIZE,
-    help="To the region of this size. Default: the launch's smallest, or 16mb.",
+    help="Size of the smallest region. Default: the launch's smallest, or 16mb.",
 )
 @click.option(
     "--up-to",
     "up_to_bytes",
     type=SIZE,
-    help="With each device. Default: a quarter more than the launch needs, or the host's memory.",
+    help="Most of one device. Default: the launch's need and a quarter, or the host's memory.",
 )
 @click.option(
     "--spend",
@@ -98,9 +98,10 @@ def registration(
 ) -> int:
     """Find how much memory the RDMA devices let this user register, and which limit that is.
 
-    One small buffer is registered over and over, in regions of the sizes of LAUNCH (a file, or a
-    command after --): limits and devices see the sum, the memory is spent once. All of it is given
-    back, also after Ctrl-C or a crash. A device that others use is left alone without --force.
+    Registers one small buffer again and again, in regions as large as those of LAUNCH (a file, or a
+    command after --): limits and devices count the sum, and the memory is taken once. Releases all
+    of it at the end, also after Ctrl-C or a crash. A device that others use is left alone without
+    --force.
 
     Exit codes: 0 measured, and the launch fits; 2 it does not; 3 not measured, or not far enough;
     64 usage error; 70 a defect of this program; 130 interrupted.

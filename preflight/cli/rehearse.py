@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     default=1,
     show_default=True,
     metavar="N",
-    help="Divide every size by N; what is predicted is then that of the smaller launch.",
+    help="Divide every size by N; the prediction is then made for that smaller launch.",
 )
 @click.option(
     "--python",

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @click.option(
     "--global-segment-size",
     type=SIZE,
-    help="What the store contributes, as 8gb: of the whole instance (see --segment-scope).",
+    help="Memory that the instance gives to the store, as 8gb (see --segment-scope).",
 )
 @click.option(
     "--arena-pool-size",
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     default="exact",
     is_eager=True,  # how sizes are read depends on it
     show_default=True,
-    help="Whose status and exit code to give; both are shown.",
+    help="The rule that gives status and exit code; both are shown.",
 )
 @click.option("--pp-size", type=int, default=1, show_default=True, help="Pipeline ranks.")
 @click.option("--dp-size", type=int, default=1, show_default=True, help="Replicas.")
@@ -130,13 +130,13 @@ def command(
 ) -> int:
     """Size the HugeTLB pages that an SGLang HiCache launch with Mooncake takes from this host.
 
-    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. Nothing of it is executed. Without it,
     --tp-size, --hicache-size and --global-segment-size describe the launch. Sizes are powers of
     1024 with a unit: b, kb, mb, gb, tb.
 
-    Exit codes: 0 fits; 1 starts, but something asked for is not used; 2 will not start; 3 cannot
-    be known; 64 usage error; 70 a defect of this program. With --rule documented: the helper's.
+    Exit codes: 0 fits; 1 starts, but something asked for is not used; 2 will not start; 3 cannot be
+    known; 64 usage error; 70 a defect of this program. With --rule documented: the helper's.
     """
     from preflight.base.within import within
 

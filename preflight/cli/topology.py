@@ -41,12 +41,12 @@ def topology(
 ) -> int:
     """Draw nodes, GPUs and NICs, how far they are apart, and which NIC Mooncake takes for what.
 
-    With a launch, which process uses what is shown too, and its devices alone count. What Mooncake
-    will choose follows from its own rule; --measure asks the library itself.
+    With a launch, shows also which process uses what, and only the launch's devices count. What
+    Mooncake will choose follows from its own rule; --measure asks the library itself.
 
-    Exit codes: 0 its choice is that of PCI; 1 something is not as it should be; 2 a device of the
-    launch is missing, or none is left; 3 not known, or not measured; 64 usage error; 70 a defect of
-    this program.
+    Exit codes: 0 Mooncake takes the nearest NICs; 1 something is not as it should be; 2 a device of
+    the launch is missing, or none is left; 3 not known, or not measured; 64 usage error; 70 a
+    defect of this program.
     """
     from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json

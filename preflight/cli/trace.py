@@ -22,7 +22,7 @@ PAGE = click.option(
     type=Integer(1, 1 << 20),
     default=64,
     show_default=True,
-    help="Of the blocks that tokens and texts become.",
+    help="Tokens of one block, where the trace has tokens or text.",
 )
 BLOCK = click.option(
     "--trace-block-tokens",
@@ -30,7 +30,7 @@ BLOCK = click.option(
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
 )
 SALT = click.option(
-    "--salt", help="Gives blocks the same hashes each time. Default: others each time."
+    "--salt", help="The same salt gives blocks the same hashes. Default: a new salt each time."
 )
 
 
@@ -65,7 +65,7 @@ def trace() -> None:
 def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, file: str) -> int:
     """Say what a trace is like: requests, lengths, reuse, and how that changes over time.
 
-    Exit codes: 0 described; 64 usage error, also of a line that cannot be meant; 70 a defect of
+    Exit codes: 0 described; 64 usage error, or a line of the trace is not valid; 70 a defect of
     this program.
     """
     from preflight.base.output import columns, say, say_json
@@ -140,14 +140,17 @@ def sample(
     show_default=True,
     help="Requests of a kind; a workload has its own number.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="The same makes the same.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed makes the same trace."
+)
 @PAGE
 def generate(
     kind: str | None, workload: str | None, requests: int, seed: int, page_tokens: int
 ) -> int:
     """Make a trace in Mooncake's format: of a kind of traffic, or of a benchmark's workload.
 
-    The kinds are rounded from what their users describe, not copied from any trace.
+    The numbers of each kind are rounded from what people report of such traffic; none is copied
+    from a trace.
 
     Exit codes: 0 written; 64 usage error; 70 a defect of this program.
     """
