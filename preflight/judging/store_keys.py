@@ -205,24 +205,26 @@ def _sglang(
     split = lcm if layout == "page_head" and lcm not in (None, 0) else tp
     # Latent rows are whole on every rank: one rank writes them, and no rank is named.
     shards: Any = 1 if mla is True else split
-    ranks: Any = mla is not True
-    if isinstance(mla, Unknown):
-        why = f"whether its KV cache is latent (MLA): {mla.reason}"
-        ranks = Unsure(f"as {model} has it", why)
-        if isinstance(split, int) and split > 1:
-            shards = Unsure(split, why)
     try:
         stage_in_keys = sglang_release(release).stage_in_keys
     except ValueError:  # none that is known, or none at all: as the newest
         stage_in_keys = True
+    # The rank and the stage are bare numbers: one's 0 reads as the other's 0.
+    staged = pp if isinstance(pp, Unknown) else pp > 1 and stage_in_keys
+    numbers: Any = staged if isinstance(staged, Unknown) else (mla is not True) + staged
+    if isinstance(mla, Unknown):
+        why = f"whether its KV cache is latent (MLA): {mla.reason}"
+        if not isinstance(staged, Unknown):
+            numbers = Unsure(f"as {model} has it{' with stages' * staged}", why)
+        if isinstance(split, int) and split > 1:
+            shards = Unsure(split, why)
     named = {
         "prefix": prefix,
         "page size": LEFT if page is None else page,
         "tokens in a key": pairs
         if isinstance(pairs, Unknown)
         else ("pairs" if pairs else "single"),
-        "rank in a key": ranks,
-        "pipeline stage in a key": pp if isinstance(pp, Unknown) else pp > 1 and stage_in_keys,
+        "rank and stage numbers in a key": numbers,
         "place of a stage in a key without a rank": stage_in_keys or mla is not True,
         "key scheme": _given(server, "hicache_storage_key_scheme"),
         "decode context parallel": _context(server, tp, pp, page),

@@ -81,7 +81,7 @@ PAIRS = [
     (SGLANG, SGLANG.replace("size 64", "size 32"), NEVER, "page size: 64 against 32"),
     (SGLANG, f"{SGLANG} --tp 2", COLLIDE, "tensor-parallel shards: 1 against 2"),
     (f"{SGLANG} --tp 4", f"{SGLANG} --tp 4 --dp 4 --enable-dp-attention", COLLIDE, "shards: 4"),
-    (SGLANG, f"{SGLANG} --pp-size 2", NEVER, "pipeline stage in a key: False against True"),
+    (SGLANG, f"{SGLANG} --pp-size 2", NEVER, "rank and stage numbers in a key: 1 against 2"),
     (f"{SGLANG} --pp-size 2", f"{SGLANG} --pp-size 4", COLLIDE, "pipeline stages: 2 against 4"),
     (SGLANG, f"{SGLANG} --kv-cache-dtype fp8_e4m3", COLLIDE, "KV dtype: auto against fp8_e4m3"),
     (SGLANG, f"{SGLANG} --served-model-name q", NEVER, "prefix: Qwen-Qwen3-8B against q"),
@@ -96,7 +96,15 @@ PAIRS = [
         f"{SGLANG} --served-model-name q",
         f"{SGLANG} --served-model-name q".replace("Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-R1"),
         NEVER,
-        "rank in a key: True against False",
+        "rank and stage numbers in a key: 1 against 0",
+    ),
+    (  # _0_k is rank 0 of the one and stage 0 of the other
+        f"{SGLANG} --served-model-name q",
+        f"{SGLANG} --served-model-name q --pp-size 2".replace(
+            "Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-R1"
+        ),
+        COLLIDE,
+        "model: Qwen/Qwen3-8B against deepseek-ai/DeepSeek-R1",
     ),
     (SGLANG, SGLANG.replace("10.0.0.1", "10.0.0.2"), APART, "10.0.0.2:50051"),
     (f"MOONCAKE_TENANT_ID=b {SGLANG}", SGLANG, APART, "tenant: b against default"),
