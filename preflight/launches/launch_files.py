@@ -37,7 +37,10 @@ def read_source(
 
     @lru_cache(maxsize=64)  # a script names the same files on many lines
     def beside(name: str) -> str | None:
-        return read_small_file(os.path.join(os.path.dirname(path), os.path.expanduser(name)))
+        name = os.path.expanduser(name)
+        near = read_small_file(os.path.join(os.path.dirname(path), name))
+        # A name made of ``$(dirname "$0")`` begins where the script is started.
+        return read_small_file(name) if near is None else near
 
     texts = [(name, _text(name)) for name in env_files]
     laid = [(name, _text(name)) for name in over]

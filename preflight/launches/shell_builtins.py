@@ -280,13 +280,17 @@ def folder_of(shell: Shell) -> str | None:
 
 
 def enter(shell: Shell, words: Sequence[Word]) -> None:
-    """Set PWD and OLDPWD as cd and pushd do; where popd goes is not known."""
+    """Set PWD and OLDPWD as cd, pushd and popd do."""
     before = shell.variables.get("PWD")
+    left = shell.arrays.get("DIRSTACK", ())  # without the folder that the shell is in
     plain = [word for word in words[1:] if word.text not in ("-L", "-P", "-e", "-@", "--")]
     to = plain[-1] if plain else shell.variables.get("HOME")
     if to is not None and to.text == "-":
         to = shell.variables.get("OLDPWD")
-    if to is None or words[0].text == "popd" or to.text.startswith("+"):
+    rotates = words[0].text == "pushd" and not plain
+    if words[0].text == "popd" and not plain and left:
+        to, left = left[0], left[1:]
+    elif to is None or rotates or words[0].text == "popd" or to.text.startswith(("+", "-")):
         said = " ".join(word.text for word in words)
         to = Word("$PWD", words[0].origin, (f"the folder after {said}",))
     elif not to.unresolved and not to.text.startswith("/"):
@@ -295,8 +299,27 @@ def enter(shell: Shell, words: Sequence[Word]) -> None:
         to = Word(f"{base.text}/{to.text}", to.origin, base.unresolved, doubts)
     if not to.unresolved:
         to = to._replace(text=posixpath.normpath(to.text))
+    if words[0].text == "pushd":
+        left = (before or Word("$PWD", to.origin, ("PWD",)), *left)
+    if words[0].text != "cd":
+        shell.assign_array("DIRSTACK", left)
     shell.assign("OLDPWD", before)
     shell.assign("PWD", to)
+
+
+def path_from(shell: Shell, name: str) -> str | None:
+    """Return a path as it is from the folder where the script starts.
+
+    None where a cd to a folder that is not known stands in front of it.
+    """
+    now = shell.variables.get("PWD")
+    if now is None or now == shell.starts_in or name.startswith(("/", "~")):
+        return name
+    if not now.unresolved:
+        return posixpath.join(now.text, name)
+    below = now.text.removeprefix("$PWD")
+    known = now.unresolved == ("PWD",) and below != now.text
+    return posixpath.join(below.lstrip("/"), name) if known else None
 
 
 def names_of(shell: Shell, path: str) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class Shell:
 
     def __init__(self, variables: Variables, budget: ExpansionBudget) -> None:
         self.variables = variables
+        self.starts_in = variables.get("PWD")
         self.budget = budget
         self.arrays: dict[str, tuple[Word, ...]] = {}
         self.integers: set[str] = set()  # names that declare -i made arithmetic
@@ -208,7 +209,7 @@ class Shell:
         if not number:
             return Word(self.name, Origin("shell")) if self.name else None
         for index, word in enumerate((self.parameters or ())[:number], start=1):
-            if word.unresolved and word.text.startswith("$"):  # it may be several words, or none
+            if word.several:
                 own = word.unresolved[0] in ("$@", "$*")
                 return None if own else Word(f"${number}", word.origin, word.unresolved)
             if index == number:
@@ -222,7 +223,7 @@ class Shell:
         if word.braces:
             several = braced(word.pieces)
             if several is None or not self.budget.spend(ELEMENT_COSTS * len(several)):
-                return [Word(written(word.pieces), origin, ("{...}",))]
+                return [Word(written(word.pieces), origin, ("{...}",), several=True)]
         else:
             several = [list(word.pieces)]
         found: list[Word] = []
@@ -377,13 +378,16 @@ class _Expansion:
         self.unresolved: list[str] = []
         self.doubts: list[SourceNote] = []
         self.open = not split
+        self.loose = False  # what is added now stands without quotes
+        self.several = False
 
     def close(self) -> None:
         if self.open:
             names = tuple(dict.fromkeys(self.unresolved)) if self.unresolved else ()
             doubts = _few(tuple(self.doubts)) if self.doubts else ()
-            self.words.append(Word("".join(self.pieces), self.origin, names, doubts))
-        self.pieces, self.unresolved, self.open = [], [], False
+            text = "".join(self.pieces)
+            self.words.append(Word(text, self.origin, names, doubts, self.several))
+        self.pieces, self.unresolved, self.open, self.several = [], [], False, False
         if self.split:
             self.doubts = []
 
@@ -391,6 +395,8 @@ class _Expansion:
         self.pieces.append(text)
         self.unresolved += unresolved
         self.open = True
+        if unresolved and self.split:
+            self.several = self.several or self.loose or may_be_several(text)
 
     def fields(self, text: str) -> None:
         """Add text from an unquoted expansion: blanks in it end words."""
@@ -415,7 +421,9 @@ class _Expansion:
             self.keep(text[place:])
 
     def add(self, pieces: Sequence[Piece], inner: bool) -> None:
+        outer = self.loose
         for piece in pieces:
+            self.loose = not piece.quoted and (outer or not inner)
             if piece.kind == "text":
                 if inner and not piece.quoted:
                     self.fields(piece.text)
@@ -442,6 +450,7 @@ class _Expansion:
             else:
                 text = self.with_number(piece.text)
                 self.keep(text, (piece.name if text == piece.text else text,))
+        self.loose = outer
 
     def with_number(self, text: str) -> str:
         """Return ``${nodes[$i]}`` as ``${nodes[0]}``: elements that nothing tells, told apart."""
@@ -482,9 +491,9 @@ class _Expansion:
             elements = () if word is None and empty else None if word is None else (word,)
         if (mark == "#" and name == "#") or elements is None:
             return False
-        if any(word.unresolved and word.text.startswith("$") for word in elements):
-            return False
         every = index in ("@", "*")
+        if any(w.several if every else w.unresolved and w.text[:1] == "$" for w in elements):
+            return False
         keys = shell.keys.get(name)
         if mark == "!" and every and not rest and name in shell.arrays:
             named = keys if keys is not None else map(str, range(len(elements)))
@@ -504,7 +513,7 @@ class _Expansion:
         elif not every:
             elements = elements[:1]
         if mark == "#" and not rest:
-            known = not any(word.unresolved for word in elements)
+            known = every or not any(word.unresolved for word in elements)
             size = len(elements) if every else sum(len(word.text) for word in elements)
             if known:
                 self.keep(str(size))
@@ -529,9 +538,14 @@ class _Expansion:
         match = _OPERATOR.match(rest)
         operator = match.group() if match else ""
         operand = rest[len(operator) :]
-        if rest and (not operator or any(word.unresolved for word in elements)):
+        counts = every and operator == ":"  # takes elements, whatever is in them
+        if rest and (not operator or any(w.unresolved and not counts for w in elements)):
             return False
         if operator == ":":
+            if piece.name.strip("${}")[:1] in ("@", "*"):  # their place 0 is $0
+                own = self.shell.name
+                first = Word(own or "$0", self.origin, () if own else ("$0",))
+                elements = (first, *elements)
             cut = self.cut(elements, every, operand)
             if cut is None:
                 return False
@@ -611,7 +625,7 @@ class _Expansion:
             self.array(piece._replace(operator=f"[{name}]"), given)
         elif name.isdecimal() and name != "0" and (word := self.shell.parameter(int(name))):
             self.value(piece, word)
-        elif name == "#" and not any(word.unresolved for word in given):
+        elif name == "#" and not any(word.several for word in given):
             self.keep(str(len(given)))
         else:
             self.keep(piece.text, (piece.name,))
@@ -621,6 +635,7 @@ class _Expansion:
         if not self.shell.budget.spend(len(word.text) + len(word.unresolved)):
             self.keep(piece.text, (piece.name,))
             return
+        self.several = self.several or (word.several and self.split)
         # What is not known keeps its blanks: ``$(nproc --all)`` is one word until somebody runs it.
         if piece.quoted or word.unresolved:
             self.keep(word.text, word.unresolved)

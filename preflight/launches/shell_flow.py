@@ -21,7 +21,7 @@ from preflight.launches.shell_conditions import (
     Truth,
     either,
 )
-from preflight.launches.shell_expansion import Shell, may_be_several
+from preflight.launches.shell_expansion import Shell
 from preflight.launches.shell_tokens import (
     CLOSES,
     LEADS,
@@ -38,7 +38,12 @@ NESTED_COSTS = 16
 # Turns of all loops of a script that are followed.
 MOST_TURNS = 2000
 WRITES = (">", ">|", ">>")
-_ENDS = frozenset(("killall", "pgrep", "pip", "pip3", "pkill"))
+# Programs that start nothing, whatever they name: they install, fetch, move or end it.
+_PREPARES = frozenset(
+    "apt apt-get cat chmod chown conda cp curl du find git grep hf huggingface-cli kill killall ln "
+    "ls mkdir mv pgrep pip pip3 pkill rm rsync scp sed tail tee touch wget".split()
+)
+_INSTALLS = frozenset(("pip", "pip3"))  # behind ``uv`` and ``python3 -m``
 # What marks a program that a launch is about.
 STARTED = re.compile(r"sglang|mooncake|vllm|dynamo|lmcache|trtllm")
 _LIST_ENDS = (";", "\n", "&", ")", ";;", ";&", ";;&")
@@ -260,13 +265,16 @@ class ShellFlow(ABC):
 
         It expects something of its caller that is not here: it is read as if it went on.
         """
-        if self.stop != "exit" or not self.failing:
-            return False
-        return not any(
-            STARTED.search(" ".join(word.text for word in command.words))
-            for command in self.commands
-            if command.words and command.words[0].text not in _ENDS
-        )
+        return self.stop == "exit" and self.failing and not self.started()
+
+    def started(self) -> bool:
+        """Tell whether anything was started yet that a launch is about."""
+        for command in self.commands:
+            texts = [word.text for word in command.words]
+            prepares = texts[:1] and texts[0].rpartition("/")[2] in _PREPARES
+            if not prepares and not _INSTALLS & {*texts[1:3]} and STARTED.search(" ".join(texts)):
+                return True
+        return False
 
     def guarded(self, steps: Steps) -> Steps:
         """Run the branch that an unset variable leads to, unless that branch ends the script."""
@@ -303,7 +311,9 @@ class ShellFlow(ABC):
         """Take what several ways change: what they differ in is doubted, the last one holds."""
         live = [outcome for outcome in outcomes if outcome is not None]
         if not live:
-            self.stop = "return" if self.active else "exit"
+            self.stop, self.ended = "return" if self.active else "exit", OPEN
+            if not self.active and not self.started():
+                self.notes.append(note)  # else nothing says that it may start something
         for kind, name in dict.fromkeys(key for outcome in live for key in outcome):
             before = self.shell.current(kind, name)
             values = [outcome.get((kind, name), before) for outcome in live]
@@ -541,7 +551,21 @@ class ShellFlow(ABC):
             steps = self.run(text, *body)
             ends = tokens[body[1]].operator if body[1] < len(tokens) else ""
             if note is None and truth.value and not truth.soft:
+                mark, count = self.shell.mark(), len(self.commands)
                 ended = yield steps
+                if self.gives_up():
+                    # Who asks so expects another word: every other arm may be the one.
+                    self.stop = ""
+                    self.shell.back_to(mark)
+                    del self.commands[count:]
+                    note = self.open_note(f"case {written(head.pieces)}", head.pieces, origin)
+                    self.doubts = (*self.doubts, note)
+                    for other in range(2, len(parts), 2):
+                        if other != index + 1:
+                            outcome = yield from self.branch(note, self.run(text, *parts[other]))
+                            outcomes.append(outcome)
+                    self.merge(outcomes, note)
+                    return OPEN
                 if ends == ";;" or not ends or self.stop:
                     return ended
                 anyway = ends == ";&"
@@ -551,7 +575,8 @@ class ShellFlow(ABC):
                 note = self.open_note(shown, head.pieces, origin)
             outcome = yield from self.branch(note, steps)
             outcomes.append(outcome)
-            skipped = truth.value is True
+            # Who asks so, and ends where it is empty, expects the variable to be set.
+            skipped = truth.value is True and not (truth.soft and outcome is None)
             if skipped:
                 break
         if note is not None:
@@ -642,10 +667,7 @@ class ShellFlow(ABC):
                 continue
             found = self.shell.expand(token.word, origin)
             words += found
-            if any(word.unresolved for word in found):
-                known = known and all(p.quoted or p.kind == "text" for p in token.word.pieces)
-                known = known and not any(w.unresolved and may_be_several(w.text) for w in found)
-            elif any(
+            if any(
                 p.kind == "text" and not p.quoted and re.search(r"[*?]|\[.*\]", p.text)
                 for p in token.word.pieces
             ):
@@ -653,7 +675,7 @@ class ShellFlow(ABC):
         if not listed:
             words = list(self.shell.parameters or ())
             known = known and self.shell.parameters is not None
-        if not known:
+        if not known or any(word.several for word in words):
             shown = " ".join(written(t.word.pieces) for t in tokens if t.word is not None)
             said = (
                 f"{block.kind} {brief(shown)}: how many times it runs is not known; read once, "

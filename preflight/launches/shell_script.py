@@ -37,6 +37,7 @@ from preflight.launches.shell_builtins import (
     enter,
     folder_of,
     names_of,
+    path_from,
     run_builtin,
     take,
     take_line,
@@ -413,13 +414,18 @@ class _Script(ShellFlow):
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def lies(self, name: str) -> bool:
-        return name in self.files or self.beside(name) is not None
+        return name in self.files or self.lying(name) is not None
+
+    def lying(self, name: str) -> str | None:
+        """Return the text of a file that lies where the script is when it names it."""
+        path = path_from(self.shell, name)
+        return None if path is None else self.beside(path)
 
     def near(self, name: str) -> str | None:
-        """Return the text of a file that the script wrote, or that lies beside it."""
+        """Return the text of a file that the script wrote, or that lies where it looks."""
         word = self.files.get(name)
         if word is None:
-            return self.beside(name)
+            return self.lying(name)
         return None if word.unresolved else word.text
 
     def read(self, text: str, first_line: int | None) -> None:
@@ -598,7 +604,7 @@ class _Script(ShellFlow):
         if reader is None or (typed.target is not None and typed.target.unresolved):
             held = environment if number else Layers(environment, {**unread({}, origin)})
             shell = Shell(Variables(held), self.shell.budget)
-            reader = _Script(self.source, shell, self.depth + 1, self.beside)
+            reader = _Script(self.source, shell, self.depth + 1, self.lying)
             self.typists[typed.key, number] = reader
         reader.files, reader.stop = self.files, ""
         commands, notes = len(reader.commands), len(reader.notes)
@@ -648,7 +654,7 @@ class _Script(ShellFlow):
         It is read with its arguments.
         """
         name = words[0].text
-        return name.endswith(".sh") and self.beside(name) is not None
+        return name.endswith(".sh") and self.lying(name) is not None
 
     def name_container(self, words: Sequence[Word], environment: Mapping[str, Word]) -> None:
         """Keep what ``docker run --name`` gives a container: docker exec starts more in it."""
@@ -862,8 +868,8 @@ class _Script(ShellFlow):
         given = self.shell.parameters
         if given is None:
             return
-        plain = not any(word.unresolved and word.text.startswith("$") for word in given)
-        if not (number.isdecimal() and len(number) < 4) or not plain:
+        several = any(word.several for word in given)
+        if not (number.isdecimal() and len(number) < 4) or several:
             self.shell.give_parameters(None)
         elif int(number) <= len(given):  # else shift fails, and leaves all
             self.shell.give_parameters(given[int(number) :])

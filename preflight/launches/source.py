@@ -49,13 +49,15 @@ class SourceNote(NamedTuple):
 class Word(NamedTuple):
     """One word after quoting, with what could not be resolved left in as written.
 
-    doubts: the conditions that nothing decides and that this text follows from.
+    doubts: the conditions that nothing decides and that this text follows from. several: what is
+    not resolved stands without quotes, so that it may be several words, or none.
     """
 
     text: str
     origin: Origin
     unresolved: tuple[str, ...] = ()
     doubts: tuple[SourceNote, ...] = ()
+    several: bool = False
 
 
 class Place(NamedTuple):

@@ -356,3 +356,43 @@ def test_the_launches_are_as_published() -> None:
     for path in LAUNCHES.glob("*.sh"):
         for line in path.read_text().splitlines()[1:]:
             assert line in published
+
+
+FOLDERS = [
+    'source "$(dirname "$0")/../lib.sh"',
+    'source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"',
+    'D=$(cd "$(dirname "$0")/.." && pwd); . "$D/lib.sh"',
+    'cd "$(dirname "$0")"; . ../lib.sh',
+    'cd "${0%/*}/.." || exit 1; . ./lib.sh',
+    'pushd "$(dirname "$0")"; . ../lib.sh',
+    'pushd "$(dirname "$0")/.."; popd; . "$(dirname "$0")/../lib.sh"',
+    'pushd /tmp; pushd /; popd; popd; . "$(dirname "$0")/../lib.sh"',
+    'cd /tmp; cd -; . "$(dirname "$0")/../lib.sh"',
+    '(cd /tmp; :); . "$(dirname "$0")/../lib.sh"',
+]
+
+
+@pytest.mark.parametrize("line", FOLDERS)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_file_is_found_from_the_folder_of_the_script(
+    line: str, whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whichever name the script is given, from the folder above its own; bash sources it too."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "lib.sh").write_text("A=5\n")
+    path = tmp_path / "in" / "run.sh"
+    path.write_text(f"{line}\nx $A\n")
+    monkeypatch.chdir(tmp_path)
+    reading = read_source(str(path) if whole else "in/run.sh", {"PWD": str(tmp_path)})
+    assert [[word.text for word in command.words] for command in reading.commands] == [["x", "5"]]
+
+
+def test_a_file_is_not_taken_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib.sh").write_text("A=5\n")
+    (tmp_path / "run.sh").write_text("cd /opt/app\n. ./lib.sh\nx $A\n")
+    monkeypatch.chdir(tmp_path)
+    reading = read_source("run.sh", {})
+    assert [word.text for word in reading.commands[-1].words] == ["x", "$A"]
+    assert [note.id for note in reading.notes] == ["source-not-read"]

@@ -262,6 +262,9 @@ def test_branches_that_nothing_decides_are_all_read() -> None:
         ),
         ("if ! command -v nvcc; then exit 1; fi; x 5", ["5"], []),
         ('case "$R" in a) A=1;; *) exit 1;; esac; x "$A"', ["1"], []),
+        ('case "$R" in "") exit 1;; *) A=1;; esac; x "$A"', ["1"], []),
+        # The empty word was a choice: it leaves nothing, and the others are not gone through.
+        ('A=1; case "$R" in "") A=2;; *) A=3;; esac; x "$A"', ["2"], []),
     ],
 )
 def test_what_nothing_decides_is_doubted(
@@ -341,7 +344,10 @@ def test_what_a_substitution_writes(script: str, word: str) -> None:
         ("cd sub || exit 1; x $(pwd)", "/srv/sub"),
         ('cd "$WORK"; x $PWD/a', "$WORK/a"),
         ("pushd /opt >/dev/null; x $PWD", "/opt"),
-        ("pushd /opt; popd; x $PWD", "$PWD"),
+        ("pushd /opt; popd; x $PWD", "/srv"),
+        ("pushd /opt; pushd /usr; popd; x $PWD", "/opt"),
+        ("pushd /opt; pushd; x $PWD", "$PWD"),
+        ("popd; x $PWD", "$PWD"),
     ],
 )
 def test_cd_changes_pwd(script: str, said: str) -> None:
@@ -408,12 +414,45 @@ def test_functions_are_read_where_they_are_called() -> None:
         ('f() { x "$@"; }; f "$@"', ["x", "$@"]),  # those of the script itself stay
         ('f() { while x "$@"; do shift; done; }; f a', ["x", "a"]),
         ("f() { x ${2:-z}; }; f $U a", ["x", "$2"]),
+        # In quotes it is one word, whatever it is.
+        ('f() { shift 2; x "$@" $#; }; f "$U" a "$V" b', ["x", "$V", "b", "2"]),
+        ('f() { x "${@:2}" "${@:1:1}"; }; f a b c', ["x", "b", "c", "a"]),
+        ('f() { x "${*: -2:1}" "${@:0}"; }; f a b', ["x", "a", "launch.sh", "a", "b"]),
+        ('f() { x "${@:2}" ${#@}; }; f "$U" "$V" b', ["x", "$V", "b", "3"]),
+        ('f() { x ${2:-z} "$3"; }; f "$U" a b', ["x", "a", "b"]),
+        ('f() { local all=("$@"); x "${all[@]:1}"; }; f "$U" a "$V"', ["x", "a", "$V"]),
+        ("f() { shift; x $1; }; f $U a", ["x", "$1"]),
+        ("f() { shift; x $1; }; f a$U b", ["x", "$1"]),
+        ('f() { g "$@"; }; g() { shift; x $1; }; f $U a', ["x", "$1"]),
+        ('set -- $MORE; x "${@:2}"', ["x", "${@:2}"]),
     ],
 )
 def test_what_a_function_is_called_with_is_known_in_it(script: str, words: list[str]) -> None:
     """As bash hands it over, held against bash with random functions."""
     command = read_script(script, "launch.sh", {}).commands[0]
     assert [word.text for word in command.words] == words
+
+
+@pytest.mark.parametrize(
+    ("script", "counted"),
+    [
+        ('f() { for p in "$@"; do x $p; done; }; f $PORTS', False),
+        ("f() { for p; do x $p; done; }; f $PORTS", False),
+        ('f() { for p; do x $p; done; }; f "$PORT"', True),
+        ("set -- $MORE; for p; do x $p; done", False),
+        ("for p in a$MORE; do x $p; done", False),
+        ('for p in "$ONE"; do x $p; done', True),
+        ('A=("$ONE"); for p in "${A[@]}"; do x $p; done', True),
+        ('A=($MORE); for p in "${A[@]}"; do x $p; done', False),
+        ('for p in "$@"; do x $p; done', False),
+        ('for p in "${MORE:-$ALL}"; do x $p; done', True),
+        ("for p in ${MORE:-$ALL}; do x $p; done", False),
+    ],
+)
+def test_a_loop_over_what_may_be_several_words_is_not_counted(script: str, counted: bool) -> None:
+    reading = read_script(script, "launch.sh", {})
+    doubts = [note.id for note in reading.commands[-1].doubts]
+    assert doubts == ([] if counted else ["loop-not-counted"])
 
 
 def test_a_function_that_calls_itself_is_read_a_bounded_number_of_times() -> None:
@@ -537,6 +576,9 @@ def test_blocks_deeper_than_bash_goes(opens: str, closes: str, depth: int, runs:
         'X=${X:-}\nif [ -z "$X" ]; then exit 2; fi',
         '[ -n "${X:-}" ] || exit 1',
         '[[ -z "${X:-}" ]] && { echo no X; exit 1; }',
+        'case "${X:-}" in h|i) ;; *) exit 1;; esac',
+        'uv pip install vllm-router\nif [ -z "${X+x}" ]; then exit 1; fi',
+        'python3 -m pip install sglang\ncd sglang\ngit pull sglang\n[ -n "${X:-}" ] || exit 1',
     ],
 )
 def test_a_script_that_ends_for_want_of_a_variable_is_read_on_and_doubted(asks: str) -> None:
@@ -546,6 +588,13 @@ def test_a_script_that_ends_for_want_of_a_variable_is_read_on_and_doubted(asks: 
     assert [note.id for note in client.doubts] == ["condition"]
     given = read_script(f"{asks}\nmooncake_client --host $X\n", "s", {"X": "h"})
     assert (given.commands[-1].words[2].text, given.commands[-1].doubts) == ("h", ())
+
+
+def test_a_script_whose_every_way_ends_says_what_decided_it() -> None:
+    """Nothing that it starts was read: without the note, nothing would be unknown about it."""
+    text = 'case "$X" in a) exit 0;; *) exit 1;; esac\nmooncake_master\n'
+    reading = read_script(text, "s", {})
+    assert (reading.commands, ids(reading)) == ((), ["condition"])
 
 
 @pytest.mark.parametrize(
