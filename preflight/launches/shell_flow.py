@@ -646,7 +646,9 @@ class ShellFlow(ABC):
         if self.turns <= MOST_TURNS and self.shell.budget.spend(cost):
             return True
         if self.turns > MOST_TURNS or self.shell.budget.left < 0:
-            said = f"this loop goes on beyond {MOST_TURNS} turns: the others are not followed"
+            many = f"the loops up to here make more than {MOST_TURNS} turns"
+            why = many if self.turns > MOST_TURNS else "the script is longer than is followed"
+            said = f"{why}: the other turns of this loop are not read"
             self.note("loop-not-counted", said, text.origin(line))
         return False
 

@@ -973,9 +973,13 @@ class _Script(ShellFlow):
             self.said = None
             return
         arguments = [word.text for word in words[1:]]
+        folder = folder_of(self.shell)
+        if program in ("readlink", "realpath") and folder is not None:
+            arguments = [
+                text if text.startswith(("-", "/")) else f"{folder}/{text}" for text in arguments
+            ]
         found = written_out(program, arguments)
         if program == "pwd":
-            folder = folder_of(self.shell)
             found = None if folder is None else folder + "\n"
         elif program == "cat" and body is not None:
             value = self.shell.value(heredoc_pieces(body), origin)

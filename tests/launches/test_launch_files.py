@@ -364,6 +364,8 @@ FOLDERS = [
     'D=$(cd "$(dirname "$0")/.." && pwd); . "$D/lib.sh"',
     'cd "$(dirname "$0")"; . ../lib.sh',
     'cd "${0%/*}/.." || exit 1; . ./lib.sh',
+    'D=$(dirname "$(readlink -f "$0")"); . $D/../lib.sh',
+    "D=$(realpath $(dirname $0)/..); source ${D}/lib.sh",
     'pushd "$(dirname "$0")"; . ../lib.sh',
     'pushd "$(dirname "$0")/.."; popd; . "$(dirname "$0")/../lib.sh"',
     'pushd /tmp; pushd /; popd; popd; . "$(dirname "$0")/../lib.sh"',
