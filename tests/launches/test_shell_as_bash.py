@@ -281,6 +281,12 @@ class Maker:
         lines += self.block(2)
         if self.random.random() < 0.4:
             lines += ["shift", 'mooncake_prog "$@"']
+        if self.random.random() < 0.4:
+            part = self.pick(":2", ":1:1", ":0:0", ":1", ": -1", ":N", ": -2:1", "#a", "/x/y", "^")
+            lines.append(
+                f"sglang_other {self.pick(f'${{@{part}}}', f'{chr(34)}${{@{part}}}{chr(34)}')}"
+            )
+            lines.append(f'mooncake_prog "${{*{part}}}" "${{#@}}" ${{#*}}')
         if self.random.random() < 0.3:
             lines += [f"if {self.condition()}; then return 1; fi", 'LIST+=("$v")']
         self.functions.append(name)
@@ -290,7 +296,7 @@ class Maker:
 def as_bash(script: str) -> list[list[str]]:
     """Return the words of each program that bash starts, with nothing but stand-ins to start."""
     ran = subprocess.run(
-        ["bash", "--norc", "-c", STAND_INS + script],
+        ["bash", "--norc", "-c", STAND_INS + script, "launch.sh"],
         capture_output=True,
         check=False,
         timeout=20,
