@@ -52,6 +52,7 @@ _JOINTS = ("&&", "||", "|", "|&")
 # Keywords that stand where no block begins: what is left of one that never closes.
 _STRAY = (LEADS | CLOSES) - {"!"}
 _NAMES = re.compile(r"[A-Za-z_]\w*")
+_NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\$\d+")
 # How the address of a script reads that installs a tool or a package source.
 _INSTALLER = re.compile(
     r"install|setup|bootstrap|get[-_.]|rustup|//(?:astral|sh|get|bun|pixi|deno)\.|/uv/|gpg|\.key\b"
@@ -319,7 +320,9 @@ class ShellFlow(ABC):
             values = [outcome.get((kind, name), before) for outcome in live]
             same = all(_same(values[0], value) for value in values)
             last = next(o[kind, name] for o in reversed(live) if (kind, name) in o)
-            self.shell.change(kind, name, last, () if same else (*self.doubts, note))
+            # Alike by different ways: it still hangs on what each way hangs on.
+            doubts = _doubts(values) if same else (*self.doubts, note)
+            self.shell.change(kind, name, last, doubts)
 
     def pipeline(self, text: ShellText, position: int, stop: int) -> Steps:
         tokens = text.tokens
@@ -735,12 +738,13 @@ class ShellFlow(ABC):
     def open_note(
         self, shown: str, pieces: Sequence[Piece], origin: Origin, ran: bool = False
     ) -> SourceNote:
-        names = [
-            piece.name
-            for piece in pieces
-            if (piece.kind == "variable" or piece.name[1:].isdecimal())
-            and ((held := self.shell.variables.get(piece.name)) is None or held.unresolved)
-        ]
+        names: list[str] = []
+        for piece in pieces:
+            if piece.kind == "variable" or piece.name[1:].isdecimal():
+                held = self.shell.variables.get(piece.name)
+                # What it is made of may be what is not set: ``mode=$MODE``.
+                roots = [piece.name] if held is None else held.unresolved
+                names += [root for root in roots if _NAME_OR_NUMBER.fullmatch(root)]
         why = (
             f"{', '.join(dict.fromkeys(names))} is not set"
             if names
@@ -781,6 +785,15 @@ def _undoubted(truth: Truth) -> Truth:
 
 def _same(one: object, other: object) -> bool:
     return _plain(one) == _plain(other)
+
+
+def _doubts(value: object) -> tuple[SourceNote, ...]:
+    """Return the doubts of all words of a variable, an array or several of them."""
+    if isinstance(value, Word):
+        return value.doubts
+    if isinstance(value, SetLimit) or not isinstance(value, (tuple, list)):
+        return ()
+    return tuple(dict.fromkeys(doubt for item in value for doubt in _doubts(item)))
 
 
 def _plain(value: object) -> object:

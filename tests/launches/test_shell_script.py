@@ -248,6 +248,18 @@ def test_branches_that_nothing_decides_are_all_read() -> None:
         ('case "$R" in a) A=1;; b) A=2;; esac; x "$A"', ["2"], ["R is not set"]),
         # Both ways end alike.
         ("if grep -q a b; then A=2; else A=2; fi; x $A", ["2"], []),
+        (
+            'if grep -q a b; then A=2; fi; if [ "$X" = y ]; then A=2; fi; x ${A:-1}',
+            ["2"],
+            ["that program is not run here"],
+        ),
+        # What a variable is made of is what is not set.
+        ('m=$MODE; if [ "$m" = y ]; then A=2; fi; x $A', ["2"], ["MODE is not set"]),
+        (
+            'm=$(cat f | wc -l); if [ "$m" = 3 ]; then A=2; fi; x $A',
+            ["2"],
+            ["it is known only when the script runs"],
+        ),
         # A variable that nothing sets is empty where that is what is asked for.
         ('A=1; if [ -n "$X" ]; then A=2; fi; x $A', ["1"], []),
         ('[ -z "$X" ] && X=3; x "$X"', ["3"], []),
