@@ -101,6 +101,12 @@ GATES = (
     KEEP,
 )
 
+# Those of them that only less memory or a larger host passes: there is nothing to mend.
+ROOM = frozenset(
+    {"sglang.admission-gate", "memory.host", "numa.node-memory", "hugetlb.shortage"}
+    | {"hugetlb.node-shortage", _RESERVATION, KEEP}
+)
+
 
 class HostState(NamedTuple):
     """A host as it is now. facts: all topics, read once. keep_bytes: to stay available.

@@ -5,7 +5,7 @@ The sizes, what binds, what to set, and the edited launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Finding, Status
@@ -15,7 +15,15 @@ from checks.capture.secrets import public
 from preflight.base.program_version import program_version
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
-from preflight.fit.judged_values import FitAnswer, Goal, NextGib, SizeBound, is_not_described
+from preflight.fit.judged_values import (
+    KEEP,
+    ROOM,
+    FitAnswer,
+    Goal,
+    NextGib,
+    SizeBound,
+    is_not_described,
+)
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.judging.refusal import REFUSED
@@ -67,7 +75,9 @@ def fit_text(
             if refused and finding.advice:
                 lines += wrapped(public(f"    to do: {finding.advice}"), width, 2)
         said = "The sizes follow from the corrected launch: then run this command again."
-        if not refused:
+        if not refused and set(ids) <= ROOM:
+            said = _less(answer, ids)
+        elif not refused:
             waived = " ".join(f"--ignore {check}=mended" for check in ids)
             said = (
                 "mooncake-preflight check, of the same launch, prints what mends it. To see what "
@@ -105,6 +115,21 @@ def fit_text(
     lines += _host(found)
     lines += _launch(found, width)
     return "\n".join(lines)
+
+
+def _less(answer: FitAnswer, ids: Collection[str]) -> str:
+    """Return what makes room where even the least sizes are too much for the host."""
+    ways = []
+    segment = answer.sizes.segment
+    if segment is not None and answer.values.segment_bytes is None:
+        ways.append(
+            f"lower {segment.name}, which stays as it is here, or choose it too (--goal balanced)"
+        )
+    if KEEP in ids:
+        ways.append("keep less of the host free (--keep)")
+    ways += ["run fewer ranks here", "end what else uses the memory", "take a host with more"]
+    said = f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return f"Even the least sizes are more than this host has left: {said}."
 
 
 def _verdict(answer: FitAnswer, paint: Paint) -> str:

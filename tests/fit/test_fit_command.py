@@ -220,6 +220,9 @@ def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert printed.startswith("NOTHING FITS: launch.sh on")
     assert "hugetlb.reservation" in printed
+    printed = " ".join(printed.split())
+    assert "Even the least sizes are more than this host has left: lower" in printed
+    assert "--ignore" not in printed  # no waiver makes room
 
 
 def test_a_launch_that_no_size_lets_start_is_no_unknown(
