@@ -20,7 +20,7 @@ from checks.base.finding import (
 from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, is_root
 from checks.base.units import GIB, Quantity, counted, format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import RUN_INSIDE, Unknown
 from checks.limits.facts import (
     ADDRESS_SPACE,
     DATA_SIZE,
@@ -122,7 +122,8 @@ def _files_of(
         unit = limits.runtimes.unit(name)
         if unit is not None and unit.running is not None:
             return unit.running.nofile, f"{DAEMON_OF_UNIT.get(name, name)}, running"
-    return Unknown("the launch sets no nofile, and no daemon is seen that would pass one on"), ""
+    why = "the launch sets no nofile, and no daemon is seen that would pass one on"
+    return Unknown(why, advice=RUN_INSIDE), ""
 
 
 @CHECKS.check("limits.memory", the_launch)

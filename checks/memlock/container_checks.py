@@ -9,7 +9,7 @@ from checks.base.docker_config import DOCKER_CONFIG
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
-from checks.base.unknown import Unknown, known
+from checks.base.unknown import RUN_INSIDE, Unknown, known
 from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
 from checks.limits.runtimes import (
     DAEMON_OF_UNIT,
@@ -214,7 +214,9 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     return found.unknown(
         "the launch sets no memlock, and no daemon is seen here that would pass one on",
         have="the runtime's default",
-        advice="Run this check inside the container, or set memlock for it.",
+        advice=RUN_INSIDE
+        if container.runtime == "kubernetes"  # a manifest has no place for the limit
+        else "Run this check inside the container, or set memlock for it.",
         settings=()
         if container.runtime == "kubernetes"
         else (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),),

@@ -26,7 +26,7 @@ from checks.base.needs import (
     is_root,
 )
 from checks.base.units import MIB, Quantity, format_bytes, round_up
-from checks.base.unknown import Unknown
+from checks.base.unknown import RUN_INSIDE, Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
 from checks.limits.launch_limits import may, start_limit
 from checks.limits.runtimes import DAEMON_OF_UNIT, PAM_FOLDER, Limit, runtime_units
@@ -277,7 +277,7 @@ def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
             return Grant(unit.configured, False, f"handed on by {unit.name}", evidence)
     names = " or ".join(DAEMON_OF_UNIT.get(name, name) for name in runtime_units(runtime))
     reason = f"no running {names} is seen here, and no unit of it sets LimitMEMLOCK"
-    return Grant(Unknown(reason), False, "the runtime's default", ())
+    return Grant(Unknown(reason, advice=RUN_INSIDE), False, "the runtime's default", ())
 
 
 def _with_capability(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from checks.base.needs import BoundPort, Service
 from checks.base.pages import Default
-from checks.base.unknown import Unknown
+from checks.base.unknown import RUN_INSIDE, Unknown
 from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew
 from preflight.launches.source import Word
@@ -277,7 +277,7 @@ def _resolvable(
         elif host.partition(".")[0] not in names:
             origin = process.command.origin
             why = f"{host} is looked up where {origin} runs, in a network that is not this host's"
-            yield service._replace(host=Unknown(why))
+            yield service._replace(host=Unknown(why, advice=RUN_INSIDE))
 
 
 def _is_address(host: str) -> bool:

@@ -54,3 +54,16 @@ def test_fit_changes_the_group_that_it_is_asked_about(
     changed = [line for line in out.splitlines() if line.startswith(("+p", "-p"))]
     assert [line[0] for line in changed] == ["-", "+"]
     assert all("--page-size 64" in line for line in changed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kubernetes-entrypoint.yaml", "kubernetes-init.yaml"])
+def test_what_a_pod_gets_is_unknown_from_outside_and_has_a_next_step(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(__file__).parents[2] / "docs" / "examples" / name
+    assert run(["check", "--json", "--root", "demo:h800", str(path)]) == 3
+    found = json.loads(capsys.readouterr().out)["findings"]
+    unknown = {one["check"]: one["advice"] for one in found if one["status"] == "unknown"}
+    assert {"memlock.limit", "limits.nofile", "service.address"} <= unknown.keys()
+    assert all(unknown.values()), unknown
