@@ -62,7 +62,7 @@ def test_what_a_pod_gets_is_unknown_from_outside_and_has_a_next_step(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(__file__).parents[2] / "docs" / "examples" / name
-    assert run(["check", "--json", "--root", "demo:h800", str(path)]) == 3
+    assert run(["check", "--json-schema", "v2", "--root", "demo:h800", str(path)]) == 3
     found = json.loads(capsys.readouterr().out)["findings"]
     unknown = {one["check"]: one["advice"] for one in found if one["status"] == "unknown"}
     assert {"memlock.limit", "limits.nofile", "service.address"} <= unknown.keys()
