@@ -133,6 +133,15 @@ def test_a_line_larger_than_any_report_is_passed_over(
     assert (4, Trouble.TOO_LARGE) in found(place)
 
 
+def test_a_device_that_never_ends_is_named_and_not_read() -> None:
+    (zeros,) = texts(["/dev/zero"])
+    assert isinstance(zeros, Unusable)
+    assert zeros.trouble is Trouble.UNREADABLE
+    (nothing,) = texts([os.devnull])
+    assert isinstance(nothing, Unusable)
+    assert nothing.trouble is Trouble.EMPTY
+
+
 @given(
     st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9)), max_size=9),
     st.integers(1, 200),

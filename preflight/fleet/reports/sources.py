@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -103,7 +104,17 @@ def _of_file(path: str) -> Iterator[Text | Unusable]:
         yield _unreadable(path, error)
         return
     with file:
-        yield from _of_stream(path, file)
+        if _is_device(file):
+            yield Unusable(path, 0, Trouble.UNREADABLE, "it is a device, which may never end")
+        else:
+            yield from _of_stream(path, file)
+
+
+def _is_device(file: BinaryIO) -> bool:
+    """Tell whether a file is a device that gives data for as long as anybody reads: /dev/zero."""
+    mode = os.fstat(file.fileno()).st_mode
+    endless = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+    return endless and not (file.isatty() or os.path.samefile(file.fileno(), os.devnull))
 
 
 def _of_stream(source: str, stream: BinaryIO) -> Iterator[Text | Unusable]:
