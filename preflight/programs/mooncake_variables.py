@@ -130,7 +130,8 @@ _NOW = "every one times out at once, and setup ends with -600"
 NUMBERS = (
     Number("MC_NUM_CQ_PER_CTX", _ATOI, "1", 1, 255, f"{_CONFIG}:104"),
     Number("MC_NUM_COMP_CHANNELS_PER_CTX", _ATOI, "1", 1, 255, f"{_CONFIG}:118"),
-    Number("MC_IB_PORT", _ATOI, "1", 1, 255, f"{_CONFIG}:128"),
+    Number("MC_IB_PORT", _ATOI, "1", 1, 255, f"{_CONFIG}:128",
+           beyond="1 is used; before Mooncake 0.3.13 a 0 stays, and no NIC is left"),
     Number("MC_GID_INDEX", _ATOI, "automatic choice", 0, 255, f"{_CONFIG}:139"),
     Number("NCCL_IB_GID_INDEX", _ATOI, "automatic choice", 0, 255, f"{_CONFIG}:140",
            unless="MC_GID_INDEX"),

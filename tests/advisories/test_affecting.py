@@ -44,19 +44,20 @@ DECODE = " --disaggregation-mode decode --hicache-storage-backend mooncake"
 # Name -> text, and what of OLD, MIDDLE and NEW every host has to hear. Of all that register with a
 # NIC: 65 to 67 (paths, subnets, no device), before 0.3.13 also 7, 24 and 52; of every user of
 # Mooncake 19 and 22, by TCP 53; of HiCache 64, and 61 where a failed pin is ignored. Ranks that
-# prefetch by timeout, the default from 0.5.12.post1 on, hear 34. OLD has no radix cache of a decode
+# prefetch by timeout, the default from 0.5.12.post1 on, hear 34; those that copy by the kernel
+# backend, the default, 39 from 0.5.14 on. OLD has no radix cache of a decode
 # server (33), and does not read what turns SSD offload on.
 LAUNCHES: dict[str, tuple[str, tuple[set[int], set[int], set[int]]]] = {
     "tcp": (
         TCP + MHA + CACHE,
-        ({19, 22, 53, 61, 64}, {1, 19, 22, 34, 53, 61, 63, 64}, {19, 22, 34, 53, 64}),
+        ({19, 22, 53, 61, 64}, {1, 19, 22, 34, 53, 61, 63, 64}, {19, 22, 34, 39, 53, 64}),
     ),
     "rdma, huge pages": (
         HUGE + RDMA + MHA + CACHE,
         (
             {7, 19, 22, 24, 25, 52, 61, 64, 65, 66, 67},
             {7, 19, 22, 24, 25, 34, 52, 61, 63, 64, 65, 66, 67},
-            {19, 22, 28, 34, 64, 65, 66, 67},
+            {19, 22, 28, 34, 39, 64, 65, 66, 67},
         ),
     ),
     "offload by io_uring": (
@@ -64,7 +65,7 @@ LAUNCHES: dict[str, tuple[str, tuple[set[int], set[int], set[int]]]] = {
         (
             {19, 22, 53, 61, 64},
             {1, 6, 10, 12, 13, 15, 19, 22, 34, 53, 60, 61, 63, 64, 68},
-            {14, 19, 22, 34, 53, 64, 68},
+            {14, 19, 22, 34, 39, 53, 64, 68},
         ),
     ),
     "sparse attention, stages, a draft": (
@@ -72,7 +73,7 @@ LAUNCHES: dict[str, tuple[str, tuple[set[int], set[int], set[int]]]] = {
         (
             {7, 19, 22, 24, 35, 36, 38, 52, 61, 64, 65, 66, 67},
             {7, 19, 22, 24, 34, 35, 38, 52, 61, 63, 64, 65, 66, 67},
-            {19, 22, 34, 64, 65, 66, 67},
+            {19, 22, 34, 39, 64, 65, 66, 67},
         ),
     ),
     "prefill, expandable segments": (
@@ -80,7 +81,7 @@ LAUNCHES: dict[str, tuple[str, tuple[set[int], set[int], set[int]]]] = {
         (
             {7, 19, 22, 24, 52, 61, 64, 65, 66, 67},
             {7, 19, 22, 24, 34, 52, 61, 63, 64, 65, 66, 67},
-            {9, 19, 22, 34, 64, 65, 66, 67},
+            {9, 19, 22, 34, 39, 64, 65, 66, 67},
         ),
     ),
     "decode, radix cache and offload": (

@@ -35,6 +35,9 @@ MASTER = "mooncake_master --enable_ha=true --etcd_endpoints=10.0.0.1:2379"
 PREFILL = " --disaggregation-mode prefill"
 BEST = " --hicache-storage-prefetch-policy best_effort"
 NO_VMM = "WITH_NVIDIA_PEERMEM=0 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+NIXL = " --disaggregation-transfer-backend nixl"
+OLD_POLICY = "MOONCAKE_BUCKET_EVICTION_POLICY="
+FILES = "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR=file_per_key_storage_backend "
 RADIX = " --disaggregation-decode-enable-radix-cache"
 OFFLOAD = " --disaggregation-decode-enable-offload-kvcache"
 
@@ -84,11 +87,42 @@ def said(found: list[Finding]) -> dict[int, Status]:
         (RDMA + MHA + CACHE, "0.3.11", "0.5.12", 8, None),
         ("WITH_NVIDIA_PEERMEM=1 " + RDMA + MHA + CACHE + PREFILL, "0.3.11", "0.5.12", 8, None),
         # 9: both settings together.
-        (NO_VMM + RDMA + MHA + CACHE + PREFILL, "0.3.12.post1", "0.5.23", 9, Status.FAIL),
+        (NO_VMM + RDMA + MHA + CACHE + PREFILL, "0.3.12.post1", "0.5.23", 9, Status.WARN),
+        # NIXL registers what is sent, and Mooncake's engine none of the GPU's memory.
+        (NO_VMM + RDMA + MHA + CACHE + PREFILL + NIXL, "0.3.12.post1", "0.5.23", 9, None),
         (NO_VMM.split()[0] + " " + RDMA + MHA + CACHE + PREFILL, "0.3.12.post1", "0.5.23", 9, None),
         # 10, 11: the eviction policy that is not set, and the one that was broken.
         (SSD + TCP + MHA + CACHE, "0.3.11", "0.5.23", 10, Status.WARN),
         (SSD + TCP + MHA + CACHE, "0.3.12", "0.5.23", 10, None),
+        # The older names are read where the newer are not given.
+        (SSD + "MOONCAKE_USE_URING=true " + TCP + MHA + CACHE, "0.3.12", "0.5.23", 6, Status.FAIL),
+        (SSD + "MOONCAKE_USE_URING=$U " + TCP + MHA + CACHE, "0.3.12", "0.5.23", 6, Status.UNKNOWN),
+        (SSD + "MOONCAKE_OFFLOAD_USE_URING=yes " + TCP + MHA + CACHE, "0.3.12", "0.5.23", 6, None),
+        (SSD + OLD_POLICY + "fifo " + TCP + MHA + CACHE, "0.3.11", "0.5.23", 10, None),
+        (SSD + OLD_POLICY + "lru " + TCP + MHA + CACHE, "0.3.11", "0.5.23", 11, Status.WARN),
+        (SSD + FILES + TCP + MHA + CACHE, "0.3.11", "0.5.23", 10, None),
+        # Port 0, and what is read as 0, until 0.3.13.
+        ("MC_IB_PORT=0 " + RDMA + MHA + CACHE, "0.3.12", "0.5.23", 23, Status.FAIL),
+        ("MC_IB_PORT=abc " + RDMA + MHA + CACHE, "0.3.12", "0.5.23", 23, Status.FAIL),
+        ("MC_IB_PORT=10 " + RDMA + MHA + CACHE, "0.3.12", "0.5.23", 23, None),
+        ("MC_IB_PORT=0 " + RDMA + MHA + CACHE, "0.3.13", "0.5.23", 23, None),
+        ("MC_IB_PORT=0 " + TCP + MHA + CACHE, "0.3.12", "0.5.23", 23, None),
+        # A client whose master is found through etcd pings it too.
+        (
+            TCP.replace("127.0.0.1:50051", "etcd://a:2379") + MHA + CACHE,
+            "0.3.12",
+            "0.5.23",
+            17,
+            Status.WARN,
+        ),
+        (TCP + MHA + CACHE, "0.3.12", "0.5.23", 17, None),
+        (
+            "mooncake_client --master_server_address=etcd://a:2379",
+            "0.3.12",
+            "0.5.23",
+            17,
+            Status.WARN,
+        ),
         (
             "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY=lru " + SSD + TCP + MHA + CACHE,
             "0.3.12",
@@ -241,10 +275,13 @@ def test_what_a_check_judges_itself_has_no_second_finding(tmp_path: Path, host: 
 
 LAUNCHES = sorted((ROOT / "tests/data/launches").glob("*.sh"))
 # An old pair, one in use, and the newest. Read by hand: of these launches one alone offloads to SSD
-# (no eviction policy is set), none does so by io_uring, none has a TCP client beside another,
-# pipeline stages, a draft or huge pages with named NICs.
+# (no eviction policy is set; io_uring is on by its older name), none has a TCP client beside
+# another, pipeline stages, a draft or huge pages with named NICs.
 PAIRS = [("0.3.8.post1", "0.5.9"), ("0.3.10.post2", "0.5.12.post1"), ("0.3.14", "0.5.23")]
-AFFECTED = {(stem, pair): {10} for stem in ("dgx-l1-l2-mooncake-ssd",) for pair in PAIRS[:2]}
+AFFECTED = {
+    ("dgx-l1-l2-mooncake-ssd", PAIRS[0]): {10},
+    ("dgx-l1-l2-mooncake-ssd", PAIRS[1]): {6, 10},
+}
 
 
 @pytest.mark.slow
