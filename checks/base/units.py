@@ -51,15 +51,15 @@ def format_bytes(size_bytes: int, said: str = "{}") -> Quantity:
     return Quantity(said.replace("{}", text), size_bytes, "bytes")
 
 
-def format_need(need_bytes: int, have_bytes: int) -> Quantity:
+def format_need(need_bytes: int, have_bytes: int, said: str = "{}") -> Quantity:
     """Return a need, with the bytes that are missing where the digits of both are the same.
 
-    As ``"50.00 GiB (3.20 MiB more)"``.
+    As ``"50.00 GiB (3.20 MiB more)"``. said: the text around it, as ``"{} in one region"``.
     """
     need = format_bytes(need_bytes)
-    if need_bytes <= have_bytes or need != format_bytes(have_bytes):
-        return need
-    return format_bytes(need_bytes, f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
+    if need_bytes > have_bytes and need == format_bytes(have_bytes):
+        said = said.replace("{}", f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
+    return format_bytes(need_bytes, said)
 
 
 def format_page_size(page_size_bytes: int) -> Quantity:

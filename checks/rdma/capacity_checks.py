@@ -21,7 +21,7 @@ from checks.base.finding import (
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
-from checks.base.units import MIB, Quantity, counted, format_bytes, format_page_size
+from checks.base.units import MIB, Quantity, counted, format_bytes, format_need, format_page_size
 from checks.base.unknown import Unknown, known
 from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, TableBound
 from checks.rdma.facts import Nic, RdmaFacts
@@ -250,6 +250,7 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
     largest = finding.known(largest_region_bytes(use.nics, use.environment))
     finding = finding._replace(
         have=format_bytes(largest, "{} in one registration"),
+        need=format_need(longest.bytes, largest, f"{{}} in one region ({longest.what})"),
         evidence=tuple(_limit_of(nic) for nic in use.nics),
     )
     names: dict[Split, dict[str, None]] = {}

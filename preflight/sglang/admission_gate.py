@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from checks.base.units import GIB, format_bytes, format_page_size
+from checks.base.units import GIB, format_bytes, format_need, format_page_size
 from checks.base.unknown import Unknown
 from checks.releases.sglang import SglangRelease
 from preflight.sglang.host_pool_records import HostPool, PoolKind
@@ -233,7 +233,7 @@ def feasible_hugepages(
             -1,
             (
                 f"the memory cgroup leaves {format_bytes(headroom)}, SGLang asks for "
-                f"{format_bytes(needed)} ({formula}) whatever backs the pools"
+                f"{format_need(needed, headroom)} ({formula}) whatever backs the pools"
             ),
         )
     elif most < least_pages:

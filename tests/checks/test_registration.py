@@ -399,3 +399,12 @@ def test_a_longer_region_than_erdma_takes_is_cut_off_by_old_releases(tmp_path: P
         assert one.status is status
         if status is FAIL:
             assert "64.00 GiB at most (1.19 GiB less)" in one.advice
+
+
+def test_what_is_missing_is_said_where_both_sizes_print_alike(tmp_path: Path) -> None:
+    nic: FakeNic = replace(ERDMA, limits={"max_mr_size": 64 * GIB})
+    needs = launch(process(regions=(region(64 * GIB + 4096),)), version="0.3.12")
+    checks = capacity_checks.CHECKS
+    (one,) = findings(checks, "rdma.region-too-large", FakeHost((nic,)), tmp_path, needs)
+    assert one.have.startswith("64.00 GiB in one")
+    assert one.need.startswith("64.00 GiB (4.00 KiB more) in one region")
