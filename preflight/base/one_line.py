@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 # Escape sequences in a file of the host must not reach the terminal.
 _WRITTEN = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 _WRITTEN |= dict.fromkeys(b"\t\n", " ")
+# Names with a slash between them, without what a sentence puts around them.
+_PATH = re.compile(r"""[^\s/("'=,]*/[^\s)"',]+""")
 
 
 def clean(text: str) -> str:
@@ -21,3 +25,18 @@ def shortened(text: str, most: int) -> str:
         return text
     words = text[: max(0, most - 3)].rpartition(" ")[0].rstrip()
     return f"{words} ..." if words else f"{text[: max(0, most - 3)]}..."[:most]
+
+
+def with_short_paths(text: str, most: int) -> str:
+    """Return the text with the end alone of paths that are longer than ``most`` characters.
+
+    As ``.../prod/launch.sh:4``: it is the end that tells files apart, and what follows has to fit.
+    """
+    return _PATH.sub(lambda found: _end_of(found[0], most), text)
+
+
+def _end_of(path: str, most: int) -> str:
+    if len(path) <= most:
+        return path
+    end = path[-max(1, most - 3) :]
+    return f"...{end[max(0, end.find('/')) :]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from checks.base.finding import Fill, Kind, Setting
 
@@ -16,7 +16,8 @@ class Line(str):
 
     does: run ``argv``, write ``content`` to ``file`` or append it there, "shell" for what only the
     shell that it is typed into can do, "by hand" for what is for the reader. restarts: what has to
-    be started anew for it: launch, container, pod, host or a unit; "" for nothing.
+    be started anew for it: launch, container, pod, host or a unit; "" for nothing. starts: the
+    engine and the words that it has to start a container with, where the line says that.
     """
 
     does: str
@@ -25,6 +26,7 @@ class Line(str):
     content: str
     needs_root: bool
     restarts: str
+    starts: tuple[str, ...]
 
     def __new__(
         cls,
@@ -35,11 +37,12 @@ class Line(str):
         content: str = "",
         needs_root: bool = False,
         restarts: str = "",
+        starts: Iterable[str] = (),
     ) -> Line:
         """Return a line with ``text``, and with what its other fields say that it does."""
         made = super().__new__(cls, text)
         made.does, made.argv, made.file, made.content = does, tuple(argv), file, content
-        made.needs_root, made.restarts = needs_root, restarts
+        made.needs_root, made.restarts, made.starts = needs_root, restarts, tuple(starts)
         return made
 
 
@@ -101,6 +104,31 @@ def wanted_text(setting: Setting) -> str:
 def comment(text: str) -> Line:
     """Return a line that no shell runs, whatever stands in ``text``."""
     return Line(f"# {visible(text)}", "by hand")
+
+
+def start(engine: str, words: Iterable[str]) -> Line:
+    """Return the line that says with what ``engine`` has to start a container."""
+    given = tuple(words)
+    said = comment(f"start the container with: {engine} run {line(given)} ...")
+    return Line(said, said.does, starts=(engine, *given))
+
+
+def together(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Return ``lines``, each once, and all that an engine starts a container with as one line."""
+    once = dict.fromkeys(lines)
+    words: dict[str, list[str]] = {}
+    for one in once:
+        if one.starts:
+            words.setdefault(one.starts[0], []).extend(one.starts[1:])
+    whole = {engine: start(engine, its) for engine, its in words.items()}
+    return tuple(dict.fromkeys(_whole(one, whole) for one in once))
+
+
+def _whole(one: Line, whole: Mapping[str, Line]) -> Line:
+    if not one.starts:
+        return one
+    found = whole[one.starts[0]]
+    return Line(found, one.does, restarts=one.restarts, starts=found.starts)
 
 
 def write(text: str, path: str, sudo: str = "") -> Line:

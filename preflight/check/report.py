@@ -12,6 +12,7 @@ from checks.base.needs import LaunchNeeds
 from checks.capture.secrets import public
 from preflight.base import exit_codes
 from preflight.base.one_line import clean
+from preflight.base.shell import Line
 
 # A folded row names so many subjects that have no number to count by.
 MOST_NAMES = 4
@@ -38,7 +39,7 @@ class Row(NamedTuple):
     subjects: tuple[str, ...]
     ignored: str | None
     consequence: Consequence | None
-    commands: tuple[str, ...]
+    commands: tuple[Line, ...]
     takes: tuple[str, ...] = ()
 
 
@@ -81,7 +82,7 @@ class Findings(NamedTuple):
 
     findings: Sequence[Finding]
     consequence_of: Callable[[str], Consequence | None]
-    commands: Callable[[Finding], tuple[str, ...]]
+    commands: Callable[[Finding], tuple[Line, ...]]
     takes: Callable[[Finding], tuple[str, ...]] = lambda _: ()
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from checks.base.finding import Status
 from checks.base.fold import fold_alike, one_of
 from checks.base.units import Quantity
-from preflight.base.one_line import clean, shortened
+from preflight.base.one_line import clean, shortened, with_short_paths
+from preflight.base.shell import together
 from preflight.check.report import Report, Row, amounts, count_text, fold, verdict_reason
 from preflight.judging.refusal import REFUSED
 from preflight.render.text import cell_widths, filled, table, wrapped
@@ -166,17 +167,26 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
         word = label(rows[0])
         so = "  so " if _FOLLOWS.get(rows[0].finding.check) in above else ""
         above.add(rows[0].finding.check)
-        told = textwrap.wrap(
-            f"{word:{_LABEL_COLUMNS}}{so}{said_of(rows)}",
-            width,
-            subsequent_indent=" " * (_LABEL_COLUMNS + 2 + len(so) // 2),
-            max_lines=lines_each,
-            placeholder=" ...",
-            break_on_hyphens=False,
-        )
+        text = f"{word:{_LABEL_COLUMNS}}{so}{said_of(rows)}"
+        further = " " * (_LABEL_COLUMNS + 2 + len(so) // 2)
+        # A path gives way to what is said of it: the verdict and -v have it whole.
+        if len(_told(text, width, further)) > lines_each:
+            text = with_short_paths(text, width // 2)
+        told = _told(text, width, further, lines_each)
         told[0] = told[0].replace(word, paint(word, _colour(rows[0])), 1)
         lines += told
     return "\n".join(lines)
+
+
+def _told(text: str, width: int, further: str, most: int | None = None) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=further,
+        max_lines=most,
+        placeholder=" ...",
+        break_on_hyphens=False,
+    )
 
 
 def said_of(rows: Sequence[Row]) -> str:
@@ -189,7 +199,10 @@ def said_of(rows: Sequence[Row]) -> str:
         said = f"was {finding.status.value}; ignored: {clean(rows[0].ignored)}"
     names = list(dict.fromkeys(row.finding.check for row in rows))
     if len(names) > 1:
-        return f"{fold_alike(names, 1)}: {clean(finding.cause)}"
+        texts = [row.finding.text for row in rows]
+        # Where the cause alone does not say what is not known for it, the reasons do.
+        why = clean(finding.cause) if finding.cause in texts else _folded(texts)
+        return f"{fold_alike(names, 1)}: {why}"
     subjects = [each for row in rows for each in row.subjects]
     about = clean(fold(subjects))
     said = said or have
@@ -237,7 +250,7 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
             advice,
             fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2),
             ", ".join(dict.fromkeys(each for row in rows for each in row.takes)),
-            tuple(dict.fromkeys(clean(line) for row in rows for line in row.commands)),
+            tuple(map(clean, together(line for row in rows for line in row.commands))),
         )
         for advice, rows in found.items()
     ]

@@ -19,6 +19,7 @@ MOST_KEYS = 10_000_000
 
 _MEET = "start both alike, or give each a store or tenant of its own: mooncake-preflight keys"
 KEYS = Check("store.keys", (), PAGES)
+_NO_SIZES = "the launch's sizes are not known"
 
 
 def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
@@ -54,25 +55,29 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
         yield Finding(KEYS.id, status, subject, have, text=text, advice=advice)
 
 
-def _segments_bytes(sizing: LaunchSizing) -> int | None:
-    """Return the bytes that all clients of this host contribute; None where not known."""
+def _segments_bytes(sizing: LaunchSizing) -> int | Unknown:
+    """Return the bytes that all clients of this host contribute."""
     shown = sizing.shown
     if shown is None:
-        return None
+        sizes = sizing.inputs.most
+        return sizes if isinstance(sizes, Unknown) else Unknown(_NO_SIZES)
     members = shown.inputs.launch.processes
     return sum(client.segment_bytes for member in members for client in member.clients)
 
 
-def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | None) -> Finding:
+def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | Unknown) -> Finding:
     server = process.server
     subject = str(process.command.origin)
     page = server.value("page_size") if server is not None else None
     pool = next((pool for pool in memory.pools if pool.tokens), None) if memory else None
-    if isinstance(page, Unknown) or pool is None or segments is None:
-        sizes = Unknown("the launch's sizes are not known" if memory is None else memory.why)
+    if isinstance(page, Unknown):
+        return unknown(subject, page, check=KEYS.id)
+    if pool is None:
+        sizes = Unknown(_NO_SIZES if memory is None else memory.why)
         missing = None if memory is None else memory.missing
-        why = page if isinstance(page, Unknown) else missing if missing is not None else sizes
-        return unknown(subject, why, check=KEYS.id)
+        return unknown(subject, sizes if missing is None else missing, check=KEYS.id)
+    if isinstance(segments, Unknown):
+        return unknown(subject, segments, check=KEYS.id)
     if not segments:
         text = "this host contributes no segment: its clients are elsewhere"
         return Finding(KEYS.id, Status.SKIP, subject, text=text)

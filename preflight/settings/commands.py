@@ -81,8 +81,9 @@ def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
         anew = _restarts(setting, context)
         for one in _RENDERINGS[setting.kind](setting, place):
             root = _as_root(setting, context) and one.does != "by hand"
-            lines.append(Line(one, one.does, one.argv, one.file, one.content, root, anew))
-    return tuple(dict.fromkeys(lines))
+            told = (one.does, one.argv, one.file, one.content, root, anew, one.starts)
+            lines.append(Line(one, *told))
+    return shell.together(lines)
 
 
 _TAKES = {"pod": "in a new pod", "container": "in a new container", "host": "then a reboot"}
@@ -361,7 +362,7 @@ def _security(setting: Setting, context: Context) -> Lines:
 
 def _start(context: Context, *words: str) -> Lines:
     """Return what a container has to be started with, for the reader."""
-    return [comment(f"start the container with: {context.engine} run {shell.line(words)} ...")]
+    return [shell.start(context.engine, words)]
 
 
 def _module(setting: Setting, context: Context) -> Lines:

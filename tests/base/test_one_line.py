@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.base.one_line import shortened
+from preflight.base.one_line import shortened, with_short_paths
 
 
 def test_a_shortened_text_ends_with_a_whole_word_where_it_has_one() -> None:
@@ -20,3 +20,20 @@ def test_a_shortened_text_is_no_longer_than_its_place(text: str, most: int) -> N
     found = shortened(text, most)
     assert len(found) <= most
     assert found == text or len(text) > most
+
+
+def test_a_long_path_keeps_its_end_and_what_stands_around_it() -> None:
+    text = "server (/srv/production/prefill/v3/launch.sh:4): http://10.0.0.1:8080/a is not known"
+    assert with_short_paths(text, 60) == text
+    assert (
+        with_short_paths(text, 24)
+        == "server (.../v3/launch.sh:4): http://10.0.0.1:8080/a is not known"
+    )
+    assert with_short_paths("a/b " * 9, 4) == "a/b " * 9
+
+
+@given(st.text(alphabet="ab/ (", max_size=60), st.integers(4, 30))
+def test_a_text_with_short_paths_has_none_that_is_longer(text: str, most: int) -> None:
+    found = with_short_paths(text, most)
+    assert all(len(word) <= most for word in found.replace("(", " ").split() if "/" in word)
+    assert found == text or len(found) < len(text)

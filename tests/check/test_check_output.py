@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Consequence, Evidence, Finding, Status, unknown
 from checks.base.fold import fold_names
+from checks.base.unknown import Unknown
+from preflight.base.shell import Line
 from preflight.check.forms import (
     FAIL_ON,
     NPD_BYTES,
@@ -46,7 +48,10 @@ FINDINGS = st.builds(
 def reported(findings: list[Finding], waivers: dict[str, str] | None = None) -> Report:
     consequences = {"a.b": Consequence.DIES_LATER, "memlock.limit": Consequence.WILL_NOT_START}
     return report(
-        Findings(findings, consequences.get, lambda _: ("run this",)), waivers or {}, None, "/"
+        Findings(findings, consequences.get, lambda _: (Line("run this"),)),
+        waivers or {},
+        None,
+        "/",
     )
 
 
@@ -211,6 +216,23 @@ def test_a_line_keeps_its_subject_and_takes_a_second_line_for_the_reason() -> No
     assert lines[at].startswith("unknown  launch.unread: launch.sh:7: why")
     assert lines[at + 1].endswith(" ...")
     assert lines[at + 2] == ""
+
+
+def test_a_long_path_gives_way_to_what_is_said_of_it() -> None:
+    path = f"/home/somebody/{'deployments/' * 8}launch.sh:10"
+    row = Finding("a.b", UNKNOWN, f"SGLang server ({path})", text="what it maps is not known")
+    said = " ".join(report_text(reported([row]), plain, 80, 0).split())
+    assert "/launch.sh:10): what it maps is not known" in said
+    assert path in report_text(reported([row]), plain, 80, 1)
+
+
+def test_what_is_not_known_for_one_reason_names_its_file() -> None:
+    why = Unknown("/etc/store.json: not in this capture", cause="not in this capture")
+    rows = [unknown("launch", why)._replace(check=name) for name in ("a.b", "a.c", "a.d")]
+    text = report_text(
+        report(Findings(rows, lambda _: None, lambda _: ()), {}, None, "/"), plain, 80, 0
+    )
+    assert "unknown  a.b and 2 more: /etc/store.json: not in this capture" in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])

@@ -59,3 +59,10 @@ def test_a_release_that_registers_the_pool_whole_stores_k_and_v_all_the_same(
     """The keys of a page end in _k and _v in every release that has this store."""
     words = {"model": "Qwen/Qwen3-14B", "tp": 2, "page": 64, "segment": "800gb"}
     assert _found(tmp_path, "0.5.12", **words).have == "327,680 keys"
+
+
+def test_a_size_that_is_not_known_is_the_reason_of_unknown_keys(tmp_path: Path) -> None:
+    """The pools are known to the byte; the segment is not."""
+    found = _found(tmp_path, model="Qwen/Qwen3-14B", tp=2, page=64, segment="$SEGMENT")
+    assert found.status is Status.UNKNOWN
+    assert "SEGMENT" in found.text

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.unknown import Unknown
 from checks.memlock.demand import Demand
+from preflight.base.shell import Line
 from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
 from preflight.check.report import Findings, Report, report
 from preflight.pictures.check_page import Made, PagePart, error_page, report_page
@@ -44,7 +45,7 @@ FINDINGS = st.builds(
 
 def reported(findings: list[Finding], command: str = "run this", root: str = "/") -> Report:
     consequences = {"a.b": Consequence.DIES_LATER}
-    found = Findings(findings, consequences.get, lambda _: (command, "# and this"))
+    found = Findings(findings, consequences.get, lambda _: (Line(command), Line("# and this")))
     return report(found, {"memlock.limit": "known"}, None, root)
 
 

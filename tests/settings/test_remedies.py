@@ -244,6 +244,23 @@ def test_equal_settings_give_their_lines_once() -> None:
     assert commands([setting, setting], BARE) == commands([setting], BARE)
 
 
+def test_what_a_container_is_started_with_stands_in_one_line() -> None:
+    settings = [
+        Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw"),
+        Setting(Kind.SHM_SIZE, "/dev/shm", "64"),
+        Setting(Kind.DEVICE, "/dev/infiniband/uverbs1", "rw"),
+        Setting(Kind.ULIMIT, "memlock", "unlimited"),
+    ]
+    options = (
+        "--device=/dev/infiniband/uverbs0 --shm-size=64 --device=/dev/infiniband/uverbs1 "
+        "--ulimit memlock=-1"
+    )
+    whole, *rest = commands(settings, DOCKER)
+    assert whole == f"# start the container with: docker run {options} ..."
+    assert (whole.does, whole.restarts) == ("by hand", "container")
+    assert not any("docker run" in line for line in rest)
+
+
 @pytest.mark.parametrize(
     ("setting", "context", "said"),
     [
