@@ -106,17 +106,15 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         judged.add(one.check)
         if verdict.holds is False:
             continue
-        if verdict.holds is True and one.arises:
+        if _is_later(verdict):
             later.add(one.check)
         elif verdict.holds is True:
             found.append(_affected(verdict))
         elif isinstance(verdict.version, Unknown):
             why = (verdict.version.reason, verdict.version.advice)
             open_.setdefault(why, set()).add(one.check)
-        elif not one.arises:
-            found.append(_unsure(verdict, verdict.holds))
         else:
-            later.add(one.check)
+            found.append(_unsure(verdict, verdict.holds))
     found += _after_boot(seen)
     said = {each.check for each in found}.union(later, *open_.values())
     if later:
@@ -130,6 +128,18 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         have = f"{_count(judged - said)}, none of them here"
         found.append(Finding(ADVISORIES.id, Status.PASS, "launch", have=have))
     return found
+
+
+def may_arise(seen: JudgedHost) -> list[Verdict]:
+    """Return what affects the launch, or may, where something else happens while it runs."""
+    return [one for one in verdicts(seen) if not one.advisory.covered_by and _is_later(one)]
+
+
+def _is_later(verdict: Verdict) -> bool:
+    """Return whether only what happens later decides; what hangs on the release is open before."""
+    if not verdict.advisory.arises or verdict.holds is False:
+        return False
+    return verdict.holds is True or not isinstance(verdict.version, Unknown)
 
 
 def _after_boot(seen: JudgedHost) -> list[Finding]:

@@ -19,10 +19,11 @@ _CONTEXT_TOPICS = ("system", "limits")
 
 
 class Checked(NamedTuple):
-    """A report, and what it was made from."""
+    """A report, what it was made from, and the waivers that held."""
 
     report: Report
     seen: JudgedHost
+    waivers: tuple[Waiver, ...] = ()
 
 
 def checked(
@@ -59,7 +60,7 @@ def checked(
         if uses_neither(processes):
             understood += f"; neither HiCache nor Mooncake. {_checked_all_the_same(found.findings)}"
     told = report(found, selection.ignore, seen.needs, seen.host.name, understood)
-    return Checked(told, seen)
+    return Checked(told, seen, selection.waivers)
 
 
 def known_problems(seen: JudgedHost) -> list[Finding]:
@@ -105,22 +106,26 @@ def selection_of(chosen: Chosen) -> Selection:
     given = [("--ignore", one) for one in chosen.ignore]
     if chosen.waivers is not None:
         given += [(f"--waivers {chosen.waivers}:", one) for one in read_waivers(chosen.waivers)]
-    holds: dict[str, str] = {}
+    # What a lock waives is of an older command: a check that is gone cannot be found any more.
+    own = {one.check for _, one in given}
+    given += [("the lock", one) for one in chosen.locked if one.check in ids - own]
+    holds: dict[str, Waiver] = {}
     over = []
+    today = date.today()
     for option, one in given:
         if one.check not in ids:
             raise UsageError(f"{option} {one.check}: {_why_not(one.check, ids, 'this')}")
-        if one.until is not None and one.until < date.today():
+        if one.is_over(today):
             over.append(one)
         elif one.check in holds:
             raise UsageError(f"{option} {one.check}: it is waived twice: give one reason")
         else:
-            holds[one.check] = one.text
+            holds[one.check] = one
     over = [one for one in over if one.check not in holds]
     only = chosen.only
     if any(pattern.startswith("advisory.") for pattern in only):
         only += (ADVISORIES.id,)  # what the records that do not affect the launch say in one
-    selection = Selection(only, chosen.skip, holds, tuple(over))
+    selection = Selection(only, chosen.skip, tuple(holds.values()), tuple(over))
     if not any(selection.takes(check) for check in ids):
         raise UsageError("--only and --skip together leave nothing to check, which is no pass")
     return selection
@@ -221,15 +226,20 @@ def waiver_findings(selection: Selection) -> list[Finding]:
 
 
 class Selection(NamedTuple):
-    """only, skip: patterns over ids (``rdma.*``); ignore: id -> reason of the waiver.
+    """only, skip: patterns over ids (``rdma.*``); waivers: those that hold.
 
     over: waivers that have expired.
     """
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    ignore: Mapping[str, str] = {}
+    waivers: tuple[Waiver, ...] = ()
     over: tuple[Waiver, ...] = ()
+
+    @property
+    def ignore(self) -> Mapping[str, str]:
+        """Return the reason of each waiver by the id of its check."""
+        return {one.check: one.text for one in self.waivers}
 
     def takes(self, check: str) -> bool:
         """Tell whether the check is to be made."""

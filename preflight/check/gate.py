@@ -14,7 +14,6 @@ from preflight.base.output import say
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.check.answer import Checked, checked, selection_of
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
-from preflight.judging.judge_host import JudgedHost
 
 if TYPE_CHECKING:
     from preflight.check.report import Report
@@ -32,7 +31,7 @@ class LockedStart(NamedTuple):
     """A locked answer that a start is compared with. differences: of what was judged from it, in
     words and as the object of ``diff``. strict: what differs, or cannot be compared, is refused."""
 
-    differences: Callable[[JudgedHost], tuple[str, dict[str, Any]]]
+    differences: Callable[[Checked], tuple[str, dict[str, Any]]]
     strict: bool
 
 
@@ -135,7 +134,7 @@ def _judged(
     _save(report_path, report, reason, timeout_seconds)
     refused, locked = _refused(report, fail_on, held), None
     if found is not None and held is not None:
-        text, locked = held.differences(found.seen)
+        text, locked = held.differences(found)
         refused = locked["exit_code"] > (0 if held.strict else 1)
         if not as_json:
             say(f"{NAME}: {text}", err=True)

@@ -20,9 +20,8 @@ from preflight.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from preflight.check.report import Report
+    from preflight.check.answer import Checked
     from preflight.inputs.launch_words import Chosen, LaunchWords
-    from preflight.judging.judge_host import JudgedHost
     from preflight.pictures.check_page import Made
 
 # As preflight.check.forms, which is imported where it is used.
@@ -117,7 +116,7 @@ def check(
         topics = MAP_TOPICS
     slow = _say_slow if sys.stderr.isatty() and verbosity >= 0 else None
     try:
-        report, seen = checked(
+        found = checked(
             launch,
             root,
             timeout_seconds,
@@ -136,9 +135,10 @@ def check(
 
             _write("--html", html, timeout_seconds, error_page(message, _made()))
         raise
+    report, seen = found.report, found.seen
     code = exit_code(report.verdict, protocol, fail_on)
     if lock is not None:
-        _lock(lock, report, seen, timeout_seconds)
+        _lock(lock, found, timeout_seconds)
     if junit is not None:
         from preflight.check.forms import report_junit
 
@@ -201,7 +201,7 @@ def _refuse_two_outputs(
         )
 
 
-def _lock(path: str, report: Report, seen: JudgedHost, limit_seconds: float) -> None:
+def _lock(path: str, found: Checked, limit_seconds: float) -> None:
     """Write the answer where it is good: what fails, or is not known, is nothing to hold to."""
     from checks.base.finding import Status
     from preflight.base.output import say
@@ -210,12 +210,13 @@ def _lock(path: str, report: Report, seen: JudgedHost, limit_seconds: float) -> 
     why = {
         Status.FAIL: "the launch fails here",
         Status.UNKNOWN: "whether it runs here is not known; accept what is unknown by --ignore",
-    }.get(report.verdict)
+    }.get(found.report.verdict)
     if why is not None:
         say(f"--lock {path}: not written: {why}", err=True)
     else:
-        source = "launch" if seen.needs is None else seen.needs.source
-        text = locked_text(source, full_answer(seen))
+        source = "launch" if found.seen.needs is None else found.seen.needs.source
+        answer = full_answer(found.seen, found.waivers)
+        text = locked_text(source, answer, found.waivers)
         _write("--lock", path, limit_seconds, text)
 
 

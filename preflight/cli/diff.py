@@ -11,7 +11,7 @@ from preflight.cli.options import COLOR, JSON, TIMEOUT, command, with_launch, wi
 
 if TYPE_CHECKING:
     from preflight.diff.full_answer import Side
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.inputs.launch_words import LaunchWords, Waiver
 
 
 @command(
@@ -104,12 +104,14 @@ def diff(
             same = differences_object((names[1], names[1]), answer, answer)
             say_json(public({**same, "lock": lock}), launch=started, host=hosts[1])
         return 0
+    waivers: tuple[Waiver, ...] = ()  # of the lock, where there is one
     if locked is None:
         before, _ = answer_of(sides[0], timeout_seconds)
     else:
-        name, before = read_locked(locked, timeout_seconds)
-        names = (f"{name} ({locked})", names[1])
-    after, started = answer_of(sides[1], timeout_seconds)
+        held = read_locked(locked, timeout_seconds)
+        before, waivers = held.answer, held.waivers
+        names = (f"{held.name} ({locked})", names[1])
+    after, started = answer_of(sides[1], timeout_seconds, waivers)
     if locked is not None:
         after = without_secrets(after)
     if as_json:

@@ -9,9 +9,9 @@ import click
 from preflight.cli.options import TIMEOUT, command, with_checks, with_json, with_launch
 
 if TYPE_CHECKING:
+    from preflight.check.answer import Checked
     from preflight.check.gate import LockedStart
-    from preflight.inputs.launch_words import Chosen, LaunchWords
-    from preflight.judging.judge_host import JudgedHost
+    from preflight.inputs.launch_words import Chosen, LaunchWords, Waiver
 
 
 @command(
@@ -70,25 +70,28 @@ def exec_(
     from preflight.check.gate import run_behind_the_gate
 
     command_line = launch._replace(is_command=True)
-    held = None if locked is None else _held(locked, strict, timeout_seconds)
+    held = None
+    if locked is not None:
+        held, waivers = _held(locked, strict, timeout_seconds)
+        chosen = chosen._replace(locked=waivers)
     return run_behind_the_gate(
         command_line, fail_on, apply_env, report, timeout_seconds, chosen, as_json, held
     )
 
 
-def _held(path: str, strict: bool, limit_seconds: float) -> LockedStart:
-    """Return the locked answer that a start is compared with."""
+def _held(path: str, strict: bool, limit_seconds: float) -> tuple[LockedStart, tuple[Waiver, ...]]:
+    """Return the locked answer that a start is compared with, and what it was accepted with."""
     from preflight.base.output import columns, painter
     from preflight.check.gate import LockedStart
     from preflight.diff.differences import differences_object, differences_text
     from preflight.diff.full_answer import full_answer, read_locked, without_secrets
 
-    name, before = read_locked(path, limit_seconds)
+    name, before, waivers = read_locked(path, limit_seconds)
     names = (f"{name} ({path})", "what is there")
 
-    def differences(seen: JudgedHost) -> tuple[str, dict[str, Any]]:
-        after = without_secrets(full_answer(seen))
+    def differences(found: Checked) -> tuple[str, dict[str, Any]]:
+        after = without_secrets(full_answer(found.seen, found.waivers))
         text = differences_text(names, before, after, 0, painter("never"), columns())
         return text, differences_object(names, before, after)
 
-    return LockedStart(differences, strict)
+    return LockedStart(differences, strict), waivers

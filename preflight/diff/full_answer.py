@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import date
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -16,12 +17,12 @@ from checks.run.facts import Facts
 from checks.run.runner import every_check
 from checks.system.facts import with_kernel
 from preflight.advisories.facts import release_of
-from preflight.advisories.judge import advisory_findings
+from preflight.advisories.judge import advisory_findings, may_arise
 from preflight.advisories.records import CHECK_PREFIX, advisory, version_key
 from preflight.base.usage_error import UsageError
 from preflight.base.within import within
 from preflight.inputs.host_source import Host, Sized
-from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.launch_words import LaunchWords, Waiver
 from preflight.judging.judge_host import JudgedHost, judge_opened, judged_again
 from preflight.judging.store_keys import launch_keys
 from preflight.mooncake.allocations import Allocation
@@ -93,7 +94,9 @@ def parse_versions(option: str, text: str) -> dict[str, str]:
     return found
 
 
-def answer_of(side: Side, timeout_seconds: float) -> tuple[Answer, tuple[str, str]]:
+def answer_of(
+    side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
+) -> tuple[Answer, tuple[str, str]]:
     """Return everything that is answered of one side, and its launch with what that starts.
 
     Raises UsageError.
@@ -109,7 +112,7 @@ def answer_of(side: Side, timeout_seconds: float) -> tuple[Answer, tuple[str, st
         seen = seen._replace(facts=facts)
         seen = seen._replace(of_host=judged_again(seen, checks))
     sized = _sized(seen).sizing
-    return full_answer(seen), (source_name(sized), sentence(sized.inputs.processes))
+    return full_answer(seen, waivers), (source_name(sized), sentence(sized.inputs.processes))
 
 
 def _sized(seen: JudgedHost) -> Sized:
@@ -136,17 +139,22 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
     return Facts(topics) if kernel or library or driver else facts
 
 
-def full_answer(seen: JudgedHost) -> Answer:
-    """Return everything that is answered. Raises UsageError for a launch that was not read."""
-    sized = _sized(seen)
+def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
+    """Return everything that is answered. Raises UsageError for a launch that was not read.
+
+    What a waiver is for is shown, and does not count in the verdict, as in check.
+    """
+    sized, today = _sized(seen), date.today()
+    ignored = {one.check for one in waivers if not one.is_over(today)}
     findings = [*seen.findings, *advisory_findings(seen)]
     lines = [
-        *_verdict(sized, findings),
+        *_verdict(sized, [found for found in findings if found.check not in ignored]),
         *_memory(sized),
         *_host(seen.facts),
         *_flags(sized),
         *_keys(sized),
-        *_findings(findings),
+        *_findings(findings, ignored),
+        *_may_arise(seen),
         *_settings(seen, findings),
     ]
     return dict(lines)
@@ -157,15 +165,24 @@ LOCK_SCHEMA = "mooncake-preflight/lock/v1"
 _MOST_CHARACTERS = 16 << 20
 
 
-def locked_text(name: str, answer: Answer) -> str:
+class LockedAnswer(NamedTuple):
+    """What ``--lock`` wrote. waivers: those that the answer was accepted with."""
+
+    name: str
+    answer: Answer
+    waivers: tuple[Waiver, ...]
+
+
+def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> str:
     """Return an answer as the file of ``--lock`` has it, without secrets."""
     lines = [[key.section.name.lower(), *key[1:], text] for key, text in answer.items()]
-    found = {"schema": LOCK_SCHEMA, "name": name, "lines": lines}
+    accepted = [{**one._asdict(), "until": one.until and one.until.isoformat()} for one in waivers]
+    found = {"schema": LOCK_SCHEMA, "name": name, "waivers": accepted, "lines": lines}
     return json.dumps(public(found), indent=1) + "\n"
 
 
-def read_locked(path: str, limit_seconds: float) -> tuple[str, Answer]:
-    """Return the name and the answer of such a file. Raises UsageError for what is none."""
+def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
+    """Return what such a file holds. Raises UsageError for what is none."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -179,13 +196,19 @@ def read_locked(path: str, limit_seconds: float) -> tuple[str, Answer]:
         lines = [(*map(str, line),) for line in found["lines"]]
         answer = {AnswerKey(Section[line[0].upper()], line[1], line[2]): line[3] for line in lines}
         _ = answer[AnswerKey(Section.VERDICT, "check", "verdict")]
-        return str(found["name"]), answer
+        waivers = tuple(map(_waiver, found.get("waivers", ())))
+        return LockedAnswer(str(found["name"]), answer, waivers)
     except UsageError:
         raise
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError, AttributeError) as error:
         raise UsageError(f"{where}: no file that --lock wrote: {error}") from None
+
+
+def _waiver(row: Mapping[str, Any]) -> Waiver:
+    until = row["until"] and date.fromisoformat(row["until"])
+    return Waiver(str(row["check"]), str(row["reason"]), until or None)
 
 
 def without_secrets(answer: Answer) -> Answer:
@@ -201,7 +224,11 @@ def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey,
     yield AnswerKey(Section.VERDICT, "check", "verdict"), worst.value
     yield AnswerKey(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
     for product in ("mooncake", "sglang"):
-        yield AnswerKey(Section.VERDICT, product, "release"), str(release_of(sized, product).value)
+        release = release_of(sized, product)
+        said = (
+            f"{release.value} (assumed: nothing says which)" if release.assumed else release.value
+        )
+        yield AnswerKey(Section.VERDICT, product, "release"), str(said)
 
 
 def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
@@ -319,7 +346,14 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
 }
 
 
-def _findings(findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
+def _may_arise(seen: JudgedHost) -> Iterator[tuple[AnswerKey, str]]:
+    """Yield the known problems that take something which only happens while it runs."""
+    for one in may_arise(seen):
+        text = f"may arise, where {one.advisory.arises}: {one.advisory.summary}"
+        yield AnswerKey(Section.ADVISORIES, one.advisory.check, one.process.name), text
+
+
+def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tuple[AnswerKey, str]]:
     for found in findings:
         if found.status not in _JUDGED:
             continue
@@ -328,6 +362,7 @@ def _findings(findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
         amounts = "; ".join(filter(None, (found.have, found.need)))
         text = amounts if record is None else record.summary
         said = f"{found.status.value}: {text}" if text else found.status.value
+        said = f"ignored, was {said}" if found.check in ignored else said
         yield AnswerKey(section, found.check, found.subject), said
 
 

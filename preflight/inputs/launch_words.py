@@ -40,17 +40,22 @@ class Waiver(NamedTuple):
         """The reason, as it is shown beside what it waives."""
         return self.reason if self.until is None else f"{self.reason} (until {self.until})"
 
+    def is_over(self, day: "date") -> bool:
+        return self.until is not None and self.until < day
+
 
 class Chosen(NamedTuple):
     """only, skip: patterns over ids (``rdma.*``). ignore: waivers of the command line.
 
-    waivers: a file of more, each with a reason and a last day; None for none.
+    waivers: a file of more, each with a reason and a last day; None for none. locked: what a lock
+    was made with; a waiver of the command line for the same check takes its place.
     """
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     ignore: tuple[Waiver, ...] = ()
     waivers: str | None = None
+    locked: tuple[Waiver, ...] = ()
 
 
 ALL_CHECKS = Chosen()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.capture.secrets import is_secret
+from checks.capture.secrets import REMOVED, is_secret
 from preflight.base.usage_error import NoLaunchError
 from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
@@ -56,7 +56,6 @@ _READ = re.compile(
 )
 # Options of kubectl exec that take the next word.
 _KUBECTL_VALUED = frozenset("-n --namespace --context --kubeconfig -f --filename".split())
-_HIDDEN = "(hidden)"
 
 
 def read_whole(words: LaunchWords, host: Host) -> LaunchReading:
@@ -169,7 +168,7 @@ _OURS = (
 
 def _value(name: str, word: Word) -> Value:
     if is_secret(name):
-        return Value(_HIDDEN, str(word.origin))
+        return Value(REMOVED, str(word.origin))
     if word.unresolved:
         names = ", ".join(word.unresolved)
         return Value(Unknown(f"{names} is not set"), str(word.origin))
@@ -181,9 +180,9 @@ def _shown_words(words: Sequence[Word]) -> Iterator[str]:
     for word in words:
         name, equals, _ = word.text.partition("=")
         if equals and name.startswith("-") and is_secret(name):
-            yield f"{name}={_HIDDEN}"
+            yield f"{name}={REMOVED}"
         elif before.startswith("-") and "=" not in before and is_secret(before):
-            yield _HIDDEN
+            yield REMOVED
         else:
             yield word.text
         before = word.text
@@ -281,7 +280,7 @@ def _settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
 
 
 def _known(name: str, value: object, origin: str) -> Value:
-    return Value(_HIDDEN if is_secret(name) and value else value, origin)
+    return Value(REMOVED if is_secret(name) and value else value, origin)
 
 
 def _flags(words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
