@@ -20,7 +20,9 @@ def version_numbers(text: str, product: str, examples: str) -> Numbers:
     """
     match = _VERSION.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not {product} version: write {examples}, as the wheel does")
+        raise ValueError(
+            f"{text!r} is not {product} version: write all three numbers, as {examples}"
+        )
     major, minor, patch, post = match.groups()
     return (int(major), int(minor), int(patch), int(post or 0))
 

@@ -386,12 +386,23 @@ RANK_NODES: Option = click.option(
     type=Nodes(repeats=True),
     help="The node that each rank is bound to, as 0,0,1,1, or none. Default: its GPU's.",
 )
+
+
+def _given(_: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """Refuse an empty version, which is a variable without a value: it names no release."""
+    if text is not None and not text.strip():
+        raise click.UsageError(f"{option.opts[0]} '': give a version, or leave the option out")
+    return text
+
+
 MOONCAKE_VERSION: Option = click.option(
-    "--mooncake-version", help="As 0.3.13.post1. Default: the installed one."
+    "--mooncake-version", callback=_given, help="As 0.3.13.post1. Default: the installed one."
 )
 # What is said of a launch alone, in the order in which --help shows it.
 LAUNCH_OPTIONS: tuple[Option, ...] = (
-    click.option("--sglang-version", help="The launch's SGLang, as 0.5.23 (the default)."),
+    click.option(
+        "--sglang-version", callback=_given, help="The launch's SGLang, as 0.5.23 (the default)."
+    ),
     click.option(
         "--model-config",
         type=FILE,

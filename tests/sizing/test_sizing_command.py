@@ -389,6 +389,12 @@ def test_the_same_without_huge_pages_or_with_too_few(tmp_path: Path) -> None:
         ("--nic-numa-nodes 0-99999999", "write 0,1 or none"),
         ("--rank-numa-nodes 0,1", "the number of nodes (2) is not that of the ranks (1)"),
         ("--mooncake-version latest", "'latest' is not a Mooncake version"),
+        (
+            "--mooncake-version 0.4",
+            "'0.4' is not a Mooncake version: write all three numbers, as 0",
+        ),
+        ("--mooncake-version=", "--mooncake-version '': give a version, or leave the option out"),
+        ("--sglang-version=", "--sglang-version '': give a version, or leave the option out"),
         ("--sglang-version latest", "--sglang-version 'latest' is not an SGLang version"),
         ("--protocol ib", "'ib' is not one of"),
         ("--rule other", "'other' is not one of"),
