@@ -34,16 +34,33 @@ def has(flag: Flag, release: str) -> bool:
     return since <= at <= until
 
 
+# Until 0.3.10.post2 one start in five never ends: its threads wait for each other at exit, before
+# what it said is written out. So many in a row are something else.
+STARTS, START_SECONDS = 12, 20
+
+
+def ended(
+    wheel: Wheel, program: str, *words: str, starts: int = STARTS
+) -> subprocess.CompletedProcess[str]:
+    """Return the first start of a program that comes to its end."""
+    try:
+        return subprocess.run(
+            [wheel.command(program), *words],
+            capture_output=True,
+            text=True,
+            env=wheel.environment({}),
+            timeout=START_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        if starts == 1:
+            raise
+        return ended(wheel, program, *words, starts=starts - 1)
+
+
 def flags_listed(wheel: Wheel, program: str) -> dict[str, str]:
     """Name and type of every flag that the program lists itself."""
-    done = subprocess.run(
-        [wheel.command(program), "--helpfull"],
-        capture_output=True,
-        text=True,
-        env=wheel.environment({}),
-        timeout=150,
-        check=False,
-    )
+    done = ended(wheel, program, "--helpfull")
     found = re.findall(r"\n    -(\w+) \(.*?\)\s+type:\s+(\w+)", done.stdout, re.DOTALL)
     assert found, done.stderr
     return dict(found)
@@ -55,17 +72,11 @@ def test_a_programs_release_is_read_as_it_says_it(
 ) -> None:
     """What is read of the file is what --version prints; the build id is known."""
     wheel = wheel_of(release)
-    file = wheel.folder / "mooncake" / "mooncake_master"
-    done = subprocess.run(
-        [file, "--version"],
-        capture_output=True,
-        text=True,
-        env=wheel.environment({}),
-        timeout=150,
-        check=True,
-    )
+    file = wheel.command("mooncake_master")
+    done = ended(wheel, "mooncake_master", "--version")
+    assert done.returncode == 0, done.stderr
     said = re.match(r"mooncake_master version (\S+) ", done.stdout)
-    seen = calls.program(str(file))
+    seen = calls.program(file)
     assert seen["release"] == (said[1] if said else "")
     assert release in _build_ids()[seen["build_id"]]
 
@@ -101,12 +112,5 @@ def test_what_the_rule_refuses_the_program_refuses(
     program, *words = shlex.split(line)
     # One that is not refused runs on; the last value of a flag is the one that counts.
     ports = ("--rpc_port=52971", "--metrics_port=52972") if program == "mooncake_master" else ()
-    done = subprocess.run(
-        [wheel.command(program), *ports, *words],
-        capture_output=True,
-        text=True,
-        env=wheel.environment({}),
-        timeout=60,
-        check=False,
-    )
+    done = ended(wheel, program, *ports, *words)
     assert done.returncode in (1, -6), done.stderr[-400:]
