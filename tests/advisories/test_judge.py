@@ -36,7 +36,10 @@ PREFILL = " --disaggregation-mode prefill"
 BEST = " --hicache-storage-prefetch-policy best_effort"
 NO_VMM = "WITH_NVIDIA_PEERMEM=0 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
 NIXL = " --disaggregation-transfer-backend nixl"
+POLICY = "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY="
 OLD_POLICY = "MOONCAKE_BUCKET_EVICTION_POLICY="
+URING = "MOONCAKE_OFFLOAD_USE_URING=1 "
+OLD_URING = "MOONCAKE_USE_URING="
 FILES = "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR=file_per_key_storage_backend "
 RADIX = " --disaggregation-decode-enable-radix-cache"
 OFFLOAD = " --disaggregation-decode-enable-offload-kvcache"
@@ -101,6 +104,18 @@ def said(found: list[Finding]) -> dict[int, Status]:
         (SSD + OLD_POLICY + "fifo " + TCP + MHA + CACHE, "0.3.11", "0.5.23", 10, None),
         (SSD + OLD_POLICY + "lru " + TCP + MHA + CACHE, "0.3.11", "0.5.23", 11, Status.WARN),
         (SSD + FILES + TCP + MHA + CACHE, "0.3.11", "0.5.23", 10, None),
+        # Each name from the release on that reads it.
+        (SSD + URING + TCP + MHA + CACHE, "0.3.10.post1", "0.5.12", 6, None),
+        (SSD + URING + TCP + MHA + CACHE, "0.3.10.post2", "0.5.12", 6, Status.FAIL),
+        (SSD + OLD_URING + "1 " + TCP + MHA + CACHE, "0.3.10", "0.5.12", 6, Status.FAIL),
+        (SSD + URING + OLD_URING + "0 " + TCP + MHA, "0.3.10.post1", "0.5.12", 6, None),
+        (SSD + OLD_POLICY + "fifo " + TCP + MHA + CACHE, "0.3.10", "0.5.12", 10, Status.WARN),
+        (SSD + OLD_POLICY + "fifo " + TCP + MHA + CACHE, "0.3.10.post1", "0.5.12", 10, None),
+        (SSD + POLICY + "fifo " + TCP + MHA + CACHE, "0.3.10.post1", "0.5.12", 10, Status.WARN),
+        (SSD + POLICY + "fifo " + TCP + MHA + CACHE, "0.3.10.post2", "0.5.12", 10, None),
+        (SSD + OLD_POLICY + "lru " + TCP + MHA + CACHE, "0.3.10", "0.5.12", 11, None),
+        (SSD + OLD_POLICY + "lru " + TCP + MHA + CACHE, "0.3.10.post1", "0.5.12", 11, Status.WARN),
+        (SSD + POLICY + "lru " + TCP + MHA + CACHE, "0.3.10.post1", "0.5.12", 11, None),
         # Port 0, and what is read as 0, until 0.3.13.
         ("MC_IB_PORT=0 " + RDMA + MHA + CACHE, "0.3.12", "0.5.23", 23, Status.FAIL),
         ("MC_IB_PORT=abc " + RDMA + MHA + CACHE, "0.3.12", "0.5.23", 23, Status.FAIL),
