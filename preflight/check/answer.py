@@ -105,7 +105,8 @@ def selection_of(chosen: Chosen) -> Selection:
                 raise UsageError(f"{option} {pattern}: {_why_not(pattern, ids, 'such an')}")
     given = [("--ignore", one) for one in chosen.ignore]
     if chosen.waivers is not None:
-        given += [(f"--waivers {chosen.waivers}:", one) for one in read_waivers(chosen.waivers)]
+        option = f"--waivers {chosen.waivers}:"
+        given += [(option, one) for one in read_waivers(chosen.waivers, chosen.wait_seconds)]
     # What a lock waives is of an older command: a check that is gone cannot be found any more.
     own = {one.check for _, one in given}
     given += [("the lock", one) for one in chosen.locked if one.check in ids - own]
@@ -155,7 +156,7 @@ def _explained(
 _MOST_CHARACTERS = 1 << 20
 
 
-def read_waivers(path: str) -> tuple[Waiver, ...]:
+def read_waivers(path: str, limit_seconds: float) -> tuple[Waiver, ...]:
     """Return the waivers of a file: TOML, a table [[waiver]] each. Raises UsageError.
 
     ``check`` and ``reason`` are needed, ``until`` is a date: 2026-12-31.
@@ -166,7 +167,7 @@ def read_waivers(path: str) -> tuple[Waiver, ...]:
         import tomllib
     else:
         import tomli as tomllib
-    from preflight.base.within import LIMIT_SECONDS, within
+    from preflight.base.within import within
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -174,7 +175,7 @@ def read_waivers(path: str) -> tuple[Waiver, ...]:
 
     where = f"--waivers {path}"
     try:
-        table = tomllib.loads(within(LIMIT_SECONDS, where, read))
+        table = tomllib.loads(within(limit_seconds, where, read))
     except UsageError:
         raise
     except (OSError, ValueError) as error:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
-from preflight.base.within import LIMIT_SECONDS, within
-from preflight.cli.options import COLOR, FILE, JSON, TIMEOUT, CheckId, command
+from preflight.base.within import within
+from preflight.cli.options import COLOR, FILE, JSON, TIMEOUT, CheckId, command, limit_seconds
 
 if TYPE_CHECKING:
     from preflight.check.catalogue import Catalogue
@@ -117,7 +117,7 @@ def explain(
     if words in every.ids or words in notices():
         return explain_page(every, words, as_json, color, at)
     exists = partial(os.path.exists, words)
-    if len(what) == 1 and (words == "-" or within(LIMIT_SECONDS, words, exists)):
+    if len(what) == 1 and (words == "-" or within(limit_seconds(), words, exists)):
         return explain_log_file(words, as_json, color, at)
     lines = [one.id for one in read_patterns() if one.cause]
     if len(words.split()) == 1 and any(mark in words for mark in ".-/") and words not in lines:
@@ -334,7 +334,7 @@ def explain_log_file(path: str, as_json: bool, color: str, at: CheckedAt | None)
             reading = read(sys.stdin.buffer)
         else:
             # What is open is read as long as somebody may write to it.
-            with within(LIMIT_SECONDS, path, lambda: open(path, "rb")) as file:
+            with within(limit_seconds(), path, lambda: open(path, "rb")) as file:
                 reading = read(file)
     except UsageError:
         raise

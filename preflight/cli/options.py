@@ -489,6 +489,8 @@ def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
 def _chosen(**given: Any) -> Chosen:
     from preflight.inputs.launch_words import Chosen
 
+    if given["waivers"] is not None:
+        given["wait_seconds"] = limit_seconds()
     return Chosen(**given)
 
 
@@ -530,7 +532,7 @@ def _launch_words(
         from preflight.launches.env_files import read_small_file
 
         # Here, once: what reads the launch may be another process, or read it twice.
-        within(_limit_seconds(), "standard input", lambda: read_small_file("-"))
+        within(limit_seconds(), "standard input", lambda: read_small_file("-"))
     return LaunchWords(
         launch,
         env_files,
@@ -556,7 +558,7 @@ def config_text(path: str | None) -> str | None:
             return file.read(_LARGEST_CONFIG + 1)
 
     try:
-        text = within(_limit_seconds(), name, read)
+        text = within(limit_seconds(), name, read)
     except (OSError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
@@ -570,7 +572,7 @@ def config_text(path: str | None) -> str | None:
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
 
-def _limit_seconds() -> float:
+def limit_seconds() -> float:
     """Return the command's --timeout where it was given: some wait longer for what they start."""
     context = click.get_current_context(silent=True)
     if context is None or context.get_parameter_source("timeout_seconds") != _TYPED:

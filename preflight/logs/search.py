@@ -247,13 +247,15 @@ def why_no_text(path: str, beginning: bytes) -> str:
 
 
 def read_blocks(stream: ByteReader) -> Iterator[str]:
-    """Yield the text of ``stream`` in blocks that end with a line's end; wrong bytes are replaced.
+    """Yield the text of ``stream`` in blocks that end with a line's end; wrong bytes are replaced,
+    NULs left out.
 
     For ``explain_log`` in place of lines. Raises OSError as the stream does.
     """
     rest = b""
     while chunk := stream.read(BLOCK_BYTES):
-        chunk = rest + chunk
+        # A log that was cut while it was written to begins with a hole, which has no end to a line.
+        chunk = rest + chunk.translate(None, b"\0")
         end = chunk.rfind(b"\n") + 1
         if not end and len(chunk) >= LONGEST_LINE_BYTES:
             end = len(chunk)

@@ -57,7 +57,7 @@ WAITING: dict[str, tuple[tuple[str, ...], int | None]] = {
     "rehearsal": ((*PREFLIGHT, "rehearse", "--model-config", "PATH", "LAUNCH"), 64),
     "interpreter": ((*PREFLIGHT, "rehearse", "--python", "PATH", "LAUNCH"), None),
     "words": ((*PREFLIGHT, "explain", "PATH"), 64),
-    "log": ((*PREFLIGHT, "explain", "--log", "PATH"), 64),
+    "log": ((*PREFLIGHT, "explain", *TIMEOUT, "--log", "PATH"), 64),
     "merge": ((*PREFLIGHT, "fleet", "merge", "PATH"), None),
     "merged page": ((*PREFLIGHT, "fleet", "merge", "--html", "PATH", "LAUNCH"), 64),
     "rails": ((*PREFLIGHT, "fleet", "rails", "PATH"), None),
@@ -97,6 +97,9 @@ def _all_end(place: Callable[[str], Path], folder: Path) -> None:
         code = WAITING[name][1]
         assert "Traceback" not in said, name
         assert code is None or process.returncode == code, (name, process.returncode, said)
+        # What says how long it waited, waited as long as it was told.
+        if "no answer in" in said and "--timeout" in WAITING[name][0]:
+            assert "no answer in 1 s" in said, (name, said)
         assert process.returncode in (0, 1, 2, 3, 7, 64), (name, process.returncode, said)
 
 
