@@ -216,7 +216,7 @@ class ProcessNeeds(NamedTuple):
     shm_bytes: int = 0
     hugetlb_bytes: int | Unknown = 0
     memfd_bytes: tuple[int, ...] = ()
-    uses_uring: bool = False
+    uses_uring: bool | Unknown = False
     ring_bytes: int = 0
     container: ContainerLimits | None = None
     limits: tuple[SetLimit, ...] = ()

@@ -146,7 +146,7 @@ def page_bytes(system: SystemFacts) -> int:
 
 @CHECKS.check("memlock.io-uring-buffers", the_launch)
 def ring_buffers(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    users = [process for process in needs.processes if process.uses_uring]
+    users = [process for process in needs.processes if process.uses_uring is not False]
     if not users:
         yield skip("no process of the launch uses io_uring")
         return
@@ -162,7 +162,7 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     limit = granted.limit
     if granted.void is True or (isinstance(limit, Limit) and limit.soft is None):
         return found
-    for fact in (limit, granted.void):
+    for fact in (limit, granted.void, process.uses_uring):
         if isinstance(fact, Unknown):
             return found.unknown(fact)
     assert isinstance(limit, Limit)

@@ -81,7 +81,7 @@ def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
     machine = root.call("system.machine")
     mounts = root.text(MOUNTS)
     name, version = _distribution(root)
-    wanted = needs is None or any(process.uses_uring for process in needs.processes)
+    wanted = needs is None or any(process.uses_uring is not False for process in needs.processes)
     disabled = root.integer(URING_DISABLED)
     return SystemFacts(
         kernel_release=release,

@@ -21,7 +21,7 @@ CHECKS = CheckSet()
 
 @CHECKS.check("io-uring.unavailable", the_launch)
 def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
-    users = [process for process in needs.processes if process.uses_uring]
+    users = [process for process in needs.processes if process.uses_uring is not False]
     if not users:
         text = "no process of the launch uses io_uring"
         yield skip(text)
@@ -49,6 +49,8 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
     found = found._replace(evidence=tuple(evidence))
     if not errno:
         return found
+    if isinstance(process.uses_uring, Unknown):
+        return found.unknown(process.uses_uring, have="")
     return found.failed(
         "it starts, and every read of what was offloaded to the SSD fails",
         f"{_refuser(system, errno)}; or remove MOONCAKE_OFFLOAD_USE_URING from the launch.",
@@ -178,7 +180,7 @@ def _wants(needs: LaunchNeeds) -> Iterator[_Wants]:
     for process in needs.processes:
         if isinstance(process.hugetlb_bytes, Unknown) or process.hugetlb_bytes:
             yield _HUGE_MEMFD
-        if process.uses_uring:
+        if process.uses_uring is True:
             yield _URING_KERNEL
         gpu = process.gpu_registered_bytes
         takes_gpu = isinstance(gpu, Unknown) or gpu > 0

@@ -38,7 +38,7 @@ class Offload(NamedTuple):
     folder: SettingValue
     limit_bytes: int
     limit_origin: str
-    uring: bool
+    uring: bool | Unknown
 
 
 def offload_of(process: LaunchProcess) -> Offload | None:
@@ -59,15 +59,17 @@ def offload_of(process: LaunchProcess) -> Offload | None:
     return Offload(folder or _folder(environment), limit, origin, uses_uring(environment))
 
 
-def uses_uring(environment: Mapping[str, Word]) -> bool:
+def uses_uring(environment: Mapping[str, Word]) -> bool | Unknown:
     """Return whether io_uring is on: ``true`` and ``1`` switch it on, nothing else does.
 
     Source: TryParseBool with kTrueFalse.
     """
     for name in ("MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING"):
         word = environment.get(name)
-        if word is not None and word.text != "":
-            return word.text.lower() in ("true", "1")
+        if word is None or word.text == "":
+            continue
+        value = word_value(word)
+        return value if isinstance(value, Unknown) else value.lower() in ("true", "1")
     return False
 
 
@@ -84,7 +86,7 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
             process.name,
             offload.folder.origin,
             offload.limit_bytes * ranks,
-            direct_io=offload.uring,
+            direct_io=offload.uring is True,
             users=ranks,
             shared=ranks > 1 and not own_folders,
             created=process.server is not None and own_folders,

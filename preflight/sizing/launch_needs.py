@@ -152,7 +152,7 @@ def _members(
         Subject(process.name, "process"),
         _PROGRAMS[process.kind],
         environment,
-        uses_uring=offload is not None and offload.uring,
+        uses_uring=False if offload is None else offload.uring,
         container=container_limits(process.command),
         limits=set_limits(process.command),
         run_as=process.command.run_as,
@@ -198,7 +198,7 @@ def _members(
             ring = sum(a.bytes for a in mapped if a.what is MemoryKind.OFFLOAD_BUFFER)
             member = member._replace(
                 regions=tuple(all_regions_of(mapped)),
-                ring_bytes=ring if base.uses_uring else 0,
+                ring_bytes=ring if base.uses_uring is True else 0,
                 regular_bytes=sum(a.mapped_bytes for a in mapped if a.backing is Backing.REGULAR),
                 hugetlb_bytes=sum(a.mapped_bytes for a in mapped if a.on_huge_pages),
                 memfd_bytes=tuple(

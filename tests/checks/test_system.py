@@ -266,6 +266,15 @@ def test_io_uring_of_a_container(
     assert one("io-uring.unavailable", launch(process), seen).status is status
 
 
+@pytest.mark.parametrize(("errno", "status"), [(0, Status.PASS), (EPERM, Status.UNKNOWN)])
+def test_io_uring_that_may_be_on(errno: int, status: Status) -> None:
+    """Where a ring can be made, it does not matter; where not, the variable decides."""
+    process = rank(uses_uring=Unknown("$U is not set"))
+    finding = one("io-uring.unavailable", launch(process), system(uring_errno=errno))
+    assert finding.status is status
+    assert ("$U is not set" in finding.text) is (status is Status.UNKNOWN)
+
+
 def test_io_uring_is_skipped_where_nobody_uses_it() -> None:
     """Skips."""
     assert one("io-uring.unavailable", None, system()).status is Status.SKIP

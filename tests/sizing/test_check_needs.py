@@ -85,7 +85,7 @@ def test_the_ssd_deployment(root: Root) -> None:
     assert client.regular_bytes == 100 * GIB
     assert client.rdma is not None
     assert client.rdma.devices == ("ibp12s0", "ibp75s0")
-    assert client.uses_uring
+    assert client.uses_uring is True
     # The server's L2 follows from $MODEL_PATH, which nothing sets; the client's numbers do not.
     (server,) = programs["sglang"]
     assert isinstance(server.regions, Unknown)
@@ -224,6 +224,23 @@ def test_io_uring_pins_the_offload_buffer_besides(tmp_path: Path, root: Root) ->
             "--hicache-size 1\n"
         )
         assert _needs(_script(tmp_path, text), root).processes[0].ring_bytes == ring
+
+
+def test_io_uring_by_a_variable_that_nothing_sets_is_not_known(tmp_path: Path, root: Root) -> None:
+    """Empty, it is as if it were not there, and the older name decides."""
+    for switch, uring in (
+        ("$U", "U is not set"),
+        ("'' MOONCAKE_USE_URING=1", True),
+        ("off", False),
+    ):
+        text = (
+            "export MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/ssd\n"
+            f"MOONCAKE_OFFLOAD_USE_URING={switch} {STORE} --model-path Qwen/Qwen3-14B "
+            "--hicache-size 1\n"
+        )
+        found = _needs(_script(tmp_path, text), root).processes[0].uses_uring
+        told = found.reason[:12] if isinstance(found, Unknown) else found
+        assert told == uring
 
 
 def test_a_map_gives_each_rank_its_devices(tmp_path: Path, root: Root) -> None:
