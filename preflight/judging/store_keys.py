@@ -42,7 +42,7 @@ _PAIRS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
 VLLM = "vLLM MooncakeStoreConnector"
 _NO_MODEL = Unknown("the model is not known")
 _DRAWN = "drawn at random in each process"
-_COMMON_SEED = (0, 33, 0, 0)  # the first vLLM that was seen to have one
+_COMMON_SEED = (0, 29, 0, 0)  # the first vLLM whose wheel has one; 0.28.0 draws it still
 
 
 class Meeting(str, Enum):
@@ -378,8 +378,8 @@ def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
         return _DRAWN, f"PYTHONHASHSEED is not set, and the seed of {algorithm} is {_DRAWN}"
     named = None if process.consumer is None else process.consumer.named.get("vllm")
     if named is not None and parse_version(named.release) < _COMMON_SEED:
-        why = f"whether vLLM {named.release} has a common seed without PYTHONHASHSEED: set it"
-        return Unknown(why), ""
+        why = f"PYTHONHASHSEED is not set, and the seed of vLLM {named.release} is {_DRAWN}"
+        return _DRAWN, why
     return "vLLM's own", ""
 
 
