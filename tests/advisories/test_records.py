@@ -24,7 +24,6 @@ from preflight.advisories.records import (
     holds,
     in_ranges,
     parse,
-    version_key,
 )
 from preflight.check.catalogue import catalogue
 from preflight.logs.patterns import read_patterns
@@ -50,12 +49,68 @@ RELEASES = {
     "nvidia-driver": "575.57.08 580 595.71.05",
     "gpu-operator": "26.2.1 26.3.0 26.3.1",
 }
-EDGES = [
-    (one.id, affected, bounds)
-    for one in RECORDS
-    for affected in one.affected
-    for bounds in affected.ranges
-]
+# Written out, not computed from the records, whose references say why. A line each range: the last
+# good release before it, the first and the last bad one, the first good one after it; - for none.
+# Where all that there are are bad there is no edge: ALWAYS.
+EDGES = """
+01 mooncake                           0.3.9         0.3.10        0.3.10.post2  0.3.11
+02 mooncake-transfer-engine-non-cuda  0.3.11.post1  0.3.12        0.3.13        0.3.13.post1
+03 mooncake-transfer-engine           0.3.6.post1   0.3.7         0.3.14        -
+04 mooncake                           -             0.3.0         0.3.8.post1   0.3.9
+05 mooncake                           0.3.8.post1   0.3.9         0.3.11.post1  0.3.12
+06 mooncake                           0.3.9         0.3.10        0.3.12.post1  0.3.13
+07 mooncake                           0.3.0         0.3.1         0.3.12.post1  0.3.13
+08 mooncake                           0.3.10.post2  0.3.11        0.3.11        0.3.11.post1
+09 mooncake                           0.3.10.post2  0.3.11        0.3.14        -
+10 mooncake                           -             0.3.0         0.3.11.post1  0.3.12
+11 mooncake                           0.3.10        0.3.10.post1  0.3.12.post1  0.3.13
+12 mooncake                           -             0.3.0         0.3.10.post2  0.3.11
+13 mooncake                           -             0.3.0         0.3.12.post1  0.3.13
+14 mooncake                           0.3.11        0.3.11.post1  0.3.14        -
+15 mooncake                           -             0.3.0         0.3.12.post1  0.3.13
+16 mooncake                           0.3.9         0.3.10        0.3.12.post1  0.3.13
+17 mooncake                           0.3.11.post1  0.3.12        0.3.12.post1  0.3.13
+18 mooncake                           0.3.9         0.3.10        0.3.12.post1  0.3.13
+20 mooncake                           0.3.6         0.3.6.post1   0.3.14        -
+23 mooncake                           -             0.3.0         0.3.12.post1  0.3.13
+24 mooncake                           -             0.3.0         0.3.12.post1  0.3.13
+25 mooncake                           0.3.8         0.3.8.post1   0.3.13.post1  0.3.14
+26 mooncake                           -             0.3.0         0.3.12.post1  0.3.13
+27 mooncake                           -             0.3.0         0.3.11.post1  0.3.12
+28 sglang                             0.5.20        0.5.21        0.5.23        -
+29 sglang                             0.5.20        0.5.21        0.5.23        -
+30 sglang                             0.5.12.post1  0.5.13        0.5.14        0.5.15
+31 sglang                             0.5.6.post2   0.5.7         0.5.16        0.5.17
+32 sglang                             0.5.15        0.5.15.post1  0.5.15.post1  0.5.16
+34 sglang                             0.5.12        0.5.12.post1  0.5.23        -
+35 sglang                             -             0.5.2         0.5.18        0.5.19
+36 sglang                             -             0.5.2         0.5.12        0.5.12.post1
+37 sglang                             0.5.12        0.5.12.post1  0.5.12.post1  0.5.13
+38 sglang                             -             0.5.2         0.5.17        0.5.18
+39 sglang                             0.5.13.post1  0.5.14        0.5.23        -
+40 lmcache                            0.3.3         0.3.4         0.3.6         -
+41 vllm                               0.7.1         0.7.2         0.28.0        0.29.0
+42 vllm                               0.28.0        0.29.0        0.29.0        -
+43 nixl                               0.9.0         0.10.0        0.10.0        0.10.1
+44 rdma-core                          -             50            50            51
+45 kernel             7.0.0-30-generic    7.0.0-31-generic    7.0.0-31-generic    7.0.0-32-generic
+45 kernel             7.0.0-1018-nvidia   7.0.0-1019-nvidia   7.0.0-1019-nvidia   7.0.0-1020-nvidia
+46 kernel                             5.12.19       5.13          5.15.9        5.15.10
+47 nvidia-driver                      575.57.08     580           595.71.05     -
+48 gpu-operator                       26.2.1        26.3.0        26.3.0        26.3.1
+49 mooncake                           0.3.8         0.3.8.post1   0.3.13.post1  0.3.14
+50 mooncake                           0.3.10.post1  0.3.10.post2  0.3.11.post1  0.3.12
+51 mooncake                           -             0.3.0         0.3.7.post2   0.3.8
+52 mooncake                           -             0.3.0         0.3.12.post1  0.3.13
+60 sglang                             0.5.11        0.5.12        0.5.20        0.5.21
+61 sglang                             0.5.4.post1   0.5.4.post2   0.5.12.post1  0.5.13
+62 sglang                             -             0.5.2         0.5.4.post1   0.5.4.post2
+63 sglang                             0.5.9         0.5.10        0.5.14        0.5.15
+"""
+ALWAYS = {
+    "mooncake": (19, 21, 22, 53, 54, 55, 56, 57, 58, 59, 65, 66, 67, 68),
+    "sglang": (33, 64),
+}
 
 
 def releases(product: str) -> list[str]:
@@ -82,28 +137,43 @@ def test_a_record_names_only_what_there_is(one: Advisory) -> None:
     assert not (one.grave and one.evidence == ("reported",))
 
 
-@pytest.mark.parametrize(("id_", "affected", "bounds"), EDGES)
-def test_the_edges_of_a_range(id_: str, affected: Affected, bounds: Any) -> None:
-    """The first bad and the last bad release are affected; their neighbours are not."""
-    known = releases(affected.product)
-    alone = affected._replace(ranges=(bounds,))
-    key: dict[str, Any] = {text: version_key(affected.product, text) for text in known}
-    start = known[0] if bounds.introduced == "0" else bounds.introduced
-    first = next(
-        n for n, text in enumerate(known) if key[text] >= version_key(affected.product, start)
-    )
-    end = len(known)
-    if bounds.fixed:
-        assert bounds.fixed in known, "the first good release is one that there is"
-        end = known.index(bounds.fixed)
-    elif bounds.last:
-        last = version_key(affected.product, bounds.last)
-        end = 1 + max(n for n, text in enumerate(known) if key[text] <= last)
-    said = [in_ranges(alone, text) for text in known]
-    assert end > first
-    assert said[first:end] == [True] * (end - first)
-    assert said[:first] == [False] * first
-    assert said[end:] == [False] * (len(known) - end)
+def affected_of(number: str, product: str) -> Affected:
+    record = RECORDS[int(number) - 1]
+    assert record.id == f"MP-2026-{int(number):04d}"
+    (found,) = (one for one in record.affected if one.product == product)
+    return found
+
+
+def test_each_range_has_a_line_of_the_table() -> None:
+    lines = [tuple(line.split()[:2]) for line in EDGES.strip().splitlines()]
+    lines += [(f"{one:02d}", product) for product, of in ALWAYS.items() for one in of]
+    ranges = [
+        (one.id[-2:], each.product) for one in RECORDS for each in one.affected for _ in each.ranges
+    ]
+    assert sorted(lines) == sorted(ranges)
+
+
+@pytest.mark.parametrize("line", EDGES.strip().splitlines())
+def test_the_edges_of_a_range(line: str) -> None:
+    """Its four releases are neighbours of each other, where there is one."""
+    number, product, before, first, last, after = line.split()
+    affected, known = affected_of(number, product), releases(product)
+    for good, bad in ((before, known.index(first) - 1), (after, known.index(last) + 1)):
+        there = known[bad] if 0 <= bad < len(known) else "-"
+        assert good == there, "the table's line is of neighbours"
+    assert in_ranges(affected, first) is True
+    assert in_ranges(affected, last) is True
+    for good in {before, after} - {"-"}:
+        assert in_ranges(affected, good) is False
+    between = known[known.index(first) : known.index(last) + 1]
+    assert all(in_ranges(affected, each) is True for each in between)
+
+
+@pytest.mark.parametrize("product", ALWAYS)
+def test_what_has_no_edge_affects_every_release(product: str) -> None:
+    for number in ALWAYS[product]:
+        affected = affected_of(str(number), product)
+        assert all(in_ranges(affected, each) is True for each in releases(product)), number
 
 
 @pytest.mark.parametrize(
