@@ -113,7 +113,8 @@ def test_what_has_no_end_is_refused_on_standard_input_too() -> None:
 @given(st.binary(max_size=40), st.integers(1, 50))
 def test_a_log_is_read_up_to_its_bound_and_says_so(content: bytes, most: int) -> None:
     bounded = Bounded(io.BytesIO(content), most)
-    assert "".join(read_blocks(bounded)) == content[:most].decode("utf-8", "replace")
+    read = content[:most].replace(b"\0", b"")
+    assert "".join(read_blocks(bounded)) == read.decode("utf-8", "replace")
     assert bounded.cut == (len(content) > most)
 
 
