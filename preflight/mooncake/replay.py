@@ -120,11 +120,12 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
     for mapped, dropped in zip(with_arenas, without_arenas, strict=True):
         must, may = _split(mapped.allocations)
         among = mapped.process.among
+        least = _without_last_cache(_split(dropped.allocations)[0])
         usages.append(
             Usage(
                 mapped.process.name,
                 pages_by_spot(must, among),
-                pages_by_spot(_split(dropped.allocations)[0], among),
+                pages_by_spot(least, among),
                 _arena_serves_all(must),
                 _headroom(mapped),
                 pages_by_spot((one for one in must if one.what is MemoryKind.ARENA), among),
@@ -153,6 +154,25 @@ def _split(
         )
         (may if replaceable else must).append(allocation)
     return tuple(must), tuple(may)
+
+
+def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
+    """Return what a process must map: its hot cache, too, where it takes pages from what follows.
+
+    Where nothing follows, the client goes on without one.
+    """
+    caches = [allocation.what is MemoryKind.HOT_CACHE for allocation in allocations]
+    needed = [
+        number
+        for number, allocation in enumerate(allocations)
+        if allocation.on_huge_pages and not caches[number]
+    ]
+    last = max(needed, default=-1)
+    return tuple(
+        allocation
+        for number, allocation in enumerate(allocations)
+        if number < last or not caches[number]
+    )
 
 
 def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:

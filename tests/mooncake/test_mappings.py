@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from checks.base.pages import MemoryKind
+from checks.base.pages import MemoryKind, Spot
+from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import mappings
 from preflight.mooncake.process_run import heap
-from preflight.mooncake.replay import asked_for
+from preflight.mooncake.replay import asked_for, hugetlb_usages
 from preflight.programs.memory_records import (
     HotCache,
     Launch,
@@ -67,3 +68,31 @@ def test_a_segment_for_each_node_has_whole_slabs(
     (replay,) = asked_for(Launch((process,), release, (0, 1)))
     assert [allocation.pages for allocation in replay.allocations] == pages
     assert len(list(mappings(replay.allocations))) == mappings_
+
+
+@pytest.mark.parametrize(
+    ("segment_bytes", "pages", "fit"),
+    [
+        (0, 0, Fit.FAILS),
+        (0, 1, Fit.FALLS_BACK),
+        (0, 16, Fit.FALLS_BACK),
+        (0, 17, Fit.FITS),
+        (32 * MIB, 32, Fit.FAILS),  # the cache takes what the segment needs
+        (32 * MIB, 33, Fit.FITS),
+    ],
+)
+def test_a_hot_cache_that_comes_last_is_not_needed(
+    segment_bytes: int, pages: int, fit: Fit
+) -> None:
+    """One page of host pool, 16 of a hot cache, then the segment. With 15 pages, and nothing behind
+    the cache, the wheel of 0.3.13 started and took one."""
+    settings = StoreSettings(
+        hugepages=True,
+        hugepage_bytes=2 * MIB,
+        hot_cache=HotCache(32 * MIB, 16 * MIB, shared_memory=True),
+    )
+    client = StoreClient(segment_bytes, 0, Protocol.TCP)
+    process = MappedProcess("rank 0", settings, (1,), (client,))
+    usages = hugetlb_usages(Launch((process,), mooncake_release("0.3.13")))
+    stock = {Spot(2 * MIB, None): Stock(pages, pages)}
+    assert judge_fit(usages, stock).fit is fit

@@ -47,6 +47,11 @@ def client(segment: int, local: int = 16 * MIB, **more: object) -> tuple[Client,
     return (Client(segment, local, **more),)  # type: ignore[arg-type]
 
 
+HOT = {
+    **ON,
+    "MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432",
+    "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1",
+}
 MAP_FAILED = "Failed to map shared memory: Cannot allocate memory"
 REFUSED = "-600"
 NO_MEMORY = "MemoryError"
@@ -220,6 +225,7 @@ MORE = (
     Case("arena takes all, segment starves", arena("90mb"), pages_2m=84, fails=REFUSED),
     Case("arena and segment beside it", arena("90mb"), pages_2m=85),
     Case("arena larger than the pool, pool short", arena("1gb"), pages_2m=47, fails=REFUSED),
+    Case("a hot cache that comes last falls back", HOT, (1,), client(0, 0), pages_2m=15),
     Case("unreadable arena, large pool", arena("abc"), pages_2m=4200),
     Case("arena as a float", arena("0.1gb")),
     Case("arena as 1e8", arena("1e8")),
