@@ -23,6 +23,11 @@ _BINARY: Mapping[str, int] = {
 }
 _ASSIGNS = frozenset("= += -= *= /= %= &= |= ^= <<= >>=".split())
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
+_SETS = re.compile(
+    r"(?:\+\+|--)\s*([A-Za-z_]\w*)|"
+    r"([A-Za-z_]\w*)(\[[^]]*\])?\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))",
+    re.ASCII,
+)
 
 # Gives the text of a name; None where nobody knows it.
 Value = Callable[[str], "str | None"]
@@ -44,6 +49,14 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
         return _Sum(formula, value, assign).whole()
     except (_NotKnownError, RecursionError):
         return None
+
+
+def names_set(formula: str) -> dict[str, bool]:
+    """Return the variables that a formula may set, and whether of each an element is meant."""
+    found: dict[str, bool] = {}
+    for before, name, element in _SETS.findall(formula):
+        found[before or name] = bool(element) or found.get(before or name, False)
+    return found
 
 
 class _Sum:

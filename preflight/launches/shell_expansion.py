@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from checks.base.needs import SetLimit
 from checks.base.unknown import Unknown
-from preflight.launches.shell_arithmetic import arithmetic
+from preflight.launches.shell_arithmetic import arithmetic, names_set
 from preflight.launches.shell_patterns import braced, pattern, replaced, without
 from preflight.launches.shell_words import (
     Piece,
@@ -269,7 +269,21 @@ class Shell:
         return tuple(dict.fromkeys(found))
 
     def number(self, formula: str, origin: Origin, assigns: bool = False) -> int | None:
-        """Return what ``$((...))`` comes to."""
+        """Return what ``$((...))`` comes to; where that is not known, what it sets is not either."""
+        number = self._number(formula, origin, assigns)
+        if number is None and assigns:
+            self.lose_set(formula, origin)
+        return number
+
+    def lose_set(self, formula: str, origin: Origin) -> None:
+        """Keep of what a formula sets that its value is not known."""
+        for name, element in names_set(formula).items():
+            if element:
+                self.lose_array(name, origin)
+            else:
+                self.assign(name, Word(f"${name}", origin, (f"${name}",)))
+
+    def _number(self, formula: str, origin: Origin, assigns: bool) -> int | None:
         if "$" in formula or "`" in formula:
             pieces = _pieces(formula)
             text = None if pieces is None else self.value(pieces, origin)

@@ -51,7 +51,6 @@ _PIPES = ("|", "|&")
 _JOINTS = ("&&", "||", "|", "|&")
 # Keywords that stand where no block begins: what is left of one that never closes.
 _STRAY = (LEADS | CLOSES) - {"!"}
-_NAMES = re.compile(r"[A-Za-z_]\w*")
 _NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\$\d+")
 # How the address of a script reads that installs a tool or a package source.
 _INSTALLER = re.compile(
@@ -375,10 +374,6 @@ class ShellFlow(ABC):
             return ended
         if token.operator == "((":
             number = self.shell.number(token.formula, origin, assigns=True)
-            if number is None:
-                for name in _NAMES.findall(token.formula):
-                    if f"{name}+" in token.formula.replace(" ", "") or "=" in token.formula:
-                        self.shell.assign(name, Word(f"${name}", origin, (f"${name}",)))
             return OPEN if number is None else Truth(bool(number))
         if token.bare == "[[":
             close = next((i for i in range(position, stop) if tokens[i].bare == "]]"), stop)
@@ -716,8 +711,7 @@ class ShellFlow(ABC):
             known = self.shell.number(step or "0", origin, assigns=True) is not None
         if not known:
             said = f"for (({brief(formula)})): how many times it runs is not known; read once"
-            for name in _NAMES.findall(first):
-                self.shell.assign(name, Word(f"${name}", origin, (f"${name}",)))
+            self.shell.lose_set(f"{first}, {condition}, {step}", origin)
             note = SourceNote("loop-not-counted", said, origin)
             yield self.maybe(note, self.turn(text, body))
         return TRUE
