@@ -96,7 +96,9 @@ def add_sglang(release: str) -> None:
     sglang.TABLE.write_text(sglang.compact(found))
     changed = argument_differences(found[last], found[release])
     say(f"Arguments of {release} beside those of {last}", changed)
-    say_names(*({*environment.names_of_sglang(one)} for one in (last, release)))
+    old, new = ({*environment.names_of_sglang(one)} for one in (last, release))
+    say_names(old, new)
+    environment.add(set(), last, old - new)
     for pattern in FOLLOWED:
         before, after = definitions(last, pattern), definitions(release, pattern)
         changes = list(differences(before, after, values=False))

@@ -5,21 +5,27 @@
 
 Names are taken from the wheels: of SGLang's Python sources those that stand as a text or that its
 class of settings declares, of Mooncake's programs and libraries those that stand as a string of
-their own. What preflight/data/known_environment.txt has stays: an older release may read it. The
-wheels are fetched once and kept below .cache.
+their own. What preflight/data/known_environment.txt has stays, for older releases read it: a name
+that the newest SGLang no longer reads has the last release behind it that does. The wheels are
+fetched once and kept below .cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import write_mooncake_flags
 from sglang_wheels import unpacked
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from checks.releases.sglang import parse_version  # noqa: E402
+from preflight.programs.sglang_argument_tables import known_releases  # noqa: E402
+
 TABLE = ROOT / "preflight" / "data" / "known_environment.txt"
 _NAME = r"(?:MC|MOONCAKE|SGLANG)_[A-Z0-9_]*[A-Z0-9]"
 _IN_PYTHON = re.compile(rf"""["'](?P<text>{_NAME})["']|^\s+(?P<setting>{_NAME}) = Env""", re.M)
@@ -43,11 +49,28 @@ def names_of_mooncake(release: str) -> Iterator[str]:
             yield from (name.decode() for name in _IN_BINARY.findall(path.read_bytes()))
 
 
-def add(found: set[str]) -> list[str]:
-    """Add names to the table; return those that it did not have."""
-    head, *known = TABLE.read_text().splitlines()
-    TABLE.write_text("\n".join([head, *sorted({*known, *found})]) + "\n")
-    return sorted(found - {*known})
+def add(found: set[str], last: str = "", gone: Collection[str] = ()) -> list[str]:
+    """Add names to the table; return those that it did not have.
+
+    last: the last release of SGLang that reads them; "" where its newest does, or Mooncake.
+    gone: names that were the newest's and are no longer: ``last`` is the last of these too.
+    """
+    head, *lines = TABLE.read_text().splitlines()
+    known = dict(line.partition(" ")[::2] for line in lines)
+    added = sorted(found - known.keys())
+    for name in found:
+        known[name] = _later(known.get(name, last), last)
+    for name in gone:
+        if name.startswith("SGLANG_"):  # the others Mooncake may still read
+            known[name] = last
+    table = (f"{name} {known[name]}".rstrip() for name in sorted(known))
+    TABLE.write_text("\n".join([head, *table]) + "\n")
+    return added
+
+
+def _later(one: str, other: str) -> str:
+    """Return the later of two last releases; "" is the newest of all."""
+    return max(one, other, key=parse_version) if one and other else ""
 
 
 def main() -> None:
@@ -59,9 +82,13 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.sglang and not asked.mooncake:
         parser.error("name a release of SGLang, of Mooncake, or both")
-    found = {*(names_of_sglang(asked.sglang) if asked.sglang else ())}
-    found |= {*(names_of_mooncake(asked.mooncake) if asked.mooncake else ())}
-    print("\n".join(add(found)))
+    added = []
+    if asked.sglang:
+        last = "" if asked.sglang == known_releases()[-1] else asked.sglang
+        added += add({*names_of_sglang(asked.sglang)}, last)
+    if asked.mooncake:
+        added += add({*names_of_mooncake(asked.mooncake)})
+    print("\n".join(added))
 
 
 if __name__ == "__main__":

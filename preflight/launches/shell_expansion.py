@@ -269,7 +269,7 @@ class Shell:
         return tuple(dict.fromkeys(found))
 
     def number(self, formula: str, origin: Origin, assigns: bool = False) -> int | None:
-        """Return what ``$((...))`` comes to; where that is not known, what it sets is not either."""
+        """Return what ``$((...))`` comes to; None leaves what it sets not known either."""
         number = self._number(formula, origin, assigns)
         if number is None and assigns:
             self.lose_set(formula, origin)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from checks.base.units import GIB
+from checks.releases.sglang import parse_version
 from mooncake_preflight import MODE
 from preflight.base.data_file import data_file
 from preflight.base.output import JSON_VARIABLE
@@ -56,21 +57,34 @@ def local_buffer_ignored(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.launch("variable-misspelt")
 def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    known: frozenset[str] | None = None
+    known: Mapping[str, str] = {}
     told: set[str] = set()
     spelling = Spelling(0.8)
     for process in processes:
+        if process.kind is ProcessKind.OTHER:
+            continue  # a program of one's own may read what it likes
         for name, word in process.command.environment.items():
             if not name.startswith(PREFIXES) or name in told:
                 continue
-            if known is None:
-                known = known_variables() | {MODE, JSON_VARIABLE}
+            known = known or {**known_variables(), MODE: "", JSON_VARIABLE: ""}
+            says = ""
             if name not in known:
-                told.add(name)
                 prefix = name.partition("_")[0]
                 near = spelling.nearest(name, (one for one in known if one.startswith(prefix)))
                 hint = f": did you mean {near}?" if near else ""
-                yield Seen(f"{name}: neither Mooncake nor SGLang reads it{hint}", word.origin)
+                says = f"{name}: neither Mooncake nor SGLang reads it{hint}"
+            elif known[name] and _is_newer(process.server, known[name]):
+                says = f"{name}: SGLang {known[name]} is the last that reads it"
+            if says:
+                told.add(name)
+                yield Seen(says, word.origin)
+
+
+def _is_newer(server: SglangServer | None, release: str) -> bool:
+    """Tell whether a server is known to be of a later release."""
+    if server is None or not server.arguments.exact:
+        return False
+    return parse_version(server.arguments.version) > parse_version(release)
 
 
 @RULES.process("proxy-in-the-way")
@@ -230,11 +244,15 @@ def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 
 @lru_cache(maxsize=1)
-def known_variables() -> frozenset[str]:
-    """Return every name that Mooncake or SGLang reads from the environment."""
+def known_variables() -> Mapping[str, str]:
+    """Return every name that a release of Mooncake or SGLang reads from the environment.
+
+    With the last release of SGLang that does, "" where the newest does or Mooncake.
+    """
     path = data_file("known_environment.txt")
     with open(path, encoding="utf-8") as file:
-        return frozenset(line.strip() for line in file if not line.startswith("#"))
+        lines = (line.strip() for line in file if not line.startswith("#"))
+        return dict(line.partition(" ")[::2] for line in lines)
 
 
 def _text(environment: Mapping[str, Word], name: str) -> str:
