@@ -370,7 +370,19 @@ def _word(node: ast.expr, origin: Origin) -> Word:
     return _open(node, origin)
 
 
+# os.environ["NAME"], os.environ.get("NAME"), os.getenv("NAME")
+_OF_ENVIRONMENT = re.compile(
+    r"""(?:(?:os\.)?environ(?:\[|\.get\()|(?:os\.)?getenv\()(?P<q>['"])(?P<name>\w+)(?P=q)[\])]"""
+)
+
+
 def _open(node: ast.expr, origin: Origin) -> Word:
-    """Return a value that is not known, as it is written."""
+    """Return a value that is not known, as it is written.
+
+    What it is not known for is a variable of the environment, which can be given, or what is
+    written here, which cannot, and so does not look like the name of a variable.
+    """
     text = ast.unparse(node)[:80]
-    return Word(text, origin, (text,))
+    key = _OF_ENVIRONMENT.fullmatch(text)
+    name = key["name"] if key else f"the name {text}" if text.isidentifier() else text
+    return Word(text, origin, (name,))

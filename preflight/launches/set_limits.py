@@ -62,6 +62,17 @@ def of_job(origin: Origin) -> SetLimit:
     return SetLimit("memlock", why, why, f"Slurm ({origin})", raises=True)
 
 
+def of_ray(origin: Origin) -> Iterator[SetLimit]:
+    """Yield the limits of what Ray starts: its node's daemon, which ``ray start`` left running,
+    hands on its own."""
+    why = Unknown(
+        f"Ray starts it ({origin}): with the limits that its node was started with",
+        advice="check as Ray starts it: ray job submit -- mooncake-preflight check LAUNCH",
+    )
+    for name in LIMIT_NAMES:
+        yield SetLimit(name, why, why, f"Ray ({origin})", raises=True)
+
+
 def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
     """Yield what ``ulimit -SHl unlimited -n 65536`` sets; without a value it only tells."""
     texts = [word.text for word in words[1:]]

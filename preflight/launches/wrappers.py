@@ -29,6 +29,7 @@ from preflight.launches.run_as import changed_user, kept_by_login, login_limits,
 from preflight.launches.set_limits import (
     entered,
     of_job,
+    of_ray,
     properties,
     property_notes,
     wrapper_limits,
@@ -179,6 +180,8 @@ def strip_wrappers(
                 if IN_JOB not in Layers(environment, changes, clear):
                     limits.append(of_job(words[first].origin))
                 changes |= step_gpus(own, Layers(environment, changes, clear))
+            elif name == "ray":
+                limits += of_ray(words[first].origin)
             kept = kept_by_login(words[first:] if found.script is not None else own)
             if kept is not None:
                 held = Layers(environment, changes, clear)

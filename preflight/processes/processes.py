@@ -112,6 +112,9 @@ _PROGRAMS = {
     "launch_server.py": ProcessKind.SGLANG,
 }
 
+# SGLang 0.5.23 mem_cache/storage: the others keep memory of their own in each rank (hf3fs shared
+# memory, nixl and eic buffers of a batch of pages, aibrix a cache).
+_COUNTED_BACKENDS = ("mooncake", "file", "sim")
 _ALONE = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER, ProcessKind.METADATA)
 # -m among the interpreter's options, with the module behind it or attached to it: -um sglang.x.
 _RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
@@ -127,11 +130,15 @@ def is_program(word: str) -> bool:
 
 
 class SglangServer(NamedTuple):
-    """One SGLang server: its arguments and, where HiCache stores in Mooncake, its store."""
+    """One SGLang server: its arguments and, where HiCache stores in Mooncake, its store.
+
+    backend: what its host pool stores in, None without one.
+    """
 
     command: Command
     arguments: ParsedArguments
     store: StoreConfig | None
+    backend: str | Unknown | None = None
 
     def value(self, name: str) -> Any:
         return self.arguments.value(name)
@@ -241,13 +248,11 @@ def _understand(
         if with_router(command):
             arguments = tuple(_without_router(arguments))
         server = _server(command, arguments, read_file, sglang_version)
-        # LMCache's pool in each rank, or its own server's: it depends on LMCache's release.
-        lmcache = server.value("enable_lmcache") is True
-        unread = Unknown("what LMCache takes behind --enable-lmcache") if lmcache else None
-        return LaunchProcess(kind, command, arguments, server, unread=unread)
+        return LaunchProcess(kind, command, arguments, server, unread=_uncounted(server))
     if kind is ProcessKind.DYNAMO_SGLANG:
         own, unread = _without_dynamos(arguments, environment)
         server = _server(command, own, read_file, sglang_version)
+        unread = unread or _uncounted(server)
         return LaunchProcess(kind, command, arguments, server, unread=unread)
     if kind is ProcessKind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
@@ -371,10 +376,12 @@ def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
         following = words[index + 1] if index + 1 < len(words) else None
         if word.text.startswith("--"):
             taken = word.text.startswith("--sglang-")
-            if word.text == "--hf-checkpoint":
-                model = following
-            elif word.text == "--rollout-num-gpus-per-engine":
-                width = following
+            flag, equals, attached = word.text.partition("=")
+            value = word._replace(text=attached) if equals else following
+            if flag == "--hf-checkpoint":
+                model = value
+            elif flag == "--rollout-num-gpus-per-engine":
+                width = value
         if taken:
             found.append(word._replace(text=word.text.replace("--sglang-", "--", 1)))
     if not found or model is None:
@@ -446,13 +453,27 @@ def _server(
     store = None
     hicache = arguments.value("enable_hierarchical_cache") is True
     offloads = arguments.value("disaggregation_decode_enable_offload_kvcache") is True
-    backend = arguments.value("hicache_storage_backend")
     # A decode server's host pool for retracted requests attaches the storage backend too.
     decodes = arguments.value("disaggregation_mode") == "decode"
-    if backend == "mooncake" and (hicache or offloads or decodes):
+    backend = arguments.value("hicache_storage_backend")
+    attached = backend if hicache or offloads or decodes else None
+    if attached == "mooncake":
         extra: SettingValue = arguments.settings["hicache_storage_backend_extra_config"]
         store = read_store_config(extra, command.environment, read_file, sglang_version)
-    return SglangServer(command, arguments, store)
+    return SglangServer(command, arguments, store, attached)
+
+
+def _uncounted(server: SglangServer) -> Unknown | None:
+    """Return which memory of a server nothing here counts; None where it has none."""
+    if server.value("enable_lmcache") is True:
+        # LMCache's pool in each rank, or its own server's: it depends on LMCache's release.
+        return Unknown("what LMCache takes behind --enable-lmcache")
+    if isinstance(server.backend, str) and server.backend not in _COUNTED_BACKENDS:
+        return Unknown(
+            f"what --hicache-storage-backend {server.backend} takes beside the L2 pool",
+            advice="leave memory for it beside what is counted here",
+        )
+    return None
 
 
 class LaunchOptions(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -149,7 +150,10 @@ def count_of(process: LaunchProcess) -> int | Unknown:
     for note in process.command.doubts:
         if note.id == "loop-not-counted":
             return Unknown(note.text)
-    return process.command.copies * (behind_router(process) or 1)
+    engines = of_trainer(process)
+    if isinstance(engines, Unknown):
+        return engines
+    return process.command.copies * (behind_router(process) or engines or 1)
 
 
 def behind_router(process: LaunchProcess) -> int | None:
@@ -164,9 +168,42 @@ def behind_router(process: LaunchProcess) -> int | None:
     return replicas if isinstance(replicas, int) else None
 
 
+def of_trainer(process: LaunchProcess) -> int | Unknown | None:
+    """Return how many engines a trainer such as slime starts; None for what is started otherwise.
+
+    Source: github.com/THUDM/slime ``slime/utils/arguments.py``: --rollout-num-gpus divided by
+    --rollout-num-gpus-per-engine; with --colocate, the GPUs of the actor where it is left out.
+    """
+    words = process.command.words
+    if process.server is None or not any(word.text.startswith("--sglang-") for word in words):
+        return None
+    given: dict[str, Word] = {}
+    for word, value in zip(words, (*words[1:], words[-1]), strict=True):
+        flag, equals, attached = word.text.partition("=")
+        given[flag] = word._replace(text=attached) if equals else value
+    colocated = any(word.text == "--colocate" for word in words)
+    asked = "--rollout-num-gpus"
+    if asked not in given and not colocated:
+        return Unknown(f"how many engines the trainer starts is not known: it has no {asked}")
+    defaults = {"--actor-num-nodes": "1", "--actor-num-gpus-per-node": "8"}
+    defaults = {asked: ""} if asked in given else defaults
+    numbers = []
+    for flag, default in {**defaults, "--rollout-num-gpus-per-engine": "1"}.items():
+        word = given.get(flag, Word(default, process.command.origin))
+        if word.unresolved or not word.text.isdecimal() or int(word.text) == 0:
+            return Unknown(f"how many engines the trainer starts follows from {flag} {word.text}")
+        numbers.append(int(word.text))
+    *of_all, each = numbers
+    return max(math.prod(of_all) // each, 1)
+
+
 def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the processes of which a launcher starts nobody knows how many."""
     for process in processes:
+        engines = of_trainer(process)
+        if isinstance(engines, int) and engines > 1:
+            why = f"the trainer starts {engines} of it, and the numbers here are those of one"
+            yield NotRead(process.kind.value, why, process.command.origin)
         loop = any(note.id == "loop-not-counted" for note in process.command.doubts)
         count = count_of(process)
         if (
@@ -264,4 +301,9 @@ def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 def _files(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     for process in processes:
         if process.unread is not None:
-            yield NotRead(process.kind.value, process.unread.reason, process.command.origin)
+            yield NotRead(
+                process.kind.value,
+                process.unread.reason,
+                process.command.origin,
+                process.unread.advice,
+            )

@@ -315,8 +315,8 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
     for process in processes:
         if process.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             key = (process.kind, _brief(process))
-            number = process.command.copies * (behind_router(process) or 1)
-            if isinstance(count_of(process), Unknown):
+            number = count_of(process)
+            if isinstance(number, Unknown):
                 uncounted.add(key)
                 number = 0
             counted[key] = counted.get(key, 0) + number

@@ -14,6 +14,7 @@ from preflight.launches.source import Reading, SourceError
 from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread
+from preflight.programs.sglang_arguments import unresolved
 from preflight.sizing.launch_sizing import written_versions
 
 
@@ -340,10 +341,11 @@ spec:
     assert {place.container for place in places} == {"c"}
 
 
-def test_what_a_trainer_hands_on_to_its_servers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("between", [" ", "="])
+def test_what_a_trainer_hands_on_to_its_servers(tmp_path: Path, between: str) -> None:
     text = (
         'ray job submit --runtime-env-json=\'{"env_vars": {"MOONCAKE_MASTER": "a:1"}}\' -- '
-        "python3 train.py --hf-checkpoint /m --rollout-num-gpus-per-engine 2 --lr 1 "
+        f"python3 train.py --hf-checkpoint{between}/m --rollout-num-gpus-per-engine{between}2 "
         "--sglang-page-size 64 --sglang-enable-hierarchical-cache --seed 7\n"
     )
     reading = read(tmp_path, text, "slime.sh")
@@ -412,7 +414,7 @@ os.system("touch /tmp/never")
     ]  # fmt: skip
     by_program = {command.words[0].text: command for command in reading.commands}
     assert by_program["mooncake_client"].words[2].unresolved == ("str(port)",)
-    assert by_program["python3"].words[8].unresolved == ("PAGE",)
+    assert by_program["python3"].words[8].unresolved == ("the name PAGE",)
     assert [note.id for note in reading.notes] == ["script-not-read"]
     with pytest.raises(SourceError, match="is not Python"):
         read(tmp_path, "def (", "broken.py")
@@ -528,3 +530,30 @@ def test_the_first_line_says_that_python_runs_it(tmp_path: Path, first: str) -> 
     """Read as a shell's script it started nothing, and nothing was named."""
     program = f'{first}\nimport os\nos.system("mooncake_client --port 5 &")\n'
     assert ["mooncake_client", "--port", "5"] in words(read(tmp_path, program, "start.sh"))
+
+
+def test_a_job_of_ray_has_the_limits_of_its_cluster(tmp_path: Path) -> None:
+    """``ray start`` ran before, and somewhere else: no limit of this shell reaches the server."""
+    reading = read(tmp_path, "ulimit -l 64\nray job submit -- mooncake_client --port=1\n", "r.sh")
+    (command,) = reading.commands
+    last = {limit.name: limit for limit in command.limits}
+    assert {"memlock", "nofile"} <= last.keys()
+    assert all(isinstance(limit.soft, Unknown) for limit in last.values())
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        ("os.environ['TP']", "put TP=... in front of this command, or give --env-file"),
+        ("os.getenv('TP')", "put TP=... in front of this command, or give --env-file"),
+        ("tp", ""),  # nothing outside of the program sets its names
+        ("args.tp", ""),
+    ],
+)
+def test_what_makes_a_value_of_a_python_program_known(
+    tmp_path: Path, value: str, advice: str
+) -> None:
+    text = "import os, subprocess\n"
+    text += f"subprocess.run(['mooncake_client', '--port', {value}])\n"
+    (command,) = read(tmp_path, text, "run.py").commands
+    assert unresolved(command.words[-1]).advice == advice

@@ -188,7 +188,7 @@ def test_what_nothing_decides_is_a_doubt_of_what_it_starts(
     ("value", "shown"),
     [
         ("tp_size()", "tp_size()"),
-        ("os.environ['TP']", "os.environ['TP']"),
+        ("os.environ['TP']", "TP"),
         ("f'{tp}'", "f'{tp}'"),
         ("1 / 2", "1 / 2"),
     ],

@@ -14,7 +14,7 @@ from preflight.judging.launch_checks import NOT_READ, launch_findings
 from preflight.launches.shell_script import read_script
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand
 from preflight.processes.services import ports
-from preflight.processes.unread import unread
+from preflight.processes.unread import count_of, unread
 from preflight.reading.understood import understood
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -55,6 +55,53 @@ def test_a_word_that_is_not_known_passes_nothing(
     assert said == named
     assert [str(f.subject).partition(",")[0] for f in judged] == named
     assert all(f.status is Status.UNKNOWN and f.advice for f in judged)
+
+
+SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size 64 "
+L2 = "--enable-hierarchical-cache --hicache-size 20 --hicache-storage-backend"
+
+
+@pytest.mark.parametrize("backend", ["hf3fs", "nixl", "aibrix", "eic", "shm"])
+def test_a_storage_backend_with_memory_of_its_own_passes_nothing(
+    tmp_path: Path, backend: str
+) -> None:
+    """SGLang's own sources: hf3fs maps shared memory, nixl and eic buffers, aibrix a cache."""
+    found = sized(tmp_path, f"{SERVER}{L2} {backend}\n")
+    assert found.status == "unknown"
+    assert f"what --hicache-storage-backend {backend} takes beside the L2 pool" in found.reason
+
+
+@pytest.mark.parametrize("words", [f"{L2} file", "--hicache-storage-backend nixl"])
+def test_a_storage_backend_without_memory_or_without_l2_is_not_named(
+    tmp_path: Path, words: str
+) -> None:
+    assert not sized(tmp_path, f"{SERVER}{words}\n").unread
+
+
+TRAINER = "python3 train.py --hf-checkpoint Qwen/Qwen3-4B --sglang-page-size 64 "
+
+
+@pytest.mark.parametrize(
+    ("words", "count", "said"),
+    [
+        ("--rollout-num-gpus 8 --rollout-num-gpus-per-engine 2", 4, "starts 4 of it"),
+        ("--colocate --rollout-num-gpus-per-engine 2", 4, "starts 4 of it"),
+        ("--colocate --actor-num-nodes=2 --rollout-num-gpus-per-engine 8", 2, "starts 2 of it"),
+        ("--rollout-num-gpus 8 --rollout-num-gpus-per-engine=8", 1, ""),
+        ("--rollout-num-gpus-per-engine 2", None, "it has no --rollout-num-gpus"),
+        ("--rollout-num-gpus $GPUS --rollout-num-gpus-per-engine 2", None, "GPUS"),
+    ],
+)
+def test_a_trainer_starts_an_engine_for_each_share_of_its_gpus(
+    tmp_path: Path, words: str, count: int | None, said: str
+) -> None:
+    """What is counted is one engine: the others are named, and nothing passes over them."""
+    sizing = sized(tmp_path, f"{TRAINER}{words}\n")
+    (server,) = sizing.inputs.processes
+    counted = count_of(server)
+    assert (None if isinstance(counted, Unknown) else counted) == count
+    told = [each.why for each in sizing.unread if each.what == "SGLang server"]
+    assert [said in why for why in told] == [True] * bool(said)
 
 
 # A connector of which nothing is known here.

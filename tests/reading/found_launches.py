@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 Program = tuple[str, int, dict[str, Any]]
+UNCOUNTED = 1 << 30  # of what nobody can say how many start
 S, M, C, P = "sglang", "mooncake_master", "mooncake_client", "store_service"
 
 FOUND: dict[str, tuple[list[Program], bool]] = {
@@ -74,7 +75,7 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
                  "mem_fraction_static": 0.25})], False),
     "c-sgl-hf3fs-bench.sh": (
         [(S, 1, {"tp_size": 1, "hicache_size": 0, "hicache_storage_backend": "hf3fs"}),
-         (S, 1, {"tp_size": 16, "nnodes": 2, "hicache_size": 60})], False),
+         (S, 1, {"tp_size": 16, "nnodes": 2, "hicache_size": 60})], True),
     "d-mc-efa-L609.sh": (
         [(S, 1, {"tp_size": 8, "dp_size": 2, "port": 8010,
                  "disaggregation_bootstrap_port": 8998})], True),
@@ -110,10 +111,10 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "d-sgl-nixl-L105.sh": (
         [(S, 1, {"page_size": 64, "hicache_size": 64, "hicache_ratio": 2.0,
                  "hicache_storage_backend": "nixl"})], True),
-    "d-sgl-nixl-L220.sh": ([(S, 1, {"tp_size": 2, "page_size": 256})], False),
+    "d-sgl-nixl-L220.sh": ([(S, 1, {"tp_size": 2, "page_size": 256})], True),
     "d-sgl-pd-L426.sh": (
         [(S, 1, {"disaggregation_transfer_backend": "nixl", "port": 30000})], False),
-    "d-sgl-simm.sh": ([(S, 1, {"hicache_storage_backend": "simm"})], False),
+    "d-sgl-simm.sh": ([(S, 1, {"hicache_storage_backend": "simm"})], True),
     "d-vllmascend-colocated.sh": ([(M, 1, {"port": "50088"})], False),
     # two tests, of which each starts the prefill server and a decode server of its own
     "e-py-test-disagg-hicache.py": (
@@ -124,8 +125,8 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
                  "disaggregation_decode_enable_offload_kvcache": True})], True),
     "e-sglang-config-launch.sh": ([(S, 1, {"hicache_storage_backend": "mooncake"})], True),
     "e-slime-prefix.sh": (
-        [(S, 1, {"model_path": "/root/Qwen3-4B", "tp_size": 2, "hicache_ratio": 2.0,
-                 "store.master_server_address": "127.0.0.1:50051"})], False),
+        [(S, UNCOUNTED, {"model_path": "/root/Qwen3-4B", "tp_size": 2, "hicache_ratio": 2.0,
+                 "store.master_server_address": "127.0.0.1:50051"})], True),
     "e-srtslurm-agg-gb300-tp2-c24-mtp-hicache-jid2530012.yaml": (
         [(S, 1, {"tp_size": 2, "hicache_ratio": 0.9, "page_size": 64})], False),
     "e-srtslurm-vllm-mooncake.yaml": (

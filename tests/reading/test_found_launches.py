@@ -10,7 +10,7 @@ import pytest
 
 from preflight.cli.main import run
 from tests.paths import ROOT
-from tests.reading.found_launches import FOUND, differences
+from tests.reading.found_launches import FOUND, UNCOUNTED, differences
 
 # The folder in which they lie.
 FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_LAUNCHES", str(ROOT.parent / "shared/launches/found"))
@@ -31,10 +31,11 @@ def test_a_launch_of_others(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     if code == 64:
         assert not truth
         return
-    found = [
-        (p["program"], p["count"], {key: each["value"] for key, each in p["settings"].items()})
-        for p in answer["processes"]
-    ]
+    found = []
+    for each in answer["processes"]:
+        count = UNCOUNTED if each["count"] is None else each["count"]
+        settings = {key: setting["value"] for key, setting in each["settings"].items()}
+        found.append((each["program"], count, settings))
     assert differences(found, truth) == []
     assert (code == 3) is unread
 
