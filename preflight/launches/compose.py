@@ -189,11 +189,12 @@ class _ServiceReader:
         words = [*self.words("entrypoint"), *self.words("command")]
         given = self.node.at("entrypoint").value is not None
         found = image_words(self.one("image") or "", [word.text for word in words], given)
+        key = "entrypoint" if words else "command"  # words alone are the entrypoint's arguments
         words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
         if found.hidden:
             text = (
-                f"service {self.called} runs its image's own command, which the file does not "
-                "show: name the program under command"
+                f"service {self.called} runs its image's own {key}, which the file does not "
+                f"show: name the program under {key}"
             )
             self.notes.append(SourceNote("image-command", text, origin))
         files = dict(self.files())

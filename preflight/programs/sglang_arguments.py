@@ -158,9 +158,11 @@ def unresolved(word: Word) -> Unknown:
     advice = f"put {given} in front of this command, or give --env-file" if given else ""
     of_pod = [name for name in word.unresolved if f"$({name})" in word.text]
     if given and of_pod:  # Kubernetes fills those in from the container's own variables alone
-        advice = f"name {', '.join(of_pod)} under the container's env"
-        if all(name.startswith(_OPERATORS) for name in of_pod):
-            advice = f"run this check in the pod: its operator sets {', '.join(of_pod)} there"
+        operators = [name for name in of_pod if name.startswith(_OPERATORS)]
+        own = [name for name in of_pod if name not in operators]
+        named = f"name {', '.join(own)} under the container's env"
+        inside = f"run this check in the pod: its operator sets {', '.join(operators)} there"
+        advice = "; ".join([named] * bool(own) + [inside] * bool(operators))
     said = "not set" if given else "not known"
     return Unknown(f"{names} is {said} where {word.text!r} stands ({word.origin})", advice=advice)
 

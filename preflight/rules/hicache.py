@@ -44,7 +44,8 @@ _READ = (ProcessKind.SGLANG, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 @RULES.launch("arguments-not-set")
 def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     for process, word in _open_words(processes):
-        if not _is_own(word):
+        # What a command writes, or a program computes, nobody sets.
+        if not _is_own(word) and any(name.isidentifier() for name in word.unresolved):
             names = ", ".join(dict.fromkeys(word.unresolved))
             yield Seen(f"{process.kind.value}: {word.text}: {names} is not set", word.origin)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.kubernetes_pods import merged
-from preflight.launches.source import Place, Reading, SourceError
+from preflight.launches.source import Origin, Place, Reading, SourceError, Word
 from preflight.processes.processes import understand
 from preflight.processes.services import ports
 from preflight.programs.sglang_arguments import unresolved
@@ -561,3 +562,20 @@ def test_a_cluster_of_ray_alone_says_what_it_does_not_show() -> None:
 def test_kinds_of_operators(text: str, started: list[tuple[str, int]]) -> None:
     reading = read_kubernetes(text, "m.yaml", {})
     assert [(each.words[0].text, each.copies) for each in reading.commands] == started
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("$(MODEL)", "name MODEL under the container's env"),
+        ("$(LWS_GROUP_SIZE)", "run this check in the pod: its operator sets LWS_GROUP_SIZE there"),
+        (
+            "$(LWS_LEADER_ADDRESS) $(MODEL)",
+            "name MODEL under the container's env; run this check in the pod: its operator sets "
+            "LWS_LEADER_ADDRESS there",
+        ),
+    ],
+)
+def test_a_variable_of_an_operator_is_not_asked_of_the_manifest(text: str, advice: str) -> None:
+    names = tuple(re.findall(r"\((\w+)\)", text))
+    assert unresolved(Word(text, Origin("pod.yaml"), names)).advice == advice
