@@ -21,7 +21,7 @@ from preflight.capacity.curve import (
 )
 from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
 from preflight.capacity.report import percent
-from preflight.pictures.figures import MOST_MARKS, capacity_figure
+from preflight.pictures.capacity_figure import MOST_MARKS, capacity_figure
 
 TIERS = ("L1", "L2", "L3", "SSD")
 

@@ -1,0 +1,171 @@
+"""The tiers of the cache for a page, and how much of a workload they serve, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from preflight.capacity.curve import (
+    caption,
+    drawn_tiers,
+    evicting_text,
+    hit_of,
+    hit_text,
+    letter_of,
+    reusing,
+    spans_are_known,
+    thinned,
+    tiers_of,
+)
+from preflight.capacity.deployment import Bounds, Capacity, Round
+from preflight.render.html_page import Html, element, facts_list, join, table
+
+# More marks than these would lie on top of each other.
+MOST_MARKS = 24
+
+_CURVE_WIDTH, _CURVE_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 230, 42, 12, 10, 36
+
+
+def capacity_figure(found: Capacity) -> Html:
+    """Draw tiers, and with a workload the curve and its numbers."""
+    parts = [_tiers(found)]
+    if not found.rounds:
+        said = (
+            "No curve: the launch starts no benchmark of many rounds; mooncake-preflight capacity "
+            "takes one (--clients, --rounds, --request-length, --output-length)."
+        )
+        return join([*parts, element("p", said)], "\n")
+    shown = thinned(reusing(found.rounds), MOST_MARKS)
+    if drawn_tiers(shown):
+        said = caption(shown)
+        if any(_spread(shown, name) for name in drawn_tiers(shown)):
+            said += "; the pale area is from the least to the most"
+        names = drawn_tiers(shown)
+        drawn = (_curve(shown, names), _curve_key(shown, names), element("figcaption", said))
+        parts.append(element("figure", *drawn, class_="curve"))
+    return join([*parts, _rounds(found.rounds)], "\n")
+
+
+def _tiers(found: Capacity) -> Html:
+    """Draw a list: formulas are long, and a table of them would be wider than any window."""
+    items = []
+    for tier in found.tiers:
+        holds = [_bounds(tier.bytes, format_bytes)]
+        if not isinstance(tier.tokens, Unknown):
+            holds.append(f"{_bounds(tier.tokens)} tokens")
+        elif not isinstance(tier.bytes, Unknown):
+            holds.append(f"tokens {_bounds(tier.tokens)}")
+        if tier.conversations is not None and not isinstance(tier.conversations, Unknown):
+            holds.append(f"{_bounds(tier.conversations)} conversations")
+        about = [element("strong", ", ".join(holds))]
+        if tier.formula:
+            about.append(element("div", tier.formula, class_="small muted"))
+        items.append((f"{tier.name}, {tier.what}", join(about)))
+    return facts_list(items)
+
+
+def _bounds(found: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format) -> str:
+    return f"unknown: {found.reason}" if isinstance(found, Unknown) else found.text(shown)
+
+
+def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
+    """Draw the nearest tier last: where lines meet, it is enough by itself."""
+    shapes = _grid(rounds)
+    for tier in reversed(tiers):
+        at = _colour(rounds, tier)
+        hits = [hit_of(each, tier) for each in rounds]
+        low, line, high = (
+            [(_x(rounds, number), _y(height)) for number, height in enumerate(heights)]
+            for heights in zip(*hits, strict=True)
+        )
+        if _spread(rounds, tier):
+            area = _points([*high, *reversed(low)])
+            shapes.append(element("polygon", points=area, class_=f"area t{at}"))
+        shapes.append(element("polyline", points=_points(line), class_=f"line t{at}"))
+        for x, y in line:
+            shapes.append(
+                element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=6, class_=f"mark t{at}")
+            )
+            shapes.append(_text(letter_of(tier), f"{x:.1f}", f"{y + 3.5:.1f}", "letter", "middle"))
+    last = rounds[-1]
+    said = "; ".join(f"{name} {hit_text(hit_of(last, name))}" for name in tiers)
+    label = f"Reuse that is left in round {last.number}: {said}"
+    size = f"0 0 {_CURVE_WIDTH} {_CURVE_HEIGHT}"
+    return element("svg", *shapes, viewBox=size, width="100%", role="img", aria_label=label)
+
+
+def _text(shown: str, x: str | int, y: str | int, kind: str, anchor: str | None = None) -> Html:
+    return element("text", shown, x=x, y=y, text_anchor=anchor, class_=kind)
+
+
+def _colour(rounds: Sequence[Round], tier: str) -> int:
+    """Return the number of a tier's colour, whichever others are drawn."""
+    return tiers_of(rounds).index(tier) % 4
+
+
+def _spread(rounds: Sequence[Round], tier: str) -> bool:
+    """Return whether least and most differ, and both are known."""
+    hits = [hit_of(each, tier) for each in rounds]
+    return any(hit.least != hit.most for hit in hits) and spans_are_known(rounds, tier)
+
+
+def _grid(rounds: Sequence[Round]) -> list[Html]:
+    shapes = []
+    for percent in (0, 25, 50, 75, 100):
+        y = _y(percent / 100)
+        ends = {"y1": f"{y:.1f}", "y2": f"{y:.1f}"}
+        shapes.append(element("line", x1=_LEFT, x2=_CURVE_WIDTH - _RIGHT, **ends, class_="grid"))
+        shapes.append(_text(f"{percent} %", _LEFT - 5, f"{y + 4:.1f}", "tick", "end"))
+    bottom = _CURVE_HEIGHT - _BOTTOM + 20
+    for at in range(0, len(rounds), -(-len(rounds) // 12)):
+        x = f"{_x(rounds, at):.1f}"
+        shapes.append(_text(str(rounds[at].number), x, bottom, "tick", "middle"))
+    return [*shapes, _text("round", _LEFT, _CURVE_HEIGHT - 3, "tick")]
+
+
+def _x(rounds: Sequence[Round], at: int) -> float:
+    room = _CURVE_WIDTH - _LEFT - _RIGHT - 12
+    return _LEFT + 6 + (room * at / (len(rounds) - 1) if len(rounds) > 1 else room / 2)
+
+
+def _y(height: float) -> float:
+    return round(_TOP + (1 - min(1.0, max(0.0, height))) * (_CURVE_HEIGHT - _TOP - _BOTTOM), 1)
+
+
+def _points(points: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
+    items = []
+    for name in tiers:
+        at = _colour(rounds, name)
+        circle = element("circle", cx=8, cy=8, r=7, class_=f"mark t{at}")
+        letter = _text(letter_of(name), 8, 12, "letter", "middle")
+        size = {"width": 16, "height": 16}
+        mark = element("svg", circle, letter, class_="sample", **size, aria_hidden="true")
+        before = "" if at == 0 else " and the tiers before it"
+        items.append(element("li", mark, f" {name}{before}"))
+    return element("ul", *items, class_="key")
+
+
+def _rounds(rounds: Sequence[Round]) -> Html:
+    tiers = tiers_of(rounds)
+    rows = [
+        (
+            str(each.number),
+            f"{each.held_tokens:,}",
+            f"{each.reusable_tokens:,}",
+            *(hit_text(hit_of(each, t)) if each.reusable_tokens > 0 else "" for t in tiers),
+            evicting_text(each),
+        )
+        for each in rounds
+    ]
+    heads = [tier if at == 0 else f"+ {tier}" for at, tier in enumerate(tiers)]
+    return table(
+        ["round", "tokens held", "reusable", *heads, "evicting"],
+        rows,
+        caption="Round by round",
+        numeric_columns=range(1, 3 + len(tiers)),
+    )

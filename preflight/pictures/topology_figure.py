@@ -1,0 +1,184 @@
+"""A host's devices for a page: a box for each NUMA node, the nearest NICs, the whole matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from checks.base.units import format_bytes
+from preflight.check.report import fold
+from preflight.render.html_page import Html, element, join, table
+from preflight.topology.build import Topology, TopologyDevice
+
+# As nvidia-smi topo -m calls them, the nearest first.
+LEVELS = {
+    "PIX": "one PCIe switch",
+    "PXB": "several PCIe switches",
+    "PHB": "the CPU's PCIe host bridge",
+    "NODE": "several host bridges of one NUMA node",
+    "SYS": "the link between NUMA nodes",
+}
+# One box, in its own units; it is shown as wide as a phone.
+_WIDTH, _GPU, _NIC, _ROW, _BOX = 340, 146, 146, 46, 38
+# A line of text in a box: so many characters fit.
+_LETTERS = 22
+
+
+def topology_figure(found: Topology) -> Html:
+    """Draw boxes, what the lines mean, the devices, and the whole matrix as a table."""
+    groups = [(f"node {node.node}", node.node) for node in found.nodes]
+    loose = any(_box_of(found, device) is None for device in (*found.gpus, *found.nics))
+    if loose:
+        groups.append(("on no known node", -1))
+    boxes = [_node(found, name, None if node < 0 else node) for name, node in groups]
+    parts = [element("div", *boxes, class_="nodes"), _key(found)]
+    return join([*parts, _devices(found), _matrix(found)], "\n")
+
+
+def _box_of(found: Topology, device: TopologyDevice) -> int | None:
+    """Return the box that a device stands in: None for one on no node that is shown."""
+    return device.node if any(node.node == device.node for node in found.nodes) else None
+
+
+def nearest(found: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the nearest level of a GPU's paths, and the NICs there.
+
+    None where no path is known.
+    """
+    levels: dict[str, list[str]] = {}
+    for (its, nic), path in found.paths.items():
+        if its == gpu and isinstance(path, str):
+            levels.setdefault(path, []).append(nic)
+    for level in LEVELS:
+        if level in levels:
+            return level, tuple(levels[level])
+    return None
+
+
+def _node(found: Topology, name: str, node: int | None) -> Html:
+    gpus = [gpu for gpu in found.gpus if _box_of(found, gpu) == node]
+    nics = [nic for nic in found.nics if _box_of(found, nic) == node]
+    about = [name]
+    for each in found.nodes:
+        if each.node == node:
+            about += [f"CPUs {each.cpus}"] if each.cpus else []
+            if isinstance(each.memory_bytes, int):
+                about.append(format_bytes(each.memory_bytes))
+    rows = max(len(gpus), len(nics))
+    caption = element("figcaption", ", ".join(about))
+    if not rows:
+        return element("figure", caption, element("p", "No GPU and no NIC", class_="small"))
+    lines, told = _lines(found, gpus, nics)
+    shapes = [*lines]
+    shapes += [_device(gpu, 0, _top(at, len(gpus), rows), _GPU) for at, gpu in enumerate(gpus)]
+    shapes += [
+        _device(nic, _WIDTH - _NIC, _top(at, len(nics), rows), _NIC) for at, nic in enumerate(nics)
+    ]
+    names = ", ".join(device.name for device in (*gpus, *nics))
+    # The parser of HTML gives viewBox its capital back.
+    size = {"viewBox": f"0 0 {_WIDTH} {rows * _ROW}", "width": "100%"}
+    label = f"{name}: {names}. {'; '.join(told)}"
+    return element("figure", caption, element("svg", *shapes, **size, role="img", aria_label=label))
+
+
+def _top(at: int, count: int, rows: int) -> float:
+    """Return the upper edge of a box, of devices that are spread evenly over more rows."""
+    return (at + 0.5) * rows * _ROW / count - _BOX / 2
+
+
+def _lines(
+    found: Topology, gpus: Sequence[TopologyDevice], nics: Sequence[TopologyDevice]
+) -> tuple[list[Html], list[str]]:
+    """Draw lines from each GPU to its nearest NICs in this box, and say the same in words."""
+    rows = max(len(gpus), len(nics))
+    lines, told = [], []
+    for at, gpu in enumerate(gpus):
+        best = nearest(found, gpu.name)
+        if best is None:
+            continue
+        level, names = best
+        told.append(f"{gpu.name} to {', '.join(names)}: {level}")
+        y1 = f"{_top(at, len(gpus), rows) + _BOX / 2:g}"
+        for to, nic in enumerate(nics):
+            if nic.name in names:
+                y2 = f"{_top(to, len(nics), rows) + _BOX / 2:g}"
+                kind = f"path {level.lower()}"
+                lines.append(element("line", x1=_GPU, y1=y1, x2=_WIDTH - _NIC, y2=y2, class_=kind))
+    return lines, told
+
+
+def _device(device: TopologyDevice, left: float, top: float, width: int) -> Html:
+    used = f", used by {fold(device.used_by)}" if device.used_by else ""
+    address = f", {device.address}" if device.address else ""
+    kind = f"device {device.kind}{' taken' if device.used_by else ''}"
+    box = {"x": left + 1, "y": top, "width": width - 2, "height": _BOX, "rx": 5}
+    return element(
+        "g",
+        element("title", f"{device.name}: {device.what}{address}{used}"),
+        element("rect", **box, class_=kind),
+        element("text", _short(device.name), x=left + 9, y=top + 16, class_="name"),
+        element("text", _short(device.what), x=left + 9, y=top + 30, class_="what"),
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
+
+
+def _key(found: Topology) -> Html:
+    """Explain the lines that are drawn, and name GPUs whose nearest NIC is in another box."""
+    drawn, far = [], []
+    for gpu in found.gpus:
+        best = nearest(found, gpu.name)
+        if best is None:
+            continue
+        level, names = best
+        here = [nic for nic in found.nics if nic.name in names]
+        if level not in drawn:
+            drawn.append(level)
+        if all(_box_of(found, nic) != _box_of(found, gpu) for nic in here):
+            far.append(f"{gpu.name}: its nearest NIC ({', '.join(names)}) is not on its node")
+    items = [
+        element("li", _sample(level), f" {level}: through {LEVELS[level]}")
+        for level in LEVELS
+        if level in drawn
+    ]
+    if any(device.used_by for device in (*found.gpus, *found.nics)):
+        items.append(element("li", "Thick border: used by the launch"))
+    parts = [element("ul", *items, class_="key")] if items else []
+    return join([*parts, *(element("p", text) for text in far)], "\n")
+
+
+def _sample(level: str) -> Html:
+    line = element("line", x1="0", y1="6", x2="34", y2="6", class_=f"path {level.lower()}")
+    return element("svg", line, class_="sample", width="34", height="12", aria_hidden="true")
+
+
+def _devices(found: Topology) -> Html:
+    rows = [
+        (
+            device.name,
+            device.what,
+            device.address or "none",
+            "unknown" if device.node is None else str(device.node),
+            fold(device.used_by) if device.used_by else "",
+        )
+        for device in (*found.gpus, *found.nics)
+    ]
+    if not rows:
+        return element("p", "No GPU and no RDMA device is seen here")
+    whole = table(
+        ["device", "what", "PCI address", "node", "used by"], rows, caption="GPUs and NICs"
+    )
+    return element("details", element("summary", f"{len(rows)} GPUs and NICs"), whole)
+
+
+def _matrix(found: Topology) -> Html:
+    if not found.gpus or not found.nics:
+        return Html("")
+    rows = []
+    for gpu in found.gpus:
+        paths = [found.paths.get((gpu.name, nic.name)) for nic in found.nics]
+        rows.append([gpu.name, *(path if isinstance(path, str) else "unknown" for path in paths)])
+    caption = "How each GPU reaches each NIC"
+    whole = table(["GPU", *(nic.name for nic in found.nics)], rows, caption=caption)
+    return element("details", element("summary", caption), whole)
