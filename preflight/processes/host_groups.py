@@ -19,8 +19,8 @@ from preflight.base.usage_error import UsageError
 from preflight.launches.container import Published
 from preflight.launches.launchers import remote_words
 from preflight.processes.container_paths import network_of, pod_of
+from preflight.processes.ports import ports, split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind
-from preflight.processes.services import ports, split_address
 from preflight.programs.mooncake_flags import value_of
 
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")

@@ -16,6 +16,7 @@ from preflight.launches.launchers import remote_words
 from preflight.launches.source import Reading, SourceNote, Word
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
+from preflight.processes.ports import ports
 from preflight.processes.processes import (
     LaunchProcess,
     ProcessKind,
@@ -23,7 +24,6 @@ from preflight.processes.processes import (
     understand,
     with_router,
 )
-from preflight.processes.services import ports
 from preflight.processes.unread import NotRead, behind_router, count_of, not_set, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.reading.records import LaunchReading, Understood, Value

@@ -27,8 +27,9 @@ from preflight.mooncake.allocations import (
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages, spot_of
 from preflight.processes.container_limits import container_limits, set_limits
 from preflight.processes.mooncake_users import engine_devices, store_devices
+from preflight.processes.ports import all_ports
 from preflight.processes.processes import LaunchProcess, ProcessKind
-from preflight.processes.services import all_ports, services
+from preflight.processes.services import services
 from preflight.processes.storage import LIMIT, offload_of, storage
 from preflight.sglang.admission_gate import asked_bytes
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks

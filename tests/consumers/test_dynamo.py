@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from checks.base.units import GIB
-from preflight.processes.services import ports
+from preflight.processes.ports import ports
 from tests.paths import ROOT
 from tests.processes.test_unread import sized
 

@@ -16,8 +16,8 @@ from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.kubernetes_pods import merged
 from preflight.launches.source import Origin, Place, Reading, SourceError, Word
+from preflight.processes.ports import ports
 from preflight.processes.processes import understand
-from preflight.processes.services import ports
 from preflight.programs.sglang_arguments import unresolved
 
 GROUP = """\

@@ -10,8 +10,9 @@ from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.launch_files import read_text
 from preflight.launches.source import Place, Reading
 from preflight.processes.container_paths import host_path, network_of, place_of
+from preflight.processes.ports import ports
 from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind, understand
-from preflight.processes.services import ports, services
+from preflight.processes.services import services
 
 POD = """\
 apiVersion: apps/v1

@@ -11,8 +11,9 @@ from checks.base.unknown import Unknown
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.shell_script import read_script
+from preflight.processes.ports import ports
 from preflight.processes.processes import understand
-from preflight.processes.services import ports, services
+from preflight.processes.services import services
 from tests.builders.hosts import Host
 
 STORE = (

@@ -17,8 +17,8 @@ from preflight.launches.container import published
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
+from preflight.processes.ports import all_ports
 from preflight.processes.processes import understand
-from preflight.processes.services import all_ports
 from tests.checks.launches import facts_of, findings, launch
 
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --port"

@@ -12,8 +12,8 @@ from checks.base.unknown import Unknown
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.judging.launch_checks import NOT_READ, launch_findings
 from preflight.launches.shell_script import read_script
+from preflight.processes.ports import ports
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand
-from preflight.processes.services import ports
 from preflight.processes.unread import count_of, unread
 from preflight.reading.understood import understood
 from preflight.sizing.launch_needs import launch_needs

@@ -13,8 +13,8 @@ from checks.base.root import Root
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
+from preflight.processes.ports import split_address
 from preflight.processes.processes import LaunchOptions
-from preflight.processes.services import split_address
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import size_launch
 from tests.builders.hosts import Host, HostPool

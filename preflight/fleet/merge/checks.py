@@ -59,9 +59,9 @@ class Owners:
 
 def split_address(address: str) -> tuple[str, str]:
     """Return (host in small letters, port); a master's default port where none is written."""
-    from preflight.processes import services
+    from preflight.processes import ports
 
-    split = services.split_address(address)
+    split = ports.split_address(address)
     return split.host.lower(), str(split.port or DEFAULT_MASTER_PORT)
 
 

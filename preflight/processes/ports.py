@@ -1,0 +1,217 @@
+"""The ports that a launch's processes bind, and those that engines publish for them.
+
+Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp`` (flags), SGLang's
+own arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from checks.base.needs import BoundPort
+from checks.base.pages import Default
+from checks.base.unknown import Unknown
+from preflight.launches.container import Published
+from preflight.launches.launchers import starts_anew
+from preflight.processes.container_paths import network_of, pod_of
+from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
+from preflight.programs.mooncake_flags import is_on, value_of
+from preflight.programs.sglang_arguments import port_value, unresolved
+
+# What listens where when nothing is said.
+MASTER_PORT = 50051
+MASTER_METRICS_PORT = 9003
+METADATA_PORT = 8080
+CLIENT_PORT = 50052
+CLIENT_HTTP_PORT = 9300
+ROUTER_PORT = 30000
+# Of sglang.srt.disaggregation.mini_lb and launch_lb (LBArgs).
+BALANCER_PORT = 8000
+SERVICE_PORT = 8080
+
+# SGLang's rank 0 serves torch's store at --dist-init-addr, else at --nccl-port, which is not read
+# then (model_executor/model_runner.py:773-779 of 0.5.9; distributed/bootstrap.py:237-249 of 0.5.23,
+# _resolve_dist_init_method); the variable replaces both. DP attention on one host begins at the
+# HTTP port + 233 without --dist-init-addr (server_args.py:5595, 5649-5687 of 0.5.9; 728, 814-883 of
+# 0.5.23: PortArgs.init_new). Of the ports that follow, every server binds three: the first is the
+# tokenizer's, the second the detokenizer's, the fifth the controller's (in managers/
+# tokenizer_manager.py:324 and 328, detokenizer_manager.py:104 of 0.5.9; 679, 683, 127 of 0.5.23).
+STORE_ELSEWHERE = "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"
+DP_ATTENTION_OFFSET = 233
+DP_ATTENTION_PORTS = (1, 2, 5)
+# Beyond, newer releases go below the first one.
+HIGHEST_FIRST_PORT = 65535 - 6
+OF_DP_ATTENTION = "port of DP attention"
+# A store that registers here with a master that is here has its peers here.
+OWN_HOST = ("localhost", "127.0.0.1")
+
+
+class Address(NamedTuple):
+    """``host:port/path`` taken apart; port None where none is written."""
+
+    host: str
+    port: int | None
+    path: str = ""
+
+
+def ports(process: LaunchProcess) -> Iterator[BoundPort]:
+    """Yield the fixed ports that ``process`` binds."""
+    command = process.command
+    network, pod = network_of(command), pod_of(command)
+    may_give = next(process.open_words, None)
+    for port in _own_ports(process):
+        unsure = isinstance(port.origin, Default) and may_give is not None
+        why = f"{may_give.text} ({may_give.origin})" if unsure and may_give is not None else ""
+        placed = port._replace(network=network, pod=pod, unless=why)
+        yield placed._replace(waited=command.waited, turn=command.turn)
+
+
+def all_ports(
+    processes: Sequence[LaunchProcess], others: Sequence[Published] = ()
+) -> Iterator[BoundPort]:
+    """Yield what the processes bind and what engines bind for them, in the launch's order.
+
+    others: of containers whose program the launch does not show. Of those at which the processes of
+    one server meet, those alone are yielded that something else of the launch wants too.
+    """
+    inner = [_inner_ports(process) for process in processes]
+    wanted = {_place(port) for process in processes for port in ports(process)}
+    met = Counter((host, _place(port)) for own in inner for host, port in own)
+    for process, own in zip(processes, inner, strict=True):
+        yield from ports(process)
+        for host, port in own:
+            stores = port.what != OF_DP_ATTENTION  # which binds one address alone
+            if (stores and _place(port) in wanted) or met[host, _place(port)] > 1:
+                yield port
+        command = process.command
+        if any(map(starts_anew, command.wrappers)):
+            continue  # published by an engine of another host
+        usual = {port.port for port in _own_ports(process) if port.customary}
+        for published in command.published:
+            port = _published(published)
+            usually = port.port in usual
+            yield port._replace(customary=usually, waited=command.waited, turn=command.turn)
+    yield from map(_published, others)
+
+
+def _place(port: BoundPort) -> tuple[str, int | Unknown]:
+    return port.network, port.port
+
+
+def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
+    """Return where the processes of an SGLang server meet, and the host that is named for it.
+
+    The host is "" for whichever the server runs on.
+    """
+    server, command = process.server, process.command
+    if server is None or server.value("node_rank") != 0:
+        return []
+    settings, at = server.arguments.settings, server.value("dist_init_addr")
+    host, first = "", None
+    found: list[tuple[str, str, int]] = []
+    if isinstance(at, str):
+        host, first, _ = split_address(at)
+    name = "nccl_port" if at is None else "dist_init_addr"
+    store = server.value("nccl_port") if at is None else first
+    if isinstance(store, int) and STORE_ELSEWHERE not in server.environment:
+        found.append((f"--{name.replace('_', '-')}", settings[name].origin, store))
+    http = server.value("port")
+    if at is None and isinstance(http, int) and process.kind is ProcessKind.SGLANG:
+        name, first = "port", http + DP_ATTENTION_OFFSET
+    attention_dp = server.attention_dp
+    apart = isinstance(attention_dp, int) and attention_dp > 1
+    if apart and first is not None and first <= HIGHEST_FIRST_PORT:
+        origin = f"counted from {settings[name].origin}"
+        found += [(OF_DP_ATTENTION, origin, first + offset) for offset in DP_ATTENTION_PORTS]
+    port = BoundPort("", 0, process.name, "", network_of(command), pod=pod_of(command), inner=True)
+    port = port._replace(waited=command.waited, turn=command.turn)
+    host = "" if host in OWN_HOST else host
+    return [(host, port._replace(what=what, origin=seen, port=one)) for what, seen, one in found]
+
+
+def _published(port: Published) -> BoundPort:
+    what = port.what if isinstance(port.port, Unknown) else f"{port.what} {port.port}"
+    return BoundPort(what, port.port, port.owner, port.origin, pod=port.pod, address=port.address)
+
+
+def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
+    server = process.server
+    if server is not None:
+        # Dynamo's worker serves no HTTP itself, and draws the bootstrap port unless it is given.
+        draws = process.kind is ProcessKind.DYNAMO_SGLANG
+        if not draws:
+            # Its servers take free ports from --router-dp-worker-base-port on.
+            routed = with_router(process.command)
+            yield _argument_port(process, "router's HTTP port" if routed else "HTTP port", "port")
+        if server.mode == "prefill" and not (
+            draws and not server.arguments.given("disaggregation_bootstrap_port")
+        ):
+            yield _argument_port(process, "bootstrap port", "disaggregation_bootstrap_port")
+        return
+    if process.consumer is not None:
+        for what, setting in process.consumer.ports:
+            yield BoundPort(what, setting.value, process.name, setting.origin)
+        return
+    for what, flag, default in _fixed_ports(process):
+        port = _flag_port(process, what, flag, default)
+        yield port._replace(customary=port.port == default)
+
+
+def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
+    if process.kind is ProcessKind.MASTER:
+        rpc = "rpc_port" if _has(process, "rpc_port") else "port"
+        yield "RPC port", rpc, MASTER_PORT
+        yield "metrics port", "metrics_port", MASTER_METRICS_PORT
+        if is_on(process.arguments, "mooncake_master", "enable_http_metadata_server"):
+            yield "metadata port", "http_metadata_server_port", METADATA_PORT
+    elif process.kind is ProcessKind.CLIENT:
+        yield "service port", "port", CLIENT_PORT
+        if is_on(process.arguments, "mooncake_client", "enable_http_server"):
+            yield "HTTP port", "http_port", CLIENT_HTTP_PORT
+    elif process.kind in (ProcessKind.STORE_SERVICE, ProcessKind.METADATA):
+        yield "HTTP port", "port", SERVICE_PORT
+    elif process.kind is ProcessKind.ROUTER:
+        modules = (word.text for word in process.command.words)
+        balancer = any(text.startswith("sglang.srt.disaggregation.") for text in modules)
+        yield "HTTP port", "port", BALANCER_PORT if balancer else ROUTER_PORT
+
+
+def split_address(text: str) -> Address:
+    """Split ``[::1]:80/x``, ``host:80/x`` or ``host``; what is no port stays in the host."""
+    rest, slash, path = text.strip().partition("/")
+    path = slash + path
+    if rest.startswith("["):
+        host, _, tail = rest[1:].partition("]")
+        port = tail.removeprefix(":")
+    else:
+        host, colon, port = rest.rpartition(":")
+        if not colon or ":" in host:
+            host, port = rest, ""
+    number = port_value(port, "address")
+    if isinstance(number, int):
+        return Address(host, number, path)
+    return Address(host if not port else rest, None, path)
+
+
+def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
+    assert process.server is not None
+    setting = process.server.arguments.settings[name]
+    value = setting.value
+    number = value if isinstance(value, int | Unknown) else Unknown(f"{name} {value!r}: no number")
+    return BoundPort(what, number, process.name, setting.origin)
+
+
+def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
+    word = value_of(process.arguments, flag)
+    if word is None:
+        return BoundPort(what, default, process.name, Default(f"default of --{flag}"))
+    if word.unresolved:
+        return BoundPort(what, unresolved(word), process.name, str(word.origin))
+    number = port_value(word.text, f"--{flag}")
+    return BoundPort(what, number, process.name, f"--{flag} at {word.origin}")
+
+
+def _has(process: LaunchProcess, name: str) -> bool:
+    return value_of(process.arguments, name) is not None
