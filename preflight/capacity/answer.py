@@ -38,8 +38,8 @@ from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import is_on
+from preflight.sizing.chosen_releases import choose_mooncake
 from preflight.sizing.launch_inputs import LaunchInputs, worst
-from preflight.sizing.sizing_inputs import choose_mooncake
 
 
 class CapacityRequest(NamedTuple):

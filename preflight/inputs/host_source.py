@@ -85,7 +85,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
 
             launch = launch._replace(reading=named_by_program(launch.reading))
         if host.capture is None:
-            from preflight.sizing.sizing_inputs import installed_there
+            from preflight.sizing.chosen_releases import installed_there
 
             given = given._replace(installed=installed_there(launch.reading, host.root))
         return launch, given
@@ -99,7 +99,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     if carried:  # what it leaves open is this host's own
         from preflight.inputs.host_words import host_words
         from preflight.launches.shell_script import in_environment
-        from preflight.sizing.sizing_inputs import installed_there
+        from preflight.sizing.chosen_releases import installed_there
 
         words_of_host = host_words(host.root)
         reading = in_environment(launch.reading, host.environment, words_of_host)

@@ -23,9 +23,9 @@ from preflight.launches.launch_kind import COMPOSE_FILES, COMPOSE_OVERRIDES
 from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchOptions, is_program
+from preflight.sizing.chosen_releases import installed_there
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
-from preflight.sizing.sizing_inputs import installed_there
 
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 # A folder whose bases lie here renders in well under a second; one that fetches others may not.

@@ -33,14 +33,8 @@ from preflight.programs.store_environment import (
     Note,
     read_store_settings,
 )
-from preflight.sizing.sizing_inputs import (
-    MOST_RANKS,
-    Input,
-    RuleTerms,
-    SizingInputs,
-    choose_mooncake,
-    known_sglang,
-)
+from preflight.sizing.chosen_releases import choose_mooncake, known_sglang
+from preflight.sizing.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingInputs
 
 
 class Flags(NamedTuple):

@@ -27,6 +27,7 @@ from preflight.sglang.launch import configured_segment
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import ModelGeometry
 from preflight.sglang.pools import ServerMemory
+from preflight.sizing.chosen_releases import choose_mooncake, choose_sglang, doubts
 from preflight.sizing.process_shares import (
     Share,
     SizedHost,
@@ -34,14 +35,7 @@ from preflight.sizing.process_shares import (
     host_memory,
     share_of,
 )
-from preflight.sizing.sizing_inputs import (
-    Input,
-    RuleTerms,
-    SizingInputs,
-    choose_mooncake,
-    choose_sglang,
-    doubts,
-)
+from preflight.sizing.sizing_inputs import Input, RuleTerms, SizingInputs
 
 # Programs that alone make no launch of what is judged here.
 _APART = (

@@ -12,7 +12,7 @@ import pytest
 from checks.releases.mooncake import NEWEST_KNOWN as NEWEST_MOONCAKE
 from checks.releases.open_changes import OPEN_CHANGES, OpenChange, open_changes
 from checks.releases.sglang import NEWEST_KNOWN as NEWEST_SGLANG
-from preflight.sizing.sizing_inputs import choose_mooncake, choose_sglang
+from preflight.sizing.chosen_releases import choose_mooncake, choose_sglang
 from tests.paths import ROOT
 
 

@@ -23,7 +23,7 @@ from checks.software.facts import (
     installed_engine,
     read_software,
 )
-from preflight.sizing.sizing_inputs import choose_sglang
+from preflight.sizing.chosen_releases import choose_sglang
 from tests.checks.limit_hosts import facts, launch, rank, system, tree
 
 SITE = "/opt/venv/lib/python3.12/site-packages"

@@ -14,8 +14,8 @@ from preflight.launches.source import Reading, SourceError
 from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread
+from preflight.processes.written_releases import written_versions
 from preflight.programs.sglang_arguments import unresolved
-from preflight.sizing.launch_sizing import written_versions
 
 
 def read(tmp_path: Path, text: str, name: str, **files: str) -> Reading:

@@ -13,7 +13,7 @@ from preflight.judging.store_keys import Meeting, compared, launch_keys
 from preflight.launches.shell_script import read_script
 from preflight.processes.image_releases import image_releases
 from preflight.processes.processes import LaunchOptions
-from preflight.sizing.sizing_inputs import with_image
+from preflight.sizing.chosen_releases import with_image
 from tests.processes.test_unread import sized
 
 

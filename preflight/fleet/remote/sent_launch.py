@@ -70,7 +70,7 @@ def _alone(launch: LaunchWords) -> Sent:
     from preflight.inputs.host_source import launch_of, open_host
 
     if launch.mooncake_version is not None:
-        from preflight.sizing.sizing_inputs import choose_mooncake
+        from preflight.sizing.chosen_releases import choose_mooncake
 
         choose_mooncake(launch.mooncake_version)
     words: list[str] = []

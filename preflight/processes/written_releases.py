@@ -1,0 +1,79 @@
+"""Which releases a launch itself names, and the options with those that nothing else gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from checks.releases.mooncake import mooncake_release
+from checks.releases.sglang import older_than_known, sglang_release
+from preflight.launches.source import Origin, Reading
+from preflight.processes.image_releases import IMAGE, pip_pins, stated_releases
+from preflight.processes.processes import LaunchOptions
+from preflight.processes.unread import NotRead
+
+_KNOWN = {"sglang": sglang_release, "mooncake": mooncake_release}
+
+
+class WrittenVersion(NamedTuple):
+    """A release that a launch names. product: sglang or mooncake. by: what names it."""
+
+    product: str
+    version: str
+    by: str
+    at: Origin
+
+    @property
+    def origin(self) -> str:
+        return f"{self.by} at {self.at}"
+
+
+def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
+    """Return the release of each product that a launch names, where it names but one."""
+    found: dict[str, dict[str, WrittenVersion]] = {}
+    for each in _named(reading):
+        try:
+            _KNOWN[each.product](each.version)
+        except ValueError:
+            continue
+        found.setdefault(each.product, {}).setdefault(each.version, each)
+    return {
+        product: next(iter(versions.values()))
+        for product, versions in found.items()
+        if len(versions) == 1
+    }
+
+
+def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
+    """Return the SGLang that the launch names and no row has, unless another one is given."""
+    found: dict[str, NotRead] = {}
+    for each in _named(reading) if options.sglang_version is None else ():
+        if each.product == "sglang" and (why := older_than_known(each.version)):
+            found.setdefault(each.version, NotRead(each.by, why, each.at))
+    return tuple(found.values())
+
+
+def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
+    """Return the options with the releases that the launch names, under those that were given."""
+    found = written_versions(reading)
+    sglang, mooncake = found.get("sglang"), found.get("mooncake")
+    origins = dict(options.origins)
+    if sglang is not None and options.sglang_version is None:
+        origins["sglang_version"] = sglang.origin
+        options = options._replace(sglang_version=sglang.version)
+    if mooncake is not None and options.mooncake_version is None:
+        origins["mooncake_version"] = mooncake.origin
+        options = options._replace(mooncake_version=mooncake.version)
+    return options._replace(origins=origins)
+
+
+def _named(reading: Reading) -> Iterator[WrittenVersion]:
+    for command in reading.commands:
+        container = command.container
+        named = stated_releases(container).get("sglang")
+        if container is not None and named is not None:
+            by = f"image {container.image}" if named.by == IMAGE else named.by
+            yield WrittenVersion("sglang", named.release, by, command.origin)
+        for product, release, word in pip_pins(command):
+            if product in _KNOWN:
+                yield WrittenVersion(product, release, word.text, word.origin)

@@ -1,0 +1,196 @@
+"""Which Mooncake and SGLang a launch is sized for: what is named, else installed, else assumed."""
+
+import re
+from typing import TYPE_CHECKING
+
+from checks.base.installed import Installed, installed_mooncake, installed_sglang
+from checks.base.version_text import is_release
+from checks.releases.mooncake import (
+    NEWEST_KNOWN,
+    RESTS_ON,
+    MooncakeRelease,
+    mooncake_release,
+    newer_than_known,
+)
+from preflight.base.usage_error import UsageError
+from preflight.programs.store_environment import Note
+
+if TYPE_CHECKING:
+    from checks.base.root import Root
+    from checks.releases.sglang import SglangRelease
+    from preflight.launches.source import Reading
+    from preflight.processes.processes import LaunchOptions
+from preflight.sizing.sizing_inputs import Input
+
+# Programs whose release this is about.
+_USES = re.compile("sglang|mooncake|dynamo|vllm")
+
+
+def choose_mooncake(
+    given: str | None, installed: Installed | None = None, named: str | None = None
+) -> tuple[MooncakeRelease, Input, tuple[Note, ...]]:
+    """Return the release to size for: the one given, else the one installed, else the newest known.
+
+    installed: what a capture's machine has; None for this one. named: where the launch itself
+    gives the version. Raises UsageError for a version that cannot be read.
+    """
+    text, origin, notes = given, named or "--mooncake-version", []
+    assumed = False
+    found: tuple[tuple[str, str], ...] = ()
+    if text is None:
+        found = installed_mooncake() if installed is None else installed.mooncake
+    if found:
+        distribution, text = found[0]
+        origin = f"{distribution}, {installed_where(installed)}"
+        if len({version for _, version in found}) > 1:
+            several = ", ".join(" ".join(pair) for pair in found)
+            text_ = f"several Mooncakes are installed: {several}"
+            notes.append(Note("mooncake-installed-twice", text_))
+        try:
+            mooncake_release(text)
+        except ValueError as error:
+            notes.append(Note("mooncake-version-unread", f"{distribution}: {error}"))
+            text = None
+    if text is None:
+        text, assumed = NEWEST_KNOWN, True
+        origin = f"assumed: {_not_told('Mooncake', installed)}"
+    try:
+        behaviour = mooncake_release(text)
+    except ValueError as error:
+        raise UsageError(f"--mooncake-version {error}") from None
+    notes += _taken_for("Mooncake", text, NEWEST_KNOWN, newer_than_known(text), RESTS_ON)
+    return behaviour, Input(text, origin, assumed), tuple(notes)
+
+
+def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) -> list[Note]:
+    """Say of what is no known release which one it is taken for, and what rests on that."""
+    name = program.lower()
+    if newer:
+        from checks.releases.open_changes import open_changes
+
+        said = f"{program} {text} is newer than {newest}, the newest that was tested for this"
+        said += f" model: taken as that one; it decides {rests}"
+        maybe = "; ".join(f"{one.changes} ({one.pulls[0]})" for one in open_changes(name))
+        return [Note(f"{name}-newer", f"{said}. It may have what upstream had open: {maybe}")]
+    if not is_release(text):
+        said = f"{program} {text} is a build of its own, no release: taken as the release of that"
+        return [Note(f"{name}-own-build", f"{said} number; it decides {rests}")]
+    return []
+
+
+def installed_there(reading: "Reading", root: "Root") -> Installed | None:
+    """Return what the launch would load on this machine, or in a tree of files.
+
+    None leaves it to what is installed beside this program: nobody looks into a container's image.
+    """
+    if any(command.container is not None for command in reading.commands):
+        return None
+    from checks.software.facts import installed_engine
+
+    return installed_engine(root)
+
+
+def installed_where(installed: Installed | None, searched: bool = False) -> str:
+    """Return the end of an origin: where a version was found, or looked for in vain.
+
+    searched: it was looked for in vain.
+    """
+    if installed is not None:
+        there = f"for {installed.interpreter}" if installed.interpreter else ""
+        return f"installed {there or 'where the capture was made'}"
+    return "installed beside this program" if searched else "installed here"
+
+
+def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
+    """Return the options without what this machine has installed, where all runs in images.
+
+    In a container it may be the image's own, and counts.
+    """
+    users = [
+        command.container
+        for command in reading.commands
+        if any(_USES.search(word.text) for word in command.words[:4])
+    ]
+    if not users or None in users:
+        return options
+    from checks.system.facts import read_container
+
+    if read_container(root).kind != "none":
+        return options
+    return options._replace(installed=Installed((), None, in_image=True))
+
+
+def _not_told(program: str, installed: Installed | None) -> str:
+    if installed is not None and installed.in_image:
+        return f"its image does not say which {program} it has"
+    return f"no {program} is {installed_where(installed, True)}"
+
+
+def known_sglang(
+    given: str | None, installed: Installed | None = None, named: str | None = None
+) -> "tuple[SglangRelease, Input] | None":
+    """Return the release that is given, else the one installed; None where one is to be assumed.
+
+    installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
+    """
+    text = given if given is not None else _installed_sglang(installed)
+    if text is None:
+        return None
+    from checks.releases.sglang import sglang_release
+
+    try:
+        release = sglang_release(text)
+    except ValueError as error:
+        if given is not None:
+            raise UsageError(f"--sglang-version {error}") from None
+        return None  # a version of which nothing is known here
+    where = installed_where(installed) if given is None else named or "--sglang-version"
+    return release, Input(text, where)
+
+
+def choose_sglang(
+    given: str | None, installed: Installed | None = None, named: str | None = None
+) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
+    """Return the release to size for: the known one, else the newest; and what to say of it.
+
+    Raises as ``known_sglang`` does.
+    """
+    from checks.releases import sglang
+
+    known = known_sglang(given, installed, named)
+    if known is not None:
+        release, version = known
+        text, newest = str(version.value), sglang.NEWEST_KNOWN
+        newer = sglang.newer_than_known(text)
+        said = _taken_for("SGLang", text, newest, newer, sglang.RESTS_ON)
+        return release, version, tuple(said)
+    here = _installed_sglang(installed)
+    newest = sglang.NEWEST_KNOWN
+    why, said = _not_told("SGLang", installed), []
+    if here is not None:
+        why = f"the installed {here} is not known here"
+        text = f"SGLang {here} is no release that is known here: taken as {newest}"
+        said = [Note("sglang-version-unread", f"{text}; on it rest {sglang.RESTS_ON}")]
+    assumed = Input(newest, f"assumed: {why}", True)
+    return sglang.sglang_release(newest), assumed, tuple(said)
+
+
+def _installed_sglang(installed: Installed | None) -> str | None:
+    return installed_sglang() if installed is None else installed.sglang
+
+
+def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
+    """Return why the launch's SGLang and Mooncake may not be these, as ``Versions`` has it."""
+    from checks.releases.sglang import newer_than_known as newer_sglang
+
+    ours, theirs = str(sglang.value), str(mooncake.value)
+    unsure = newer = assumed = ""
+    if sglang.assumed:
+        unsure = f"SGLang {ours} is assumed"
+    elif newer_sglang(ours):
+        unsure = f"SGLang {ours} is newer than what is known here"
+    if mooncake.assumed:
+        assumed = f"Mooncake {theirs} is assumed"
+    elif newer_than_known(theirs):
+        newer = f"Mooncake {theirs} is newer than what is known here"
+    return unsure, assumed, newer
