@@ -81,7 +81,7 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
 def _needs(sizing: LaunchSizing) -> Json | None:
     if sizing.shown is None:
         return None
-    from preflight.sizing.launch_needs import host_needs
+    from preflight.sizing.shown_needs import host_needs
 
     return {
         kind: [fields(need, "what", "owner", "value", "unit", "formula") for need in needs]

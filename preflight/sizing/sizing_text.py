@@ -19,8 +19,8 @@ from preflight.sizing.sizing import Sizing, taken_pages
 if TYPE_CHECKING:  # they come with a launch alone
     from preflight.launches.source import Origin
     from preflight.rules.rules import RuleFinding
-    from preflight.sizing.launch_needs import Need
     from preflight.sizing.launch_sizing import LaunchSizing
+    from preflight.sizing.shown_needs import Need
     from preflight.sizing.sizing_inputs import Input
 
 Paint = Callable[[str, str], str]
@@ -103,7 +103,7 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
         body = sizing_text(shown, rule, paint, findings, verdict, _NEXT)
     needs = ""
     if explained:
-        from preflight.sizing.launch_needs import host_needs
+        from preflight.sizing.shown_needs import host_needs
 
         needs = explain(host_needs(shown, sizing.inputs.processes), shown.inputs.shown)
     return _parts(body, _admissions(sizing), reading, needs)

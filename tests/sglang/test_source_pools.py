@@ -37,8 +37,8 @@ from preflight.sglang.host_pool_records import HostPool as Pool
 from preflight.sglang.host_pool_records import PoolKind
 from preflight.sglang.model import Models
 from preflight.sglang.pools import ServerMemory
-from preflight.sizing.launch_needs import host_needs
 from preflight.sizing.launch_sizing import LaunchSizing
+from preflight.sizing.shown_needs import host_needs
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.builders.launch_text import MASTER
 from tests.sizing.test_source_sizing import HUGE, QWEN, STORE, pages, size

@@ -17,8 +17,8 @@ from preflight.base.output import json_text
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
 from preflight.processes.processes import LaunchOptions
-from preflight.sizing.launch_needs import host_needs
 from preflight.sizing.launch_sizing import Admission, LaunchSizing, size_launch
+from preflight.sizing.shown_needs import host_needs
 from preflight.sizing.sizing_json import launch_object
 from preflight.sizing.sizing_text import explain, launch_text
 from tests.builders.hosts import GIB, MIB, Host, HostPool

@@ -1,0 +1,168 @@
+"""A launch's needs for a reader: each with its number, its unit and how it comes about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from checks.base.needs import Service
+from checks.base.pages import Default
+from checks.base.units import format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.hugetlb.wanted import HEADROOM
+from checks.rdma.registration import pinned_bytes, registration_of
+from preflight.mooncake.allocations import (
+    REGULAR_PAGE_BYTES,
+    Allocation,
+    Backing,
+    regions_of,
+)
+from preflight.mooncake.replay import spot_of
+from preflight.processes.mooncake_users import store_devices
+from preflight.processes.ports import all_ports
+from preflight.processes.processes import LaunchProcess
+from preflight.processes.services import services
+from preflight.processes.storage import LIMIT, offload_of, storage
+from preflight.sizing.sizing import Sizing
+from preflight.sizing.sizing_inputs import Input
+
+
+class Need(NamedTuple):
+    """One thing needed: how much, of what, and how that comes about.
+
+    unit: bytes, pages, port, file, device, address. given: the input that it is, by its name; None
+    for what follows from the inputs of the whole launch.
+    """
+
+    what: str
+    owner: str
+    value: int | str
+    unit: str
+    formula: str
+    given: tuple[str, Input] | None = None
+
+
+def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
+    """Return all needs of the launch that ``sizing`` is of, by kind.
+
+    Sums are over all processes of it; ``processes`` as its source has them.
+    """
+    return {
+        "hugetlb": list(_hugetlb(sizing)),
+        "regular": _sums(sizing, "regular memory", lambda a: a.backing is Backing.REGULAR, _mapped),
+        # Registered on every NIC in use, and locked once for each of them.
+        "registered": _sums(
+            sizing,
+            "registered with each NIC, and locked once per NIC",
+            lambda a: a.registered,
+            locked_bytes,
+        ),
+        # memfd pools: shared memory that no /dev/shm limit bounds.
+        "shared": _sums(
+            sizing,
+            "shared memory (memfd)",
+            lambda a: a.backing is Backing.MEMFD_HUGETLB,
+            _mapped,
+        ),
+        "ports": [
+            _given(port.what, port.owner, port.port, "port", port.origin)
+            for port in all_ports(processes)
+        ],
+        "files": [need for process in processes for need in _files(process)],
+        "disk": [need for process in processes for need in _disk(process)],
+        "devices": [need for process in processes for need in _devices(process)],
+        "services": [_service(one) for one in services(processes) if one.kind != "advertised"],
+    }
+
+
+def _hugetlb(sizing: Sizing) -> Iterator[Need]:
+    for spot, pages in sizing.verdict.needs.items():
+        where = spot.where.removeprefix(" on ") or "any node"
+        # Equal processes together: 8 x (14306 L2 host pool + 8 local buffer).
+        groups: dict[tuple[str, ...], int] = {}
+        kept = 0
+        for process in sizing.asked:
+            huge = [a for a in process.allocations if a.on_huge_pages]
+            huge = [a for a in huge if a.page_size_bytes == spot.page_size_bytes]
+            among = process.process.among
+            found = [a for a in huge if not spot.nodes or spot_of(a, among) == spot]
+            kept += sum(a.pages for a in found)
+            terms = tuple(f"{a.pages} {a.what}" for a in found)
+            if terms:
+                groups[terms] = groups.get(terms, 0) + 1
+        formula = " + ".join(f"{count} x ({' + '.join(terms)})" for terms, count in groups.items())
+        formula = formula or "0"
+        if pages > kept:
+            formula += f" + {pages - kept} free {HEADROOM}"
+        what = f"pages of {format_page_size(spot.page_size_bytes)}, {where}"
+        yield Need(what, "host", pages, "pages", formula)
+
+
+def _sums(
+    sizing: Sizing,
+    what: str,
+    counts: Callable[[Allocation], bool],
+    size: Callable[[Allocation], int],
+) -> list[Need]:
+    """Return what each process takes of one kind."""
+    needs = []
+    for process in sizing.asked:
+        found = [a for a in (*process.allocations, *process.heap) if counts(a)]
+        if found:
+            formula = " + ".join(f"{a.what} {format_bytes(a.bytes)}" for a in found)
+            total = sum(size(a) for a in found)
+            needs.append(Need(what, process.process.name, total, "bytes", formula))
+    return needs
+
+
+def _mapped(allocation: Allocation) -> int:
+    return allocation.mapped_bytes
+
+
+def locked_bytes(allocation: Allocation) -> int:
+    """Return the bytes that one NIC locks of an allocation.
+
+    It counts regular pages, whatever backs it, of a device without a limit.
+    """
+    return sum(
+        pinned_bytes(registration_of(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
+        for region in regions_of(allocation)
+    )
+
+
+def _files(process: LaunchProcess) -> Iterator[Need]:
+    for item in storage(process, 1, own_folders=False):
+        what = {"offload": "SSD offload folder", "config": "configuration"}.get(item.kind)
+        yield _given(what or item.kind, item.owner, item.path, "file", item.origin)
+
+
+def _disk(process: LaunchProcess) -> Iterator[Need]:
+    """Yield what SSD offload may fill: Mooncake's own limit, 2 TiB unless it is set."""
+    offload = offload_of(process)
+    if offload is not None:
+        limit = Input(offload.limit_bytes, offload.limit_origin)
+        what = "SSD offload, at most"
+        yield Need(what, process.name, offload.limit_bytes, "bytes", LIMIT, (LIMIT, limit))
+
+
+def _devices(process: LaunchProcess) -> Iterator[Need]:
+    """Yield the devices that the first rank names; a map gives other ranks others."""
+    use = store_devices(process, 0)
+    if use is not None and use.devices != ():
+        names = use.devices if isinstance(use.devices, Unknown) else ",".join(use.devices)
+        yield _given("RDMA device", process.name, names, "device", use.origin)
+
+
+def _service(service: Service) -> Need:
+    what = service.kind.replace("-", " ")
+    if isinstance(service.host, Unknown):
+        return _given(what, service.owner, service.host, "address", service.origin)
+    port = "" if service.port is None else f":{service.port}"
+    address = f"{service.host}{port}{service.path}"
+    return _given(what, service.owner, address, "address", service.origin)
+
+
+def _given(what: str, owner: str, value: int | str | Unknown, unit: str, origin: str) -> Need:
+    shown = value.reason if isinstance(value, Unknown) else value
+    formula = origin if isinstance(origin, Default) else "as given"
+    return Need(what, owner, shown, unit, formula, (what, Input(str(shown), origin)))
