@@ -257,7 +257,7 @@ def test_a_bad_file_is_refused_in_a_sentence(
 
 
 def test_a_pipe_to_which_nobody_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preflight.traces.formats.LIMIT_SECONDS", 0.05)
+    monkeypatch.setattr("preflight.traces.records.LIMIT_SECONDS", 0.05)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match=r"pipe: no answer in 0\.05 s"):
         open_trace(str(tmp_path / "pipe"), 64)
