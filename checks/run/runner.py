@@ -30,6 +30,7 @@ CHECK_MODULES = (
     "checks.placement.binding_checks",
     "checks.placement.node_checks",
     "checks.gpu.judge",
+    "checks.gpu.state_checks",
     "checks.gpu.peer_memory_checks",
     "checks.placement.pci_checks",
     "checks.software.software_checks",
