@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from preflight.base.usage_error import UsageError
-from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, command, with_launch
+from preflight.cli.commands import command
+from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch
 
 if TYPE_CHECKING:
     from preflight.advisories.judge import Verdict

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import JSON, ROOT, TIMEOUT, command, with_launch
+from preflight.cli.commands import command
+from preflight.cli.options import JSON, ROOT, TIMEOUT, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from preflight.cli.options import FILE, command
+from preflight.cli.commands import command
+from preflight.cli.value_types import FILE
 
 
 @command(

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.base.usage_error import UsageError
-from preflight.cli.options import (
-    COLOR,
-    JSON,
-    ROOT,
-    SIZE,
-    TIMEOUT,
-    Integer,
-    NumberOption,
-    Part,
-    command,
-    with_launch,
-)
+from preflight.cli.commands import command
+from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch
+from preflight.cli.value_types import SIZE, Integer, NumberOption, Part
 
 # As preflight.traces.generate.PROFILES, which is imported where it is used.
 KINDS = ("chat", "agent", "documents", "rag")

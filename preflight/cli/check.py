@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.cli.commands import command
 from preflight.cli.options import (
     COLOR,
-    FILE,
     JSON,
     ROOT,
     TIMEOUT,
-    command,
     with_checks,
     with_launch,
     with_verbosity,
 )
+from preflight.cli.value_types import FILE
 
 if TYPE_CHECKING:
     from preflight.check.answer import Checked

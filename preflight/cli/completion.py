@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from preflight.cli.options import command
+from preflight.cli.commands import command
 
 COMMANDS = ("mooncake-preflight", "mooncake-hicache-sizing")
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.base.usage_error import UsageError
-from preflight.cli.options import COLOR, JSON, TIMEOUT, command, with_launch, with_verbosity
+from preflight.cli.commands import command
+from preflight.cli.options import COLOR, JSON, TIMEOUT, with_launch, with_verbosity
 
 if TYPE_CHECKING:
     from preflight.diff.full_answer import Side

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight.cli.options import TIMEOUT, command, with_checks, with_json, with_launch
+from preflight.cli.commands import command
+from preflight.cli.options import TIMEOUT, with_checks, with_json, with_launch
 
 if TYPE_CHECKING:
     from preflight.check.answer import Checked

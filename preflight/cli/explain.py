@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import click
 
 from preflight.base.within import within
-from preflight.cli.options import COLOR, FILE, JSON, TIMEOUT, CheckId, command, limit_seconds
+from preflight.cli.commands import command
+from preflight.cli.options import COLOR, JSON, TIMEOUT, limit_seconds
+from preflight.cli.value_types import FILE, CheckId
 
 if TYPE_CHECKING:
     from preflight.check.catalogue import Catalogue

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from preflight.cli.options import JSON, ROOT, TIMEOUT, command, with_launch
+from preflight.cli.commands import command
+from preflight.cli.options import JSON, ROOT, TIMEOUT, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import (
-    COLOR,
-    JSON,
-    SIZE,
-    TIMEOUT,
-    Integer,
-    command,
-    with_checks,
-    with_launch,
-)
+from preflight.cli.commands import command
+from preflight.cli.options import COLOR, JSON, TIMEOUT, with_checks, with_launch
+from preflight.cli.value_types import SIZE, Integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

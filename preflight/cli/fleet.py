@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from preflight.cli.options import CONTEXT, LazyGroup, examples_text
+from preflight.cli.commands import CONTEXT, LazyGroup, examples_text
 
 # Each declaration is a module of its own: --help of one must not pay for the others.
 LATER = {

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.cli.commands import command
 from preflight.cli.node_options import with_answer
-from preflight.cli.options import NumberOption, command, timeout_option
+from preflight.cli.options import timeout_option
+from preflight.cli.value_types import NumberOption
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from preflight.cli.commands import command
 from preflight.cli.node_options import HTML
-from preflight.cli.options import COLOR, JSON, command, with_verbosity
+from preflight.cli.options import COLOR, JSON, with_verbosity
 
 
 @command(

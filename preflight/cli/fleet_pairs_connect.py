@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.cli.commands import command
 from preflight.cli.fleet_pairs_listen import MTU, PAIRS, TCP, seconds_option
-from preflight.cli.options import COLOR, Integer, NumberOption, command, with_launch
+from preflight.cli.options import COLOR, with_launch
+from preflight.cli.value_types import Integer, NumberOption
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

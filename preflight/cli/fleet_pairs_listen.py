@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import Integer, NumberOption, Option, command, with_launch
+from preflight.cli.commands import command
+from preflight.cli.options import Option, with_launch
+from preflight.cli.value_types import Integer, NumberOption
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

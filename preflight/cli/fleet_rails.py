@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from preflight.cli.options import COLOR, JSON, command, with_verbosity
+from preflight.cli.commands import command
+from preflight.cli.options import COLOR, JSON, with_verbosity
 
 
 @command("rails", "mooncake-preflight fleet rails reports.jsonl")

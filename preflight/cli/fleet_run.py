@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.cli.commands import command
 from preflight.cli.node_options import with_answer, with_remote
-from preflight.cli.options import (
-    Integer,
-    NumberOption,
-    command,
-    timeout_option,
-    with_checks,
-    with_launch,
-)
+from preflight.cli.options import timeout_option, with_checks, with_launch
+from preflight.cli.value_types import Integer, NumberOption
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown

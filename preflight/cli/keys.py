@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from preflight.base.usage_error import NoLaunchError
-from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, command, with_launch
+from preflight.cli.commands import command
+from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.host_source import Host

@@ -10,7 +10,7 @@ import click
 from preflight.base.command_frame import asked_version, own_words, run_command, value_of
 from preflight.base.output import json_version, say, say_json
 from preflight.base.program_version import program_version
-from preflight.cli.options import CONTEXT, LazyGroup, examples_text
+from preflight.cli.commands import CONTEXT, LazyGroup, examples_text
 
 NAME = "mooncake-preflight"
 

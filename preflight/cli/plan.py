@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import ROOT, TIMEOUT, command, with_json, with_launch
+from preflight.cli.commands import command
+from preflight.cli.options import ROOT, TIMEOUT, with_json, with_launch
 from preflight.settings.dialects import FORMATS
 
 if TYPE_CHECKING:

@@ -6,17 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import (
-    CONTEXT,
-    JSON,
-    SIZE,
-    LazyGroup,
-    NumberOption,
-    command,
-    examples_text,
-    timeout_option,
-    with_launch,
-)
+from preflight.cli.commands import CONTEXT, LazyGroup, command, examples_text
+from preflight.cli.options import JSON, timeout_option, with_launch
+from preflight.cli.value_types import SIZE, NumberOption
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

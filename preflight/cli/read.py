@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, command, with_launch, with_verbosity
+from preflight.cli.commands import command
+from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch, with_verbosity
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import (
-    COLOR,
-    JSON,
-    Integer,
-    NumberOption,
-    command,
-    timeout_option,
-    with_launch_of_installed,
-)
+from preflight.cli.commands import command
+from preflight.cli.options import COLOR, JSON, timeout_option, with_launch_of_installed
+from preflight.cli.value_types import Integer, NumberOption
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

@@ -20,7 +20,7 @@ from preflight.base.envelope import (
     words_of,
 )
 from preflight.base.output import JSON_VERSIONS
-from preflight.cli.options import command
+from preflight.cli.commands import command
 
 Json = dict[str, Any]
 

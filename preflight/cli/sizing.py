@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from preflight.base.command_frame import asked_version, own_words, run_command
 from preflight.base.output import painter, say, say_json
 from preflight.base.program_version import program_version
+from preflight.cli.commands import command as declared
 from preflight.cli.options import (
     COLOR,
     LAUNCH,
@@ -21,16 +22,12 @@ from preflight.cli.options import (
     NIC_NODES,
     RANK_NODES,
     ROOT,
-    SIZE,
     TIMEOUT,
-    Size,
     taking_launch,
     with_json,
     with_options,
 )
-from preflight.cli.options import (
-    command as declared,
-)
+from preflight.cli.value_types import SIZE, Size
 
 if TYPE_CHECKING:
     from checks.base.root import Root

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.capacity import KINDS
-from preflight.cli.options import CONTEXT, JSON, Integer, LazyGroup, Part, command, examples_text
+from preflight.cli.commands import CONTEXT, LazyGroup, command, examples_text
+from preflight.cli.options import JSON
+from preflight.cli.value_types import Integer, Part
 
 if TYPE_CHECKING:
     from preflight.traces.formats import Trace

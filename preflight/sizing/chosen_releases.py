@@ -14,13 +14,13 @@ from checks.releases.mooncake import (
 )
 from preflight.base.usage_error import UsageError
 from preflight.programs.store_environment import Note
+from preflight.sizing.sizing_inputs import Input
 
 if TYPE_CHECKING:
     from checks.base.root import Root
     from checks.releases.sglang import SglangRelease
     from preflight.launches.source import Reading
     from preflight.processes.processes import LaunchOptions
-from preflight.sizing.sizing_inputs import Input
 
 # Programs whose release this is about.
 _USES = re.compile("sglang|mooncake|dynamo|vllm")

@@ -1,0 +1,133 @@
+"""How a command is declared, refused and listed: the kinds of click commands in use here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from preflight.base.usage_error import UsageError
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+# Options that many commands have, by their parameter: the title that --help has above them.
+_SECTIONS = {
+    **dict.fromkeys(("only", "skip", "ignore", "waivers"), "Which checks"),
+    **dict.fromkeys(
+        (
+            "nic_numa_nodes",
+            "rank_numa_nodes",
+            "mooncake_version",
+            "sglang_version",
+            "model_config",
+            "gpu_memory",
+            "host_group",
+            "env_files",
+        ),
+        "About the launch (docs/launch.md)",
+    ),
+}
+
+
+class RefusingCommand(click.Command):
+    """A command that is refused where what it was given cannot be meant (UsageError).
+
+    --help shows what is said of a launch, and which checks are made, in sections of their own.
+    """
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                sections.setdefault(_SECTIONS.get(parameter.name or "", "Options"), []).append(
+                    record
+                )
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            raise click.UsageError(str(error), ctx) from None
+
+
+def command(
+    name: str | None = None, *examples: str
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Declare a command; ``examples`` end its help: lines to copy, which are not wrapped."""
+    epilog = examples_text(*examples)
+    return click.command(name, RefusingCommand, context_settings=CONTEXT, epilog=epilog)
+
+
+def examples_text(*examples: str) -> str | None:
+    """Return the end of a help: lines to copy, which are not wrapped; None without any."""
+    lines = ("\b", "Examples:", *(f"  {line}" for line in examples))
+    return "\n".join(lines) if examples else None
+
+
+# Longer than any sentence: click cuts what is longer than its limit.
+_WHOLE_SENTENCE = 1000
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when asked for: start-up pays for the one that runs.
+
+    later: title of a section in --help -> command name -> module that has it, under the name after
+    the colon.
+    """
+
+    def __init__(self, *arguments: Any, later: Mapping[str, Mapping[str, str]], **named: Any):
+        super().__init__(*arguments, **named)
+        self._sections = later
+        self._later = {name: where for each in later.values() for name, where in each.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._later)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section with its commands, and the whole first sentence of each."""
+        width = max(len(name) for name in self._later)
+        for title, names in self._sections.items():
+            found = ((name, self.get_command(ctx, name)) for name in names)
+            rows = [
+                (f"{name:<{width}}", each.get_short_help_str(limit=_WHOLE_SENTENCE))
+                for name, each in found
+                if each is not None
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        where = self._later.get(cmd_name)
+        if where is None:
+            return None
+        module, _, name = where.partition(":")
+        found: click.Command = getattr(import_module(module), name)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; a name that is none is refused with the nearest, or with check."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import os
+            from difflib import get_close_matches
+
+            if args[0] == "demo":
+                said = "the recorded host is --root demo:h800, as in: check --root demo:h800"
+                raise click.UsageError(said, ctx) from None
+            near = get_close_matches(args[0], self._later, n=1)
+            if os.path.isfile(args[0]):
+                said = f"{args[0]!r} is a file, not a command: give it to check or read"
+            elif near:
+                said = f"{error.message.rstrip('.')}: did you mean {near[0]}?"
+            else:
+                raise
+            raise click.UsageError(said, ctx) from None
