@@ -1,0 +1,61 @@
+"""Which packages start processes, and which open sockets: these and no others."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.house.test_layers import MODULES, name_of, package_of
+
+_HOW = ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")
+# By what a module imports, or calls of ``os``.
+MEANS = {
+    "starts processes": {
+        *("subprocess", "multiprocessing", "pty", "asyncio", "concurrent.futures"),
+        *("os.fork", "os.forkpty", "os.system", "os.popen", "os.posix_spawn", "os.posix_spawnp"),
+        *(f"os.{start}{how}" for start in ("exec", "spawn") for how in _HOW),
+    },
+    "opens sockets": {"socket", "socketserver", "ssl", "http.client", "urllib.request", "ftplib"},
+}
+# A launch is read, understood, sized and judged by packages that stand in neither line.
+ALLOWED = {
+    "starts processes": {
+        "checks.network",  # asks a master with Mooncake's own client, which may hang
+        "checks.numa",  # tries memory policies in a child
+        "checks.placement",  # asks the installed library in a child
+        "checks.system",  # tries io_uring in a child
+        "preflight.base",  # every command runs in a child that can be left behind
+        "preflight.inputs",  # kubectl renders a Kustomize folder
+        "preflight.probes",
+        "preflight.rehearsal",
+        "preflight.fleet",
+    },
+    "opens sockets": {
+        "checks.network",
+        "checks.rdma",  # netlink
+        "preflight.rehearsal",
+        "preflight.fleet",
+    },
+}
+
+
+def named(path: Path) -> set[str]:
+    """Return the modules that a file imports, and the members of ``os`` that it names."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add(f"{node.value.id}.{node.attr}")
+    return found
+
+
+@pytest.mark.parametrize("what", MEANS)
+def test_no_other_package_does_it(what: str) -> None:
+    """A new one is a decision: it stands here, with its reason, and in its package's docstring."""
+    found = {package_of(name_of(path)) for path in MODULES if named(path) & MEANS[what]}
+    assert found == ALLOWED[what]
