@@ -23,8 +23,8 @@ from preflight.processes.services import services
 from preflight.processes.storage import offload_of, storage
 from preflight.sglang.admission_gate import asked_bytes
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
-from preflight.sglang.model import well_known_model
 from preflight.sglang.pools import ServerMemory
+from preflight.sglang.well_known_models import well_known_model
 from preflight.sizing.launch_inputs import LaunchInputs
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.process_shares import named_nodes

@@ -33,6 +33,7 @@ from preflight.processes.storage import offloading
 from preflight.programs.memory_records import MappedProcess, StoreClient
 from preflight.programs.store_environment import Note, read_store_settings
 from preflight.sglang.admission_gate import FreeMemory
+from preflight.sglang.drafts import server_drafts
 from preflight.sglang.launch import (
     Ranks,
     own_allocator,
@@ -42,7 +43,7 @@ from preflight.sglang.launch import (
     server_processes,
     server_ranks,
 )
-from preflight.sglang.model import Models, server_drafts
+from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import AttentionKind
 from preflight.sglang.pool_request import GpuKind, Hardware
 from preflight.sglang.pools import ServerMemory, server_memory

@@ -15,8 +15,8 @@ from checks.releases.sglang import sglang_release
 from preflight.processes.processes import SglangServer
 from preflight.rules.launch_rules import RULE_SETS, RULES
 from preflight.rules.rules import Rule, Versions
-from preflight.sglang.model import well_known_model
 from preflight.sglang.model_geometry import ModelGeometry
+from preflight.sglang.well_known_models import well_known_model
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, SERVICE, STORE, understood
 from tests.rules.test_rules_memory import UNEQUAL
 
