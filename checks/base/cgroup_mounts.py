@@ -91,6 +91,14 @@ def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount 
     return Unknown(f"{MOUNTS}: shows no {controller} cgroup of this process")
 
 
+def cgroup_limit(root: Root, name: str) -> int | Unknown | None:
+    """Read the limit in a cgroup's file; None for ``max``, and where there is no such file."""
+    content = root.text(name)
+    if isinstance(content, Unknown):
+        return None if content.absent else content
+    return None if content.strip() == "max" else root.count(name)
+
+
 def at_the_top(root: Root, paths: Mapping[str, str]) -> bool:
     """Return whether ``paths`` are known to be tops of hierarchies, which have no limits.
 

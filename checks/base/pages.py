@@ -24,6 +24,11 @@ class Spot(NamedTuple):
         """Return the nodes that have to give the pages, () where any node may."""
         return self.among if self.node is None else (self.node,)
 
+    def gives(self, other: "Spot") -> bool:
+        """Return whether pages of ``other`` are this spot's: all of their size, or of its nodes."""
+        alike = other.page_size_bytes == self.page_size_bytes
+        return alike and self.nodes in ((), other.nodes)
+
     @property
     def where(self) -> str:
         """``" on node 1"``, ``" on nodes 0, 2"`` or nothing, as words after the pages."""

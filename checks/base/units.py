@@ -72,6 +72,14 @@ def format_page_size(page_size_bytes: int) -> Quantity:
     return Quantity(text, page_size_bytes, "bytes")
 
 
+def kernel_size(page_size_bytes: int) -> str:
+    """Return a page size as the kernel writes it: 1G, 2M, 64K (mm/hugetlb_cgroup.c, mem_fmt)."""
+    for unit, scale in (("G", GIB), ("M", MIB)):
+        if page_size_bytes >= scale:
+            return f"{page_size_bytes // scale}{unit}"
+    return f"{page_size_bytes // KIB}K"
+
+
 def counted(number: int, unit: str, said: str = "{}") -> Quantity:
     """Return a number with its unit, which is a plural, as ``"120000 pages"``.
 

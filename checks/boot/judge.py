@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, passed, skip
+from checks.base.finding import Evidence, Finding, UnjudgedError, passed, skip
 from checks.base.unknown import Unknown, known
 from checks.boot.bootloader import BootEntry
 from checks.boot.facts import APT_FOLDER, COMMAND_LINE, REBOOTS, RELEASE, UPGRADES, BootFacts
@@ -22,20 +22,17 @@ _MATTER = re.compile(
 )
 
 
-def _coming(boot: BootFacts, system: SystemFacts) -> BootEntry | str:
-    """Return the entry that boots next, or the reason why there is nothing to judge."""
-    container = system.container
-    if container.inside:
-        return _IN_CONTAINER
-    return boot.next.reason if isinstance(boot.next, Unknown) else boot.next
+def _coming(boot: BootFacts, system: SystemFacts, subject: str) -> BootEntry:
+    """Return the entry that boots next. Raises UnjudgedError where it cannot be seen from here."""
+    why = _IN_CONTAINER if system.container.inside else boot.next
+    if isinstance(why, BootEntry):
+        return why
+    raise UnjudgedError(skip(why.reason if isinstance(why, Unknown) else why, subject))
 
 
 @CHECKS.check("boot.kernel")
 def next_kernel(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
-    coming = _coming(boot, system)
-    if isinstance(coming, str):
-        yield skip(coming, "kernel")
-        return
+    coming = _coming(boot, system, "kernel")
     running = known(boot.running)
     evidence = (Evidence(coming.source, coming.kernel), Evidence(RELEASE, running))
     found = passed("kernel", f"{coming.release} starts next", running, evidence=evidence)
@@ -49,10 +46,7 @@ def next_kernel(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
 @CHECKS.check("boot.modules")
 def next_modules(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge each module that is loaded now and that a launch needs."""
-    coming = _coming(boot, system)
-    if isinstance(coming, str):
-        yield skip(coming, "modules")
-        return
+    coming = _coming(boot, system, "modules")
     loaded = known(boot.loaded)
     if not loaded:
         yield skip("no module of a GPU or an RDMA device is loaded", "modules")
@@ -89,10 +83,7 @@ def _missing(boot: BootFacts, coming: BootEntry, name: str) -> tuple[str, str]:
 
 @CHECKS.check("boot.command-line")
 def next_command_line(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
-    coming = _coming(boot, system)
-    if isinstance(coming, str):
-        yield skip(coming, "kernel command line")
-        return
+    coming = _coming(boot, system, "kernel command line")
     now, then = (
         {word for word in words if _MATTER.fullmatch(word.partition("=")[0])}
         for words in (known(boot.words), coming.words)

@@ -7,9 +7,9 @@ Source: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), cgroup-v1/hugetlb.rst
 
 from typing import NamedTuple
 
-from checks.base.cgroup_mounts import own_mount
+from checks.base.cgroup_mounts import cgroup_limit, own_mount
 from checks.base.root import Root
-from checks.base.units import GIB, KIB, MIB
+from checks.base.units import kernel_size
 from checks.base.unknown import Unknown, known, or_unknown
 
 # cgroup v1 writes "no limit" as the largest page-aligned signed 64-bit number.
@@ -40,7 +40,7 @@ def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | 
     tightest: HugeTlbLimit | None = None
     for folder in mount.folders:
         for part in ("", "rsvd."):
-            stem = f"{folder}/hugetlb.{_size_name(page_size_bytes)}.{part}"
+            stem = f"{folder}/hugetlb.{kernel_size(page_size_bytes)}B.{part}"
             left = known(_left(root, stem + limit_name, stem + used_name))
             if left is None:
                 continue
@@ -53,21 +53,7 @@ def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | 
 
 @or_unknown
 def _left(root: Root, limit_file: str, used_file: str) -> int | Unknown | None:
-    content = root.text(limit_file)
-    if isinstance(content, Unknown):
-        return None if content.absent else content
-    if content.strip() == "max":
+    limit = known(cgroup_limit(root, limit_file))
+    if limit is None or limit >= V1_UNLIMITED_BYTES:
         return None
-    limit = known(root.count(limit_file))
-    if limit >= V1_UNLIMITED_BYTES:
-        return None
-    used = root.count(used_file)
-    return used if isinstance(used, Unknown) else max(0, limit - used)
-
-
-def _size_name(page_size_bytes: int) -> str:
-    """Return a page size as the kernel spells it: 2MB, 1GB, 64KB (mm/hugetlb_cgroup.c, mem_fmt)."""
-    for unit, scale in (("GB", GIB), ("MB", MIB)):
-        if page_size_bytes >= scale:
-            return f"{page_size_bytes // scale}{unit}"
-    return f"{page_size_bytes // KIB}KB"
+    return max(0, limit - known(root.count(used_file)))

@@ -45,11 +45,7 @@ def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
     if needs is None or isinstance(needs.usages, Unknown):
         return ""
     for usage in needs.usages:
-        pages = sum(
-            count
-            for at, count in usage.mapped.items()
-            if at.page_size_bytes == spot.page_size_bytes and spot.nodes in ((), at.nodes)
-        )
+        pages = sum(count for at, count in usage.mapped.items() if spot.gives(at))
         if pages:
             counts[pages] = counts.get(pages, 0) + 1
     terms = [f"{n} x {pages}" if n > 1 else str(pages) for pages, n in counts.items()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.base.c_numbers import kernel_count
-from checks.base.cgroup_mounts import own_mount
+from checks.base.cgroup_mounts import cgroup_limit, own_mount
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.numa.nodes import parse_cpu_list
@@ -64,6 +64,7 @@ def _kernel(root: Root) -> tuple[Ceiling, ...] | Unknown:
     return tuple(found)
 
 
+@or_unknown
 def _cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
     """Return the cgroups that have a limit, this process's own first."""
     mount = own_mount(root, "pids")
@@ -72,20 +73,9 @@ def _cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
     found = []
     for folder in mount.folders:
         name = f"{folder}/pids.max"
-        content = root.text(name)
-        if isinstance(content, Unknown):
-            if content.absent:
-                continue  # the hierarchy's top has no such file
-            return content
-        if content.strip() == "max":
-            continue
-        limit, used = root.count(name), root.count(f"{folder}/pids.current")
-        for count in (limit, used):
-            if isinstance(count, Unknown):
-                return count
-        assert not isinstance(limit, Unknown)
-        assert not isinstance(used, Unknown)
-        found.append(Ceiling(name, limit, used))
+        limit = known(cgroup_limit(root, name))
+        if limit is not None:
+            found.append(Ceiling(name, limit, known(root.count(f"{folder}/pids.current"))))
     return tuple(found)
 
 

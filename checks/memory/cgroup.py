@@ -16,6 +16,7 @@ from checks.base.cgroup_mounts import (
     MOUNTS,
     CgroupMount,
     at_the_top,
+    cgroup_limit,
     mount_of,
     paths_of,
     read_memberships,
@@ -117,17 +118,11 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
     tightest: MemoryHeadroom | None = None
     used: int | None = None
     for name in files.limits:
-        content = root.text(f"{folder}/{name}")
-        if isinstance(content, Unknown):
-            if content.absent:
-                continue  # the hierarchy's top has no such files
-            return content
-        if content.strip() == "max":
+        limit = known(cgroup_limit(root, f"{folder}/{name}"))
+        if limit is None:
             continue
-        limit = known(root.count(f"{folder}/{name}"))
         if used is None:
-            usage = known(_used(root, folder, files))
-            used = usage
+            used = known(_used(root, folder, files))
         left = max(0, limit - used)
         if tightest is None or left < tightest.left_bytes:
             tightest = MemoryHeadroom(left, f"{folder}/{name}")

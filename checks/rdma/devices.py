@@ -36,6 +36,11 @@ class Gid(NamedTuple):
         return ".".join(str(octet) for octet in self.raw[12:])
 
     @property
+    def link_local(self) -> bool:
+        """Whether it is in fe80::/10, which reaches peers of the same link alone."""
+        return self.raw[0] == 0xFE and self.raw[1] & 0xC0 == 0x80
+
+    @property
     def text(self) -> str:
         """Return it as a person writes it: the IPv4 address, or eight groups."""
         groups = [self.raw[at : at + 2].hex() for at in range(0, 16, 2)]

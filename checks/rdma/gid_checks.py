@@ -81,7 +81,7 @@ def _judge_choice(
         return interface
     if gid.kind != ROCE_2:
         text = "RoCE v1 does not cross a router, and peers on RoCE v2 do not answer it"
-    elif gid.raw[0] == 0xFE and gid.raw[1] & 0xC0 == 0x80:
+    elif gid.link_local:
         text = "a link-local address reaches peers of the same link alone"
     elif choice.automatic and not gid.ipv4 and _ipv4_gids(nic, use):
         text = (

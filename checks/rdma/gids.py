@@ -106,8 +106,7 @@ def _rank(gid: Gid) -> int:
         return 6
     netdev = gid.netdev if isinstance(gid.netdev, str) else ""
     overlay = netdev.startswith(_OVERLAYS) or netdev == "tunl0"
-    local = gid.raw[0] == 0xFE and gid.raw[1] & 0xC0 == 0x80
-    if gid.kind == ROCE_2 and (overlay or (local and not gid.ipv4)):
+    if gid.kind == ROCE_2 and (overlay or gid.link_local):
         return 3 if netdev else 5
     if gid.kind == ROCE_2 and gid.ipv4 and _private(gid.raw[12], gid.raw[13]):
         return 2 if netdev else 4

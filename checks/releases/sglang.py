@@ -282,10 +282,9 @@ def sglang_release(text: str) -> SglangRelease:
 
     Raises ValueError as ``parse_version`` does, and for a version older than the table.
     """
-    version = parse_version(text)
     if older := older_than_known(text):
         raise ValueError(older)
-    return next(row for row in reversed(RELEASES) if row.first <= version)
+    return _row_of(text)
 
 
 def older_than_known(text: str) -> str:
@@ -305,10 +304,7 @@ def newer_than_known(text: str) -> bool:
 
 def store_reader(version: str | None) -> StoreReader:
     """Return what ``version`` reads, or the newest where none is said, the oldest for an older."""
-    if version is None:
-        return RELEASES[-1].store
-    asked = parse_version(version)
-    return next((row for row in reversed(RELEASES) if row.first <= asked), RELEASES[0]).store
+    return (RELEASES[-1] if version is None else _row_of(version)).store
 
 
 def release_of(text: str) -> SglangRelease | None:
@@ -317,9 +313,14 @@ def release_of(text: str) -> SglangRelease | None:
     What is older than the table is taken for its oldest row.
     """
     try:
-        version = parse_version(text)
+        return _row_of(text)
     except ValueError:
         return None
+
+
+def _row_of(text: str) -> SglangRelease:
+    """Return the row of a version, the oldest for what is older than the table."""
+    version = parse_version(text)
     return next((row for row in reversed(RELEASES) if row.first <= version), RELEASES[0])
 
 

@@ -39,7 +39,7 @@ def sglang_segment_bytes(value: Any) -> int:
                 raise ValueError("Invalid global_segment_size: missing number before 'gb'")
             return int(number) * 1024**3
         return int(text)
-    return _int(value)
+    return python_int(value)
 
 
 def store_segment_bytes(value: Any) -> int:
@@ -58,9 +58,9 @@ def store_segment_bytes(value: Any) -> int:
                 number = text[: -len(suffix)].strip()
                 if not number:
                     raise ValueError(f"Invalid segment size: missing number before '{suffix}'")
-                return _int(float(number) * scale)
-        return _int(float(text))
-    return _int(value)
+                return python_int(float(number) * scale)
+        return python_int(float(text))
+    return python_int(value)
 
 
 _VLLM_SIZE = re.compile(r"^\s*([\d.]+)\s*(gb|mb|kb|b)?\s*$")
@@ -149,7 +149,8 @@ def sglang_env_int(text: str) -> int:
         raise ValueError(f'"{text}" is not a valid integer value') from None
 
 
-def _int(value: Any) -> int:
+def python_int(value: Any) -> int:
+    """Return what ``int`` makes of a value. Raises ValueError for whatever it refuses."""
     try:
         return int(value)
     except (TypeError, OverflowError) as error:

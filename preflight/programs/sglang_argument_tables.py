@@ -77,9 +77,8 @@ def _table(index: int, exact: bool) -> ArgumentTable:
     for row in data["arguments"]:
         if not row["since"] <= index <= row.get("until", index):
             continue
-        flags = row.get("flags") or ["--" + row["name"].replace("_", "-")]
         choices = data["choices"][row["choices"]] if "choices" in row else None
-        rows.append({**row, "flags": flags, "choices": choices})
+        rows.append({**row, "flags": _flags(row), "choices": choices})
     return ArgumentTable(data["versions"][index], exact, tuple(rows))
 
 
@@ -91,7 +90,12 @@ def argument_names() -> Iterator[str]:
 def argument_flags() -> Iterator[str]:
     """Return every flag that any release has, some more than once."""
     for row in _data()["arguments"]:
-        yield from row.get("flags") or ["--" + row["name"].replace("_", "-")]
+        yield from _flags(row)
+
+
+def _flags(row: Mapping[str, Any]) -> list[str]:
+    """Return an argument's flags, which the file leaves out where they are its name."""
+    return row.get("flags") or ["--" + row["name"].replace("_", "-")]
 
 
 class RefusedError(Exception):

@@ -17,6 +17,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
 from preflight.programs.consumer_grammar import (
+    python_int,
     sglang_segment_bytes,
     store_bool,
     store_segment_bytes,
@@ -84,13 +85,6 @@ def _required(value: Any) -> str:
     return value
 
 
-def _whole(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, OverflowError) as error:
-        raise ValueError(str(error)) from None
-
-
 KEYS: Mapping[str, _Key] = {
     "local_hostname": _Key("localhost", _required, "MOONCAKE_LOCAL_HOSTNAME"),
     "metadata_server": _Key("P2PHANDSHAKE", _required, "MOONCAKE_TE_META_DATA_SERVER"),
@@ -107,7 +101,7 @@ KEYS: Mapping[str, _Key] = {
     "ssd_offload_path": _Key("", _text, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"),
     "tenant_id": _Key("default", _text, "MOONCAKE_TENANT_ID"),
     "enable_client_http_server": _Key(False, store_bool, "MOONCAKE_ENABLE_CLIENT_HTTP_SERVER"),
-    "client_http_port": _Key(9300, _whole, "MOONCAKE_CLIENT_HTTP_PORT"),
+    "client_http_port": _Key(9300, python_int, "MOONCAKE_CLIENT_HTTP_PORT"),
 }
 _SIZES = ("global_segment_size", "local_buffer_size")
 _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")

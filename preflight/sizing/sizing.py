@@ -288,12 +288,7 @@ def taken_pages(sizing: Sizing, spot: Spot) -> int | None:
     if sizing.taken is None:
         return None
     pages = (pages_by_spot(process.allocations, process.process.among) for process in sizing.taken)
-    return sum(
-        count
-        for process in pages
-        for at, count in process.items()
-        if at.page_size_bytes == spot.page_size_bytes and spot.nodes in ((), at.nodes)
-    )
+    return sum(count for process in pages for at, count in process.items() if spot.gives(at))
 
 
 def documented_rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checks.base.finding import Kind
-from checks.base.units import GIB, KIB, MIB, format_bytes
+from checks.base.units import format_bytes, kernel_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.boot import (
     COMMAND_LINE,
@@ -172,14 +172,14 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
     words = []
     if not isinstance(plan.default_page_bytes, Unknown):
         # What the plan was made with; a kernel with another default reads the sizes differently.
-        words.append(f"default_hugepagesz={_size(plan.default_page_bytes)}")
+        words.append(f"default_hugepagesz={kernel_size(plan.default_page_bytes)}")
     notes = []
     own = tuple(writer for writer in plan.writers if writer.source == COMMAND_LINE)
     wanted = {target.page_bytes for target in plan.pools}
     # The words replace those that are there, so what others have asked for is said again.
     kept = {writer.page_size_bytes or plan.default_page_bytes for writer in own}
     for size in sorted({*wanted, *(size for size in kept if isinstance(size, int))}, reverse=True):
-        words += [f"hugepagesz={_size(size)}", f"hugepages={_counts(plan, size, own)}"]
+        words += [f"hugepagesz={kernel_size(size)}", f"hugepages={_counts(plan, size, own)}"]
     if any(target.node is not None for target in plan.pools):
         old = not isinstance(plan.kernel, Unknown) and plan.kernel < _NODES_AT_BOOT
         if old or isinstance(plan.kernel, Unknown):
@@ -205,10 +205,3 @@ def _counts(plan: Plan, size: int, own: tuple[PoolWriter, ...]) -> str:
     }
     counts = {node: max(mine.get(node, 0), shares[node]) for node in every}
     return ",".join(f"{node}:{pages}" for node, pages in counts.items() if pages)
-
-
-def _size(size_bytes: int) -> str:
-    for unit, scale in (("G", GIB), ("M", MIB)):
-        if size_bytes >= scale:
-            return f"{size_bytes // scale}{unit}"
-    return f"{size_bytes // KIB}K"
