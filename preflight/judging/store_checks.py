@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from checks.base.check import Check
 from checks.base.finding import Finding, Status, unknown
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.judging.pages import PAGES
-from preflight.judging.store_keys import Meeting, launch_keys, matches
+from preflight.judging.store_keys import Meeting, StoreKeys, compared, launch_keys
 from preflight.processes.processes import LaunchProcess
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -19,6 +20,7 @@ MOST_KEYS = 10_000_000
 
 _MEET = "start both alike, or give each a store or tenant of its own: mooncake-preflight keys"
 KEYS = Check("store.keys", (), PAGES)
+_MOST_NAMES = 4  # of processes in one subject
 _NO_SIZES = "the launch's sizes are not known"
 
 
@@ -43,16 +45,26 @@ _MEETING = {
 
 
 def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield one finding for each two processes of one model in one store."""
-    for match in matches(launch_keys(sizing)):
+    """Yield one finding for each two processes of one model in one store.
+
+    Processes whose keys follow from the same are judged once, whatever their number.
+    """
+    kinds: dict[str, list[StoreKeys]] = {}
+    for keys in launch_keys(sizing):
+        kinds.setdefault(repr((keys.model, *keys[1:])), []).append(keys)
+    alike = [(kind, kind) for kind in kinds.values() if len(kind) > 1]
+    for ours, others in (*alike, *combinations(kinds.values(), 2)):
+        match = compared(ours[0], others[-1])
         status = _MEETING.get(match.verdict)
         if status is None or not match.first.model or match.first.model != match.second.model:
             continue
-        subject = f"{match.first.process.name} and {match.second.process.name}"
+        names = [keys.process.name for keys in (ours if ours is others else [*ours, *others])]
+        first = ", ".join(names[:-1]) if len(names) <= _MOST_NAMES else names[0]
+        last = names[-1] if len(names) <= _MOST_NAMES else f"{len(names) - 1} more"
         have = f"keys: {match.verdict.value}"
         text = "; ".join(match.reasons)
         advice = "" if status is Status.PASS else _MEET
-        yield Finding(KEYS.id, status, subject, have, text=text, advice=advice)
+        yield Finding(KEYS.id, status, f"{first} and {last}", have, text=text, advice=advice)
 
 
 def _segments_bytes(sizing: LaunchSizing) -> int | Unknown:

@@ -336,8 +336,9 @@ def refusals(arguments: ParsedArguments, version: str) -> Iterator[str]:
     values = Values(arguments)
     numbers = parse_version(version)
     for row in REFUSALS:
-        since, until = row.since or version, row.until or version
-        if parse_version(since) <= numbers <= parse_version(until) and _holds(row, values):
+        before = row.since and numbers < parse_version(row.since)
+        after = row.until and numbers > parse_version(row.until)
+        if not before and not after and _holds(row, values):
             names = {name: getattr(values, name) for name in _named(row.says)}
             yield row.says.format(**names)
 

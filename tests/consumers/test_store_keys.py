@@ -237,6 +237,17 @@ def test_the_check_warns_of_one_model_alone(tmp_path: Path) -> None:
     assert statuses(vllm(), vllm(model="a/other")) == []
 
 
+def test_processes_whose_keys_follow_from_the_same_are_judged_once(tmp_path: Path) -> None:
+    """Their number squared was said before: 400 servers gave 79,800 findings."""
+    alike = [f"{SGLANG} --port {30000 + number}" for number in range(20)]
+    found = key_findings(sized(tmp_path, *alike, f"{SGLANG} --tp 2"))
+    name = f"SGLang server ({tmp_path}/launch.sh:1)"
+    assert [(str(one.subject), one.have) for one in found if " and " in str(one.subject)] == [
+        (f"{name} and 19 more", "keys: equal"),
+        (f"{name} and 20 more", "keys: the same keys for other bytes"),
+    ]
+
+
 def test_the_command_holds_two_launches_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
