@@ -13,45 +13,79 @@ from preflight.launches.source import Command, Word
 # cu129, -dev and others behind the release are of the same one; a digest or latest says nothing.
 # Enroot's files have + in place of / and :, and cluster files name such a one ``sglang-v0.5.9``.
 _IMAGE = re.compile(
-    r"(?:^|[/+#])(?P<name>(?:lmcache/)?vllm-openai|lmcache/[a-z-]+|sglang"
-    r"|ai-dynamo[/-][a-z-]+-runtime)"
+    r"(?:^|[/+#])(?P<name>(?:lmcache/)?vllm-openai(?:-rocm)?|lmcache/[a-z-]+|sglang(?:-rocm)?"
+    r"|mooncake|ai-dynamo[/-][a-z-]+-runtime)"
     r"(?::|\+|-(?=v\d))v?(?P<release>\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:[-@+]|\.sqsh|$)"
 )
+# What other images have in their tag: ``0.3.7.post2-sglang0.5.5.post3``, ``x_mooncake_v0.3.5``.
+_TAGGED = re.compile(
+    r"(?:^|[-_])(?P<name>sglang|vllm|lmcache|mooncake)[-_]?v?"
+    r"(?P<release>\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?=[-_+]|$)"
+)
+# A day behind the release: built each night from what came after it.
+_NIGHTLY = re.compile(r"-20\d{6}(?=[-@.]|$)")
+# A preview of a Dynamo that has other engines, ``1.3.0-glm-5.2-dev.1``.
+_PREVIEW = re.compile(r"-dev\.\d+")
 IMAGE = "its image"
 _PINNED = re.compile(
     r"(sglang|vllm|lmcache|mooncake-transfer-engine(?:-[a-z0-9-]+)?)(?:\[[^\]]*\])?"
     r"==(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev|a|b)\d+)?)"
 )
 _PIP = frozenset(("pip", "pip3", "uv", "uvx"))
-_PRODUCTS = {"sglang": "sglang", "vllm-openai": "vllm"}
+_PRODUCTS = {
+    "sglang": "sglang",
+    "sglang-rocm": "sglang",
+    "vllm-openai": "vllm",
+    "vllm-openai-rocm": "vllm",
+    "mooncake": "mooncake",
+}
 # Dynamo's release: the engines of its images, vLLM and SGLang. Source: its support matrix and
-# release artifacts (docs.nvidia.com/dynamo), as of 0.9.0, 1.1.1, 1.2.0 and 1.3.1.
+# release artifacts (docs.nvidia.com/dynamo), as of 1.4.0.
 _DYNAMO = {
     "0.6.0": ("0.11.0", "0.5.3.post2"),
     "0.6.1": ("0.11.0", "0.5.3.post2"),
+    "0.6.1.post1": ("0.11.0", "0.5.3.post2"),
     "0.7.0": ("0.11.0", "0.5.4.post3"),
+    "0.7.0.post1": ("0.11.0", "0.5.4.post3"),
     "0.7.1": ("0.11.0", "0.5.4.post3"),
     "0.8.0": ("0.12.0", "0.5.6.post2"),
     "0.8.1": ("0.12.0", "0.5.6.post2"),
+    "0.8.1.post1": ("0.12.0", "0.5.6.post2"),
+    "0.8.1.post2": ("0.12.0", "0.5.6.post2"),
+    "0.8.1.post3": ("0.12.0", "0.5.6.post2"),
     "0.9.0": ("0.14.1", "0.5.8"),
+    "0.9.1": ("0.14.1", "0.5.8"),
+    "1.0.0": ("0.16.0", "0.5.9"),
+    "1.0.1": ("0.16.0", "0.5.9"),
+    "1.0.2": ("0.16.0", "0.5.9"),
+    "1.1.0": ("0.19.0", "0.5.10.post1"),
     "1.1.1": ("0.19.0", "0.5.10.post1"),
     "1.2.0": ("0.20.1", "0.5.11"),
+    "1.2.1": ("0.20.1", "0.5.11"),
     "1.3.0": ("0.23.0", "0.5.14"),
     "1.3.1": ("0.23.0", "0.5.14"),
+    "1.4.0": ("0.26.0", "0.5.16"),
 }
 
 
 def image_releases(image: str) -> Mapping[str, str]:
-    """Return the releases that an image's name tells, by product: sglang, vllm, lmcache, dynamo."""
+    """Return the releases that an image's name tells, by product.
+
+    Products: sglang, vllm, lmcache, mooncake, dynamo.
+    """
+    if _NIGHTLY.search(image):
+        return {}
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    tagged = {match["name"]: match["release"] for match in _TAGGED.finditer(tag)}
     match = _IMAGE.search(image)
     if match is None:
-        return {}
+        return tagged
     name, release = match["name"], match["release"]
     if name in _PRODUCTS:
-        return {_PRODUCTS[name]: release}
+        return {**tagged, _PRODUCTS[name]: release}
     if name.startswith("lmcache/"):
-        return {"lmcache": release}
-    vllm, sglang = _DYNAMO.get(release, ("", ""))
+        return {**tagged, "lmcache": release}
+    vllm, sglang = ("", "") if _PREVIEW.search(image) else _DYNAMO.get(release, ("", ""))
     engine = {"vllm": vllm} if name.endswith("vllm-runtime") else {"sglang": sglang}
     known = name.endswith(("vllm-runtime", "sglang-runtime")) and vllm
     return {"dynamo": release, **(engine if known else {})}

@@ -68,12 +68,16 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
 
 
 def _named(reading: Reading) -> Iterator[WrittenVersion]:
-    for command in reading.commands:
+    stated = [stated_releases(command.container) for command in reading.commands]
+    # The Mooncake of a master's image is not the one that an SGLang's image has.
+    products = [name for name in _KNOWN if name == "sglang" or all(name in each for each in stated)]
+    for command, releases in zip(reading.commands, stated, strict=True):
         container = command.container
-        named = stated_releases(container).get("sglang")
-        if container is not None and named is not None:
-            by = f"image {container.image}" if named.by == IMAGE else named.by
-            yield WrittenVersion("sglang", named.release, by, command.origin)
+        for product in products:
+            named = releases.get(product)
+            if container is not None and named is not None:
+                by = f"image {container.image}" if named.by == IMAGE else named.by
+                yield WrittenVersion(product, named.release, by, command.origin)
         for product, release, word in pip_pins(command):
             if product in _KNOWN:
                 yield WrittenVersion(product, release, word.text, word.origin)
