@@ -349,7 +349,10 @@ def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str
 def version_skew(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
-    if needs.processes and all(elsewhere(system, process) for process in needs.processes):
+    if not needs.processes:
+        yield skip("the launch starts no program that they are part of")
+        return
+    if all(elsewhere(system, process) for process in needs.processes):
         yield skip(OTHER_CONTAINER)
         return
     engine = known(software.engine)

@@ -454,6 +454,8 @@ def test_version_skew(wanted: tuple[str, str], statuses: list[Status]) -> None:
     assert [finding.status for finding in seen] == statuses
     elsewhere = found("software.version-skew", needs, software(BARE))
     assert {finding.status for finding in elsewhere} == {Status.SKIP}
+    others = launch(mooncake_version=wanted[0], sglang_version=wanted[1])  # no program of theirs
+    assert one("software.version-skew", others, software()).status is Status.SKIP
 
 
 @pytest.mark.parametrize(
