@@ -249,7 +249,10 @@ def _jobs(launch: LaunchText) -> list[tuple[str, Node]]:
     return [
         (f"{name}{suffix}", swept)
         for name, job in found
-        if job.at("resources").fields and job.at("backend").fields
+        if job.at("resources").fields
+        and job.at("backend").fields
+        # srtctl takes none without; others have files with the same two keys.
+        and job.at("model", "path").value is not None
         for suffix, swept in _swept(job)
     ]
 
@@ -314,5 +317,7 @@ def _chosen(change: Node, number: int) -> Node:
 
 
 KIND = LaunchKind(
-    "a job of srt-slurm, which has resources and backend", lambda launch: bool(_jobs(launch)), _read
+    "a job of srt-slurm, which has resources, backend and model.path",
+    lambda launch: bool(_jobs(launch)),
+    _read,
 )

@@ -229,6 +229,7 @@ def test_the_variants_of_a_job_of_srt_slurm_are_jobs_of_their_own(tmp_path: Path
 
 def test_a_job_of_srt_slurm_writes_the_stores_file_for_vllm(tmp_path: Path) -> None:
     text = """\
+model: {path: m}
 resources: {gpus_per_node: 8, agg_nodes: 2, agg_workers: 1}
 frontend: {type: vllm}
 backend:
@@ -247,6 +248,18 @@ backend:
         "local_buffer_size": 4096,
         "enable_offload": False,
     }
+
+
+def test_a_file_with_the_keys_of_a_job_and_no_model_is_none_of_srt_slurm(tmp_path: Path) -> None:
+    """srtctl takes none without model.path: a server without a model would be made up."""
+    text = """\
+resources: {prefill_workers: 2, decode_workers: 1}
+backend: {sglang_config: {prefill: {tensor-parallel-size: 8}, decode: {}}}
+model: {server_args: [--reasoning-parser, kimi_k2]}
+runtime: {image: "lmsysorg/sglang:v0.5.9", prefill_port: 30025}
+"""
+    with pytest.raises(SourceError, match="a job of srt-slurm"):
+        read(tmp_path, text, "job.yaml")
 
 
 def test_the_sweep_of_a_job_of_srt_slurm_is_a_job_for_each_set_of_values(tmp_path: Path) -> None:
