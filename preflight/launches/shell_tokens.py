@@ -37,7 +37,14 @@ _OPERATOR = re.compile(
 _IN_ARRAY = re.compile(r"(?:[ \t]+|\\\n|#[^\n]*|[\n;&|<>(])")
 # ``<model_path>`` in a guide; behind ``<in>`` of a real redirection stands its file at once.
 _PLACEHOLDER = re.compile(
-    r"<[A-Za-z][A-Za-z0-9_ ,.:/-]{0,60}>(?=[ \t]*(?:\\?\n|-|&|\Z)|[ \t]+\\\n)"
+    r"<[A-Za-z][A-Za-z0-9_ ,.:/-]{0,60}>(?=[ \t]*(?:\\?\n|-|&|\Z)|[ \t]+\\\n|:\d)"
+)
+# In quotes, where it names what it stands for: "<think>" and others are meant as they stand.
+_QUOTED_PLACEHOLDER = re.compile(
+    r"<\s*[A-Za-z](?:[\w ,.:/-]*[\W_])?"
+    r"(?:your|ip\d*|address|path|host|hostname|name|nic|interface|dir|port|model)"
+    r"(?:[\W_][\w ,.:/-]*)?>",
+    re.IGNORECASE,
 )
 _BROKEN = re.compile(r"\\[ \t]+(#[^\n]*)?(?:\n|\Z)")
 
@@ -123,7 +130,10 @@ class _Tokenizer(WordScanner):
             self.position = match.end()
         elif text[start] == "<" and (match := _PLACEHOLDER.match(text, start)):
             self.position = match.end()
-            self.tokens.append(Token(self.line, word=written_word([self.placeholder(match)])))
+            pieces = [self.placeholder(match.group())]
+            if text.startswith(":", self.position):
+                pieces += self.parts("", 0)
+            self.tokens.append(Token(self.line, word=written_word(pieces)))
             self.begins, self.announced = False, ""
         elif text[start] == "\n":
             self.tokens.append(Token(self.line, "\n"))
@@ -171,9 +181,11 @@ class _Tokenizer(WordScanner):
             return  # nothing but a continuation
         match = _PLACEHOLDER.match(self.text, self.position) if following == "<" else None
         if match is not None and pieces[-1].text.endswith("="):
-            pieces.append(self.placeholder(match))
+            pieces.append(self.placeholder(match.group()))
             self.position = match.end()
-        word = written_word(pieces)
+            if self.text.startswith(":", self.position):
+                pieces += self.parts("", 0)
+        word = written_word(self.to_fill_in(pieces))
         if following in ("<", ">") and word.bare.isdigit():
             return  # the 2 of ``2>&1``
         elements = None
@@ -188,14 +200,21 @@ class _Tokenizer(WordScanner):
         self.begins = self.begins and (word.bare in _BEGINS or word.assignment is not None)
         self.announced = ""
 
-    def placeholder(self, match: re.Match[str]) -> Piece:
+    def placeholder(self, text: str, takes: str = "bash would take it for a file to read") -> Piece:
         """Take ``<model_path>`` of a guide for what its reader is to fill in."""
-        text = (
-            f"{match.group()} is a placeholder: bash would take it for a file to read; "
-            "it is taken as not set"
-        )
-        self.note("placeholder", text, self.line)
-        return Piece("unknown", match.group(), True, match.group())
+        said = f"{text} is a placeholder: {takes}; it is taken as not set"
+        self.note("placeholder", said, self.line)
+        return Piece("unknown", text, True, text)
+
+    def to_fill_in(self, pieces: list[Piece]) -> list[Piece]:
+        """Return a word's pieces, with a placeholder for ``"<your ip>"``, the whole of a value."""
+        said = [piece for piece in pieces if piece.text]  # double quotes begin with an empty one
+        before, last = said[:-1], said[-1] if said else pieces[-1]
+        whole = not before or (len(before) == 1 and before[0].text.endswith("="))
+        meant = whole and last.quoted and last.kind == "text"
+        if meant and _QUOTED_PLACEHOLDER.fullmatch(last.text):
+            return [*before, self.placeholder(last.text, "a program would get it as it stands")]
+        return pieces
 
     def announce(self, word: WrittenWord) -> None:
         """Take the next token for the end of a heredoc, whose text the next line begins."""
@@ -216,7 +235,7 @@ class _Tokenizer(WordScanner):
                 self.position += 1
                 return found
             elif pieces := self.parts("", 0):
-                found.append(written_word(pieces))
+                found.append(written_word(self.to_fill_in(pieces)))
         raise UnterminatedError("an array's ( never closes")
 
     def heredocs(self) -> None:
