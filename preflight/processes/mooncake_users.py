@@ -133,7 +133,8 @@ def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
 
 def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     store = server.store
-    if store is None or store.error:
+    # In standalone storage a mooncake_client has the devices, and the rank only shared memory.
+    if store is None or store.error or store.value("standalone_storage") is True:
         return engine_devices(server, rank)
     protocol = store.value("protocol")
     if isinstance(protocol, Unknown):

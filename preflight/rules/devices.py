@@ -66,7 +66,7 @@ def device_map_repeats(server: SglangServer) -> Iterator[Seen]:
 @RULES.store("two-transfer-engines")
 def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     known(store.source)
-    if store.error or not _reuses(server):
+    if store.error or not _reuses(server) or store.value("standalone_storage") is True:
         return
     given = [server.value(name) for name in ("disaggregation_ib_device", "mooncake_ib_device")]
     engine = known(next((value for value in given if value is not None), None))

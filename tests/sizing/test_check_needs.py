@@ -183,18 +183,44 @@ def test_a_rank_without_a_segment_hands_whole_huge_pages_over(tmp_path: Path, ro
     """Measured: of 20 000 000 and 50 000 000 bytes the client pins 20 and 48 MiB with each NIC."""
     text = (
         "export MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052\n"
-        f"MC_STORE_USE_HUGEPAGE=1 {STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
-        "--hicache-size 1\n"
+        "export MC_STORE_USE_HUGEPAGE=1\n"
+        "mooncake_client --global_segment_size=1GB --protocol=rdma &\n"
+        f"{STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 8 --hicache-size 1\n"
     )
-    regions = _needs(_script(tmp_path, text), root).processes[0].regions
-    assert not isinstance(regions, Unknown)
-    assert [region.what for region in regions] == ["L2 host pool", "local buffer"]
-    assert [region.bytes % PAGE for region in regions] == [0, 0]
-    plain = _needs(_script(tmp_path, text.replace("MC_STORE_USE_HUGEPAGE=1", "")), root)
-    regular = plain.processes[0].regions
-    assert not isinstance(regular, Unknown)
-    assert [region.offset_bytes for region in regular] == [0, 0]  # shared memory, not malloc's
-    assert 0 < regions[0].bytes - regular[0].bytes < PAGE
+
+    def regions(changed: str) -> tuple[Region, ...]:
+        needs = _by_program(_needs(_script(tmp_path, changed), root))
+        # The ranks have neither NICs nor locked memory of their own.
+        assert {(rank.regions, rank.rdma) for rank in needs["sglang"]} == {((), None)}
+        found = needs["mooncake_client"][0].regions
+        assert not isinstance(found, Unknown)
+        return found
+
+    huge = regions(text)
+    assert [region.what for region in huge] == ["global segment"] + 8 * [
+        "L2 host pool",
+        "local buffer",
+    ]
+    assert [region.bytes % PAGE for region in huge[1:3]] == [0, 0]
+    regular = regions(text.replace("export MC_STORE_USE_HUGEPAGE=1", ""))
+    assert [region.offset_bytes for region in regular[1:3]] == [0, 0]  # shared memory, not malloc's
+    assert 0 < huge[1].bytes - regular[1].bytes < PAGE
+    # Over TCP nothing is pinned; of two clients the one at the ranks' address pins it.
+    assert regions(text.replace("=rdma", "=tcp")) == ()
+    other = "mooncake_client --port=50053 --global_segment_size=1GB --protocol=rdma &\n"
+    assert len(regions(other + text)) == 1
+    assert len(regions(other + text.replace("1:50052", "1:50053"))) == 17
+
+
+def test_a_client_registers_what_is_not_known_of_its_ranks(tmp_path: Path, root: Root) -> None:
+    text = (
+        "export MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052\n"
+        "mooncake_client --global_segment_size=1GB --protocol=rdma &\n"
+        f"{STORE} --model-path team/unknown --hicache-ratio 2\n"
+    )
+    needs = _by_program(_needs(_script(tmp_path, text), root))
+    assert isinstance(needs["mooncake_client"][0].regions, Unknown)
+    assert needs["sglang"][0].regions == ()
 
 
 @pytest.mark.parametrize(
