@@ -13,7 +13,7 @@ from preflight.consumers.consumer import Consumer, Named
 from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.container_paths import reads_in
 from preflight.processes.image_releases import named_releases
-from preflight.programs.mooncake_flags import with_config_file
+from preflight.programs.mooncake_flags import flags_of, with_config_file
 from preflight.programs.sglang_argument_tables import (
     RefusedError,
     argument_flags,
@@ -115,6 +115,8 @@ _PROGRAMS = {
 # SGLang 0.5.23 mem_cache/storage: the others keep memory of their own in each rank (hf3fs shared
 # memory, nixl and eic buffers of a batch of pages, aibrix a cache).
 _COUNTED_BACKENDS = ("mooncake", "file", "sim")
+# Whose flags preflight/data/mooncake_flags.txt has.
+GFLAGS_PROGRAMS = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "mooncake_client"}
 _ALONE = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER, ProcessKind.METADATA)
 # -m among the interpreter's options, with the module behind it or attached to it: -um sglang.x.
 _RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
@@ -215,14 +217,18 @@ class LaunchProcess(NamedTuple):
 
         A flag's value does not stand for itself.
         """
+        program = GFLAGS_PROGRAMS.get(self.kind)
+        flags = {} if program is None else flags_of(program)
         value_of = ""
         for word in self.server.arguments.unrecognized if self.server else self.arguments:
             is_flag = word.text.startswith("-")
             is_open = word.unresolved and (not is_flag or "$" in word.text.partition("=")[0])
-            # What follows a flag of a store's own process is its value.
+            # What follows a flag of a store's own process is its value, unless it is a switch.
             if is_open and (self.server or not value_of):
                 yield word
-            value_of = word.text if is_flag and "=" not in word.text else ""
+            named = flags.get(word.text.lstrip("-").replace("-", "_"))
+            takes_value = is_flag and "=" not in word.text and (not named or named.type != "bool")
+            value_of = word.text if takes_value else ""
 
 
 def understand(

@@ -18,6 +18,7 @@ from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.ports import ports
 from preflight.processes.processes import (
+    GFLAGS_PROGRAMS,
     LaunchProcess,
     ProcessKind,
     SglangServer,
@@ -242,9 +243,7 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
             for name, setting in server.store.settings.items():
                 yield f"store.{name}", _known(name, setting.value, setting.origin)
         return
-    program = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "mooncake_client"}.get(
-        process.kind
-    )
+    program = GFLAGS_PROGRAMS.get(process.kind)
     if program is not None:
         for each in read_flags(process.arguments, flags_of(program)):
             value = Unknown("a variable that nothing sets") if each.value is None else each.value

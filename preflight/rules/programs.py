@@ -10,7 +10,12 @@ from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release, parse_version
 from preflight.launches.source import Origin
 from preflight.processes.mooncake_users import place
-from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
+from preflight.processes.processes import (
+    GFLAGS_PROGRAMS,
+    LaunchProcess,
+    ProcessKind,
+    SglangServer,
+)
 from preflight.programs import mooncake_grammar
 from preflight.programs.mooncake_flags import (
     TRUE,
@@ -29,7 +34,6 @@ from preflight.rules.rules import RuleFinding, RuleSet, Seen, Spelling, is_missp
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("programs")
-_PROGRAMS = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "mooncake_client"}
 # store-service-refused reports the switches of mooncake_client.
 _SEEN_ELSEWHERE = frozenset(("enable_offload", "start_offload_rpc_server"))
 # In most of the releases in use: that one of these is newer than the oldest is no news.
@@ -107,7 +111,11 @@ def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Seen]:
             yield _of_none(process, each, near)
     if process.kind is ProcessKind.MASTER:
         values = {each.name: each for each in given if not each.problem}
-        for name, text in _master_refuses(values):
+        refused = [*_master_refuses(values)]
+        # What is not known may give the flag that is missing beside another.
+        if process.unread is None and next(process.open_words, None) is None:
+            refused += _together(values)
+        for name, text in refused:
             yield _seen(process, text, values[name])
 
 
@@ -243,7 +251,7 @@ def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
 
     There is nothing for other programs.
     """
-    program = _PROGRAMS.get(process.kind)
+    program = GFLAGS_PROGRAMS.get(process.kind)
     if program is None:
         return {}, []
     known = flags_of(program)
@@ -256,7 +264,7 @@ def _seen(process: LaunchProcess, text: str, given: FlagRead) -> Seen:
 
 
 def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
-    """Yield the flag, and what the master says of its value, or of it and another."""
+    """Yield the flag, and what the master says of its value."""
 
     def text(name: str) -> str | None:
         return values[name].value if name in values else None
@@ -278,12 +286,12 @@ def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]
     path = text("config_path")
     if path and not path.endswith((".json", ".yaml", ".yml")):
         yield "config_path", f"--config_path={path}: Unsupported config file format: json or yaml"
-    if "config_path" not in values and "flagfile" not in values:
-        yield from _together(values)
 
 
 def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
     """Yield what flags say against each other, where no file says more."""
+    if "config_path" in values or "flagfile" in values:
+        return
 
     def is_on(name: str) -> bool:
         return name in values and (values[name].value or "").lower() in TRUE

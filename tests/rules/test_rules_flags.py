@@ -116,6 +116,12 @@ EXAMPLES = [
     ),
     Example(
         REFUSED,
+        ("mooncake_master --enable_ha --rpc_port=$PORT",),
+        "--enable_ha without --etcd_endpoints",
+        ("mooncake_master --enable_ha $MORE",),
+    ),
+    Example(
+        REFUSED,
         ("mooncake_master --enable_ha --ha_backend_type=redis --etcd_endpoints=a:1",),
         "--enable_ha without",
         ("mooncake_master --enable_ha --ha_backend_type=redis --ha_backend_connstring=a:1",),
