@@ -175,7 +175,7 @@ def devices_in_use(
     problems += more
     lost = tuple(problem for problem in problems if isinstance(problem, Lost))
     doubt = next((problem for problem in problems if isinstance(problem, Unknown)), None)
-    if automatic and "MC_FORCE_TCP" in environment:
+    if forces_tcp(named, environment):
         return DevicesInUse(
             (), candidates, (), Transport.TCP, "MC_FORCE_TCP", chosen=ChosenBy.FORCED_TCP
         )
@@ -209,11 +209,7 @@ def _wanted(
 
     Source: client_service.cpp, get_auto_discover and get_auto_discover_filters.
     """
-    automatic = not named
-    switch = leading_integer(environment.get("MC_MS_AUTO_DISC", ""))
-    if switch in (0, 1):
-        automatic = switch == 1
-    if not automatic:
+    if not _automatic(named, environment):
         return tuple(dict.fromkeys(named)), ChosenBy.LAUNCH, origin
     path = environment.get("MC_CUSTOM_TOPO_JSON")
     if path is not None:
@@ -231,6 +227,20 @@ def _wanted(
             f"MC_MS_FILTERS={text!r}",
         )
     return None, ChosenBy.DISCOVERY, ChosenBy.DISCOVERY.value
+
+
+def _automatic(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
+    """Return whether Mooncake looks for devices itself: without names, or told to."""
+    switch = leading_integer(environment.get("MC_MS_AUTO_DISC", ""))
+    return switch == 1 if switch in (0, 1) else not named
+
+
+def forces_tcp(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
+    """Tell whether MC_FORCE_TCP keeps a store's client off RDMA.
+
+    Of devices that are named it takes nothing away: they are opened beside TCP.
+    """
+    return "MC_FORCE_TCP" in environment and _automatic(named, environment)
 
 
 def _of_topology(content: str) -> tuple[str, ...]:

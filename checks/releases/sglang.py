@@ -154,6 +154,9 @@ class SglangRelease(NamedTuple):
     # It looks up the devices of prefill and decode under /sys/class/infiniband when it reads its
     # arguments, and ends where one is missing (server_args.py _validate_ib_devices).
     looks_up_devices: bool = False
+    # Its transfer engine between prefill and decode takes MOONCAKE_PROTOCOL; before, rdma
+    # (distributed/device_communicators/mooncake_transfer_engine.py).
+    engine_takes_protocol: bool = False
     # It pins host pools with cudaHostRegister itself, looks at what that returns, and calls it once
     # for each chunk of a pool (not of layer_first ones).
     pins_itself: bool = False
@@ -216,6 +219,7 @@ _CHANGES = (
         indexer_name="DSA",
         looks_at_pinning=True,
         protocol="rdma",
+        engine_takes_protocol=True,
     ),
     _change(
         "0.5.14",

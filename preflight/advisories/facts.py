@@ -1,8 +1,8 @@
 """The named facts that a record's conditions ask for, of one process of a launch on one host.
 
 ``env.NAME`` is a variable of the process, ``flag.NAME`` a flag of its program (SGLang's argument by
-its own name, a gflag of Mooncake's programs): None where it is not given and has no default. All
-others stand in ``FACTS``.
+its own name, a gflag of Mooncake's programs): None where it is not given and has no default,
+Unknown where something that is not known may give it. All others stand in ``FACTS``.
 """
 
 from __future__ import annotations
@@ -11,30 +11,42 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
+from checks.rdma.use import forces_tcp
+from checks.releases.sglang import sglang_release
 from checks.software.facts import Environment
 from checks.software.software_checks import OTHER_CONTAINER
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
-from preflight.processes.mooncake_users import offloads, store_clients, store_devices, uses_mooncake
-from preflight.processes.processes import LaunchProcess, ProcessKind
-from preflight.programs.mooncake_flags import flags_of, is_on, value_of
-from preflight.programs.sglang_arguments import word_value
+from preflight.processes.mooncake_users import (
+    engine_devices,
+    ssd_offload,
+    store_clients,
+    store_devices,
+    store_protocol,
+    uses_mooncake,
+)
+from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind
+from preflight.programs.mooncake_flags import as_integer, flags_of, is_on, value_of
+from preflight.programs.sglang_arguments import unresolved, word_value
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import LayerKind, ModelGeometry
 from preflight.sizing.sizing_inputs import Input
 
-_GFLAGS = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "mooncake_client"}
 _NAMES = {"mooncake": "Mooncake", "sglang": "SGLang"}
 _SGLANG = (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG)
 _VLLM = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM)
 
 
 class AdvisorySubject(NamedTuple):
-    """One process, the launch that it is of, and the host that this runs on."""
+    """One process, the launch that it is of, and the host that this runs on.
+
+    may_give: what of the process is not known and may give it flags; None for nothing.
+    """
 
     process: LaunchProcess
     sized: Sized
     seen: JudgedHost
+    may_give: Unknown | None
 
 
 def fact(subject: AdvisorySubject, name: str) -> Any:
@@ -47,7 +59,7 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
         if dot and kind == "env":
             return _variable(subject.process, rest)
         if dot and kind == "flag":
-            return _flag(subject.process, rest)
+            return _flag(subject, rest)
         return FACTS[name][1](subject)
     except (UnknownFactError, UnreadTopicError) as error:
         return error.fact
@@ -65,22 +77,42 @@ def _variable(process: LaunchProcess, name: str) -> str | Unknown | None:
     return word_value(word)
 
 
-def _flag(process: LaunchProcess, name: str) -> Any:
-    server = process.server
-    if server is not None:
-        setting = server.arguments.settings.get(name)
-        return None if setting is None else setting.value
-    program = _GFLAGS.get(process.kind)
+def _flag(subject: AdvisorySubject, name: str) -> Any:
+    process, program = subject.process, GFLAGS_PROGRAMS.get(subject.process.kind)
+    if process.server is not None:
+        setting = process.server.arguments.settings.get(name)
+        if setting is None or setting.given or subject.may_give is None:
+            return None if setting is None else setting.value
+        return subject.may_give
     if program is None:
         return None
-    declared = flags_of(program).get(name)
-    if declared is not None and declared.type == "bool":
-        on = is_on(process.arguments, program, name)
-        return Unknown(f"--{name} follows from a variable") if on is None else on
     word = value_of(process.arguments, name)
+    declared = flags_of(program).get(name)
+    kind = "string" if declared is None else declared.type
+    if kind == "bool":
+        on = is_on(process.arguments, program, name)
+        if on is None:
+            return Unknown(f"--{name} follows from a variable")
+        return subject.may_give if word is None and subject.may_give is not None else on
     if word is None:
-        return None
-    return word_value(word)
+        return subject.may_give
+    value = word_value(word)
+    if kind == "string" or isinstance(value, Unknown):
+        return value
+    number = as_integer(kind, value)
+    return value if number is None else number
+
+
+def may_give(process: LaunchProcess) -> Unknown | None:
+    """Return what is not known of a process and may give it settings; None for nothing.
+
+    A file that is not read here, or words.
+    """
+    unread = process.server.arguments.unread if process.server else process.unread
+    if unread is None and process.store and isinstance(process.store.client, Unknown):
+        unread = process.store.client
+    word = next(process.open_words, None)
+    return unread if unread is not None or word is None else unresolved(word)
 
 
 def _uses(subject: AdvisorySubject, product: str) -> bool:
@@ -168,8 +200,11 @@ def _nics(subject: AdvisorySubject, field: str) -> frozenset[str]:
 
 
 def _nic_nodes(subject: AdvisorySubject) -> int:
-    nodes = (known(nic.node) for nic in known(subject.seen.facts.rdma.nics))
-    return len({node for node in nodes if node is not None})
+    use = store_devices(subject.process, 0)
+    names = () if use is None else known(use.devices)
+    nics = known(subject.seen.facts.rdma.nics)
+    nodes = {known(nic.node) for nic in nics if not names or nic.name in names}
+    return len(nodes - {None})
 
 
 def _gpu_names(subject: AdvisorySubject) -> frozenset[str]:
@@ -197,12 +232,68 @@ def _model(subject: AdvisorySubject) -> ModelGeometry | None:
     return known(models.target(server.value("model_path")).geometry)
 
 
-def _protocol(subject: AdvisorySubject) -> Any:
+def _protocol(subject: AdvisorySubject) -> str | None:
+    protocol = store_protocol(subject.process)
+    named = protocol is not None and known(protocol)
+    return "tcp" if named == "rdma" and _is_forced(subject) else named or None
+
+
+def _engine_protocol(subject: AdvisorySubject) -> str | None:
+    process = subject.process
+    named = process.consumer.transfer_protocol if process.consumer else ""
+    if engine_devices(process.server, 0) is None and not named:
+        return None
+    if "MC_FORCE_TCP" in process.command.environment:  # devices that are named change nothing here
+        return "tcp"
+    if named:
+        return named
+    word = process.command.environment.get("MOONCAKE_PROTOCOL")
+    if word is None or word.text == "rdma":
+        return "rdma"
+    takes = sglang_release(known(_version(subject, "sglang"))).engine_takes_protocol
+    # A wheel that is not built for EFA looks for RDMA devices whatever it is told.
+    return "efa" if takes and known(word_value(word)) == "efa" else "rdma"
+
+
+def _is_forced(subject: AdvisorySubject) -> bool:
+    use = store_devices(subject.process, 0)
+    words = subject.process.command.environment
+    if use is None or "MC_FORCE_TCP" not in words:
+        return False
+    return forces_tcp(known(use.devices), {name: word.text for name, word in words.items()})
+
+
+def _uses_rdma(subject: AdvisorySubject) -> bool:
+    if _engine_protocol(subject) == "rdma":
+        return True
+    protocol = store_protocol(subject.process)
+    return protocol is not None and known(protocol) == "rdma" and not _is_forced(subject)
+
+
+def _metadata(subject: AdvisorySubject) -> Any:
     process = subject.process
     if process.server is not None:
-        return process.server.store.value("protocol") if process.server.store else None
-    client = known(process.store.client) if process.store else None
-    return None if client is None else client.protocol.value
+        address = _of_store(subject, "metadata_server")
+    else:
+        address = None if process.store is None else process.store.metadata
+    if not known(address) or address == "P2PHANDSHAKE":
+        return address or None
+    scheme, colon, _ = address.partition("://")
+    return scheme if colon else "etcd"
+
+
+def _master(subject: AdvisorySubject) -> Any:
+    process = subject.process
+    if process.server is not None:
+        return _of_store(subject, "master_server_address")
+    return None if process.store is None else process.store.master
+
+
+def _ranks_together(subject: AdvisorySubject) -> int | None:
+    server = subject.process.server
+    if server is None:
+        return None
+    return known(server.number("tp_size")) // max(1, known(server.attention_dp))
 
 
 def _clients(subject: AdvisorySubject) -> int | Unknown:
@@ -237,11 +328,11 @@ FACTS: Mapping[str, tuple[str, Read]] = {
     "uses.vllm": ("vLLM does", lambda s: _uses(s, "vllm")),
     "uses.lmcache": ("LMCache does, or may in vLLM", lambda s: _uses(s, "lmcache")),
     "uses.store": ("it is a client of the store", lambda s: store_clients(s.process)),
-    "uses.rdma": ("it registers with NICs", lambda s: store_devices(s.process, 0) is not None),
-    "uses.offload": ("it offloads to SSD", lambda s: offloads(s.process)),
+    "uses.rdma": ("it registers with NICs", _uses_rdma),
+    "uses.offload": ("it offloads to SSD", lambda s: known(ssd_offload(s.process)) is True),
     "uses.hicache": (
         "it has HiCache",
-        lambda s: bool(s.process.server and s.process.server.hicache),
+        lambda s: _flag(s, "enable_hierarchical_cache") is True,
     ),
     "words": ("all words and variables of its command", _words),
     "image": ("the image that it runs in", _container),
@@ -257,11 +348,18 @@ FACTS: Mapping[str, tuple[str, Read]] = {
         lambda s: Unknown("the release of NVIDIA's GPU operator is not known"),
     ),
     "store.protocol": ("rdma, tcp, .. of the store's client", _protocol),
+    "store.master": ("the address of the store's master", _master),
+    "store.metadata": ("its metadata server: etcd, http, redis, P2PHANDSHAKE", _metadata),
+    "engine.protocol": (
+        "rdma, efa or tcp of the transfer engine between prefill and decode",
+        _engine_protocol,
+    ),
     "store.standalone": (
         "its segment lives in a mooncake_client",
         lambda s: _of_store(s, "standalone_storage"),
     ),
     "store.clients": ("clients of the store on this host", _clients),
+    "ranks.together": ("ranks of one server that hold the same requests", _ranks_together),
     "launch.hosts": ("hosts that the launch runs on", lambda s: s.sized.needs.hosts),
     "model.attention": (
         "mha or mla",
@@ -291,7 +389,7 @@ FACTS: Mapping[str, tuple[str, Read]] = {
     "rdma-core": ("the version of rdma-core", _rdma_core),
     "nic.driver": ("the kernel drivers of the NICs", lambda s: _nics(s, "driven_by")),
     "nic.firmware": ("their firmware", lambda s: _nics(s, "firmware")),
-    "nic.nodes": ("on how many NUMA nodes they sit", _nic_nodes),
+    "nic.nodes": ("on how many NUMA nodes those sit that the process takes", _nic_nodes),
     "gpu.name": ("names of the GPUs", _gpu_names),
     "nvidia-driver": ("the release of NVIDIA's driver", _driver),
     "gpu.module": ("open or proprietary", lambda s: s.seen.facts.gpus.kernel_module),

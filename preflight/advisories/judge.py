@@ -9,7 +9,7 @@ from checks.base.finding import Evidence, Finding, Status
 from checks.base.unknown import Unknown
 from checks.run.facts import Facts
 from checks.system.facts import with_kernel
-from preflight.advisories.facts import AdvisorySubject, fact
+from preflight.advisories.facts import AdvisorySubject, fact, may_give
 from preflight.advisories.records import (
     PRODUCTS,
     SEVERITIES,
@@ -32,14 +32,24 @@ TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software", "boot")
 
 
 class Verdict(NamedTuple):
-    """A record held against one process. version: of the product that is affected, or why it is
-    not known. holds: of the record's conditions and the version together."""
+    """A record held against one process.
+
+    version: of the product that is affected, or why it is not known. holds: of the record's
+    conditions and the version together. may_give: what may give the process flags, and is not
+    known; None for nothing.
+    """
 
     advisory: Advisory
     process: LaunchProcess
     product: str
     version: str | Unknown
     holds: bool | Unknown
+    may_give: Unknown | None
+
+    @property
+    def hangs_on_words(self) -> bool:
+        """Tell whether words of the launch decide that are not known, which it is told of apart."""
+        return self.may_give is not None and self.holds is self.may_give
 
 
 def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
@@ -47,16 +57,21 @@ def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
     sized = seen.launch
     if not isinstance(sized, Sized):
         return
+    subjects = [
+        AdvisorySubject(process, sized, seen, may_give(process))
+        for process in sized.sizing.inputs.processes
+    ]
     for one in advisories():
-        for process in sized.sizing.inputs.processes:
-            yield _verdict(one, AdvisorySubject(process, sized, seen))
+        for subject in subjects:
+            yield _verdict(one, subject)
 
 
 def _verdict(one: Advisory, subject: AdvisorySubject) -> Verdict:
     def value(name: str) -> Any:
         return fact(subject, name)
 
-    found = Verdict(one, subject.process, one.affected[0].product, Unknown("not asked"), False)
+    product, unasked = one.affected[0].product, Unknown("not asked")
+    found = Verdict(one, subject.process, product, unasked, False, subject.may_give)
     conditions = True if one.when is None else holds(one.when, value)
     if conditions is False:
         return found
@@ -91,7 +106,8 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
 
     What affects it, or may, is a finding each; the others are one pass. Those that hang on a
     release that nobody named are one skip, which is no pass: every launch would be full of them.
-    So are those that take something which only happens later.
+    So are those that take something which only happens later, and those that hang on words which
+    are not known: ``launch.not-read`` tells of these.
     """
     if not isinstance(seen.launch, Sized):
         return []
@@ -113,6 +129,8 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         elif isinstance(verdict.version, Unknown):
             why = (verdict.version.reason, verdict.version.advice)
             open_.setdefault(why, set()).add(one.check)
+        elif verdict.hangs_on_words and verdict.may_give is not None:
+            open_.setdefault((verdict.may_give.reason, ""), set()).add(one.check)
         else:
             found.append(_unsure(verdict, verdict.holds))
     found += _after_boot(seen)

@@ -75,8 +75,9 @@ class Consumer(NamedTuple):
     memory of each worker's GPU, what has to be free; gpu_fills: whether nothing says that it takes
     less of it.
     engines: its data-parallel engines here, each of ``workers`` processes with a GPU.
-    clients: the store clients that the workers set up. transfer: the devices of a transfer engine
-    beside them; None without one. registers_gpu: what of the GPU's memory it registers, "" for
+    clients: the store clients that the workers set up. transfer: the RDMA devices of a transfer
+    engine beside them; None without. transfer_protocol: what that engine goes by, "" without one.
+    registers_gpu: what of the GPU's memory it registers, "" for
     nothing. settings: what all this follows from. ports: what it listens on, by what it is.
     refused: its own errors: it will not start. misread, ignored: what was written and is taken for
     something else, or not at all. uncounted: what of it is in no number. hosts: over how many hosts
@@ -90,6 +91,7 @@ class Consumer(NamedTuple):
     settings: Mapping[str, SettingValue] = {}
     clients: tuple[Client, ...] = ()
     transfer: SettingValue | None = None
+    transfer_protocol: str = ""
     pools: tuple[WorkerPool, ...] = ()
     registers_gpu: str = ""
     ports: tuple[tuple[str, SettingValue], ...] = ()
@@ -269,6 +271,7 @@ def file_client(config: Mapping[str, Any], path: str) -> StoreProcess:
         master=str(config["master_server_address"]),
         metadata=str(config["metadata_server"]),
         file=path,
+        protocol=protocol,
     )
 
 

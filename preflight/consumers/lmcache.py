@@ -357,4 +357,5 @@ def _store_of(client: StoreClient, setup: Mapping[str, str]) -> StoreProcess:
         devices=setup.get("rdma_devices", ""),
         master=setup.get("master_server_addr", _RIGHT_KEYS["master_server_address"][1]),
         metadata=setup["metadata_server"],
+        protocol=setup["protocol"],
     )

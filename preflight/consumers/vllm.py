@@ -125,6 +125,7 @@ def _consumer(
         engines=engines,
         workers=workers,
         transfer=connectors.transfer,
+        transfer_protocol=connectors.transfer_protocol,
         registers_gpu=connectors.registers,
         hosts=hosts,
         node=node,
@@ -191,6 +192,7 @@ class _Connectors(ConsumerParts):
         self.arguments, self.environment, self.read_file = arguments, environment, read_file
         self.engines, self.workers = engines, workers
         self.transfer: SettingValue | None = None
+        self.transfer_protocol = ""
         self.registers = ""
         self.engine_id: Any = None
         self.settings["model"] = model_of(arguments)
@@ -391,7 +393,8 @@ class _Connectors(ConsumerParts):
 
     def _transfer(self, extra: dict[str, Any], role: str) -> None:
         self.registers = "the KV cache on the GPU, whose size is known only once it runs"
-        if extra.get("mooncake_protocol", "rdma") == "rdma":
+        self.transfer_protocol = str(extra.get("mooncake_protocol", "rdma"))
+        if self.transfer_protocol == "rdma":
             devices = extra.get("device_name", "")
             self.transfer = SettingValue(devices, "device_name in --kv-transfer-config")
         if role != "kv_consumer" and extra.get("bootstrap_server_address") is None:

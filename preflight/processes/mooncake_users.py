@@ -29,7 +29,7 @@ def uses_mooncake(process: LaunchProcess) -> bool:
     if process.server is not None:
         return _server_uses_mooncake(process.server)
     if process.consumer is not None:
-        return bool(process.consumer.clients) or process.consumer.transfer is not None
+        return bool(process.consumer.clients) or process.consumer.transfer_protocol != ""
     return process.kind in _PROGRAMS
 
 
@@ -95,10 +95,28 @@ def place(process: LaunchProcess) -> tuple[tuple[str, ...], ...] | None:
 
 def offloads(process: LaunchProcess) -> bool:
     """Tell whether a store client offloads to SSD, as far as is known."""
+    return ssd_offload(process) is True
+
+
+def ssd_offload(process: LaunchProcess) -> Any:
+    """Return what a store client is told of SSD offload: True for on."""
     if process.server is not None:
         store = process.server.store
-        return store is not None and store.value("enable_ssd_offload") is True
-    return process.store is not None and process.store.offload is True
+        return None if store is None else store.value("enable_ssd_offload")
+    return None if process.store is None else process.store.offload
+
+
+def store_protocol(process: LaunchProcess) -> str | Unknown | None:
+    """Return what a store's client is told to transfer by: rdma, tcp, efa, ..; None for none."""
+    if process.server is not None:
+        store = process.server.store
+        return None if store is None else store.value("protocol")
+    if process.store is None:
+        return None
+    client = process.store.client
+    return (
+        client if isinstance(client, Unknown) else process.store.protocol or client.protocol.value
+    )
 
 
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
@@ -111,7 +129,8 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
         return RdmaUse(_names(transfer.value), transfer.origin)
     if store is None or isinstance(store.client, Unknown):
         return None
-    if store.client.protocol.value != "rdma":
+    protocol = store_protocol(process)
+    if protocol != "rdma" and not isinstance(protocol, Unknown):  # what is not known may be RDMA
         return None
     origin, variable = _devices_origin(process)
     return RdmaUse(_names(store.devices), origin, variable)

@@ -44,6 +44,7 @@ class StoreProcess(NamedTuple):
     offload: whether it offloads to SSD. offload_path: the folder that it is given for that, empty
     where it names none itself. port: the store service's HTTP port. file: the JSON file that it has
     its settings from, "" for none. hostname: under which it registers, "" for its own default.
+    protocol: as it is written; the client's own is of what it registers. "": only that is known.
     """
 
     client: StoreClient | Unknown
@@ -60,6 +61,7 @@ class StoreProcess(NamedTuple):
     file: str = ""
     refused_by_older: tuple[str, ...] = ()  # by releases without service_reads_units
     hostname: str | Unknown = ""
+    protocol: str | Unknown = ""
 
 
 def read_store_service(
@@ -93,6 +95,7 @@ def read_store_service(
         file=config.file,
         refused_by_older=config.refused_by_older,
         hostname=values["local_hostname"],
+        protocol=values["protocol"],
     )
 
 
@@ -146,6 +149,7 @@ def read_mooncake_client(
         metadata=metadata,
         arena=arena,
         hostname=_text(flags, "host", ""),
+        protocol=protocol,
     )
 
 

@@ -43,6 +43,15 @@ OLD_URING = "MOONCAKE_USE_URING="
 FILES = "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR=file_per_key_storage_backend "
 RADIX = " --disaggregation-decode-enable-radix-cache"
 OFFLOAD = " --disaggregation-decode-enable-offload-kvcache"
+FORCED, NAMED = "MC_FORCE_TCP=1 ", "MOONCAKE_DEVICE=mlx5_0 "
+EFA, META = "MOONCAKE_PROTOCOL=efa ", "MOONCAKE_TE_META_DATA_SERVER={} "
+EXTRA = " --hicache-storage-backend-extra-config '{{\"master_server_address\": {}}}'"
+BACKEND = "mooncake_master --enable_ha --ha_backend_connstring=a:2379 --ha_backend_type="
+VLLM = (
+    'vllm serve m --kv-transfer-config \'{{"kv_connector": "MooncakeConnector", "kv_role": '
+    '"kv_producer", "kv_connector_extra_config": {{"mooncake_protocol": "{}"}}}}\''
+)
+WARN = Status.WARN
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +81,15 @@ def said(found: list[Finding]) -> dict[int, Status]:
         ("MC_STORE_MEMCPY=1 " + TCP + MHA + CACHE, "0.3.10", "0.5.12", 1, Status.WARN),
         ("MC_STORE_MEMCPY=0 " + TCP + MHA + CACHE, "0.3.10.post2", "0.5.12", 1, None),
         (RDMA + MHA + CACHE, "0.3.10.post2", "0.5.12", 1, None),
+        # Whatever is not "no" in so many words switches the copy on, by any transport.
+        ("MC_STORE_MEMCPY= " + TCP + MHA + CACHE, "0.3.10", "0.5.12", 1, Status.WARN),
+        ("MC_STORE_MEMCPY=disable " + TCP + MHA + CACHE, "0.3.10", "0.5.12", 1, Status.WARN),
+        ("MC_STORE_MEMCPY=Off " + TCP + MHA + CACHE, "0.3.10.post2", "0.5.12", 1, None),
+        ("MC_STORE_MEMCPY=1 " + RDMA + MHA + CACHE, "0.3.10", "0.5.12", 1, Status.WARN),
+        ("MC_STORE_MEMCPY=1 " + RDMA + MHA + CACHE, "0.3.9", "0.5.12", 1, None),
+        (FORCED + RDMA + MHA + CACHE, "0.3.10.post2", "0.5.12", 1, Status.WARN),
+        # Devices that are named are opened all the same.
+        (FORCED + NAMED + RDMA + MHA + CACHE, "0.3.10.post2", "0.5.12", 1, None),
         (TCP + MHA.replace("--tp 8", "--tp 1") + CACHE, "0.3.10.post2", "0.5.12", 1, None),
         (TCP + MHA + CACHE, "0.3.11", "0.5.12", 1, None),
         # 6: io_uring, asked for in so many words, with offload.
@@ -89,11 +107,19 @@ def said(found: list[Finding]) -> dict[int, Status]:
         (RDMA + MHA + CACHE + PREFILL, "0.3.11.post1", "0.5.12", 8, None),
         (RDMA + MHA + CACHE, "0.3.11", "0.5.12", 8, None),
         ("WITH_NVIDIA_PEERMEM=1 " + RDMA + MHA + CACHE + PREFILL, "0.3.11", "0.5.12", 8, None),
+        ("WITH_NVIDIA_PEERMEM=On " + RDMA + MHA + CACHE + PREFILL, "0.3.11", "0.5.12", 8, None),
+        ("WITH_NVIDIA_PEERMEM=2 " + RDMA + MHA + CACHE + PREFILL, "0.3.11", "0.5.12", 8, WARN),
+        (FORCED + RDMA + MHA + CACHE + PREFILL, "0.3.11", "0.5.12", 8, None),
         # 9: both settings together.
         (NO_VMM + RDMA + MHA + CACHE + PREFILL, "0.3.12.post1", "0.5.23", 9, Status.WARN),
         # NIXL registers what is sent, and Mooncake's engine none of the GPU's memory.
         (NO_VMM + RDMA + MHA + CACHE + PREFILL + NIXL, "0.3.12.post1", "0.5.23", 9, None),
         (NO_VMM.split()[0] + " " + RDMA + MHA + CACHE + PREFILL, "0.3.12.post1", "0.5.23", 9, None),
+        # Off is whatever is not on; 0.3.11 alone is off where nobody says so.
+        (NO_VMM.replace("=0", "=false") + RDMA + MHA + PREFILL, "0.3.12", "0.5.23", 9, WARN),
+        (NO_VMM.replace("=0", "=yes") + RDMA + MHA + PREFILL, "0.3.12", "0.5.23", 9, None),
+        (NO_VMM.split()[1] + " " + RDMA + MHA + PREFILL, "0.3.11", "0.5.23", 9, WARN),
+        (NO_VMM.split()[1] + " " + RDMA + MHA + PREFILL, "0.3.11.post1", "0.5.23", 9, None),
         # 10, 11: the eviction policy that is not set, and the one that was broken.
         (SSD + TCP + MHA + CACHE, "0.3.11", "0.5.23", 10, Status.WARN),
         (SSD + TCP + MHA + CACHE, "0.3.12", "0.5.23", 10, None),
@@ -145,7 +171,14 @@ def said(found: list[Finding]) -> dict[int, Status]:
             11,
             Status.WARN,
         ),
+        # Wherever the address is written, and whichever flag names etcd.
+        (MHA + CACHE + EXTRA.format('"etcd://a:2379"'), "0.3.12", "0.5.23", 17, WARN),
+        (MHA + CACHE + EXTRA.format('"a:50051"'), "0.3.12", "0.5.23", 17, None),
+        (BACKEND + "etcd", "0.3.12", "0.5.23", 17, WARN),
+        (BACKEND + "redis", "0.3.12", "0.5.23", 17, None),
+        ("mooncake_master --etcd_endpoints=a:2379", "0.3.12", "0.5.23", 17, None),
         # 16 to 18: flags of the master.
+        (MASTER + " --allocation_strategy=random", "0.3.12", "0.5.23", 16, None),
         (MASTER + " --allocation_strategy=free_ratio_first", "0.3.12", "0.5.23", 16, Status.WARN),
         (MASTER, "0.3.12", "0.5.23", 16, None),
         (MASTER, "0.3.12", "0.5.23", 17, Status.WARN),
@@ -155,6 +188,37 @@ def said(found: list[Finding]) -> dict[int, Status]:
         # 27: etcd is used, by flag or in the metadata's address.
         (MASTER, "0.3.11.post1", "0.5.23", 27, Status.WARN),
         ("mooncake_master", "0.3.11.post1", "0.5.23", 27, None),
+        (BACKEND + "etcd", "0.3.11.post1", "0.5.23", 27, WARN),
+        (BACKEND + "redis", "0.3.11.post1", "0.5.23", 27, None),
+        (MHA + CACHE + EXTRA.format('"etcd://a:2379"'), "0.3.11", "0.5.23", 27, WARN),
+        # An address without a scheme is etcd's, where it names the metadata server.
+        (META.format("a:2379") + TCP + MHA + CACHE, "0.3.11", "0.5.23", 27, WARN),
+        (META.format("http://a:8080/metadata") + TCP + MHA + CACHE, "0.3.11", "0.5.23", 27, None),
+        (META.format("P2PHANDSHAKE") + TCP + MHA + CACHE, "0.3.11", "0.5.23", 27, None),
+        # 26, 58: EFA between prefill and decode, from the release on that goes by the variable.
+        (EFA + MHA + PREFILL, "0.3.12", "0.5.18", 26, WARN),
+        (EFA + MHA + PREFILL, "0.3.12", "0.5.12.post1", 26, None),
+        (EFA + MHA + PREFILL, "0.3.13", "0.5.18", 26, None),
+        (EFA + MHA, "0.3.12", "0.5.18", 26, None),
+        (EFA + MHA + PREFILL + NIXL, "0.3.12", "0.5.18", 26, None),
+        (VLLM.format("efa"), "0.3.12", "0.5.18", 26, WARN),
+        (VLLM.format("rdma"), "0.3.12", "0.5.18", 26, None),
+        (
+            "PYTORCH_ALLOC_CONF=expandable_segments:True " + EFA + MHA + PREFILL,
+            "0.3.13",
+            "0.5.18",
+            58,
+            WARN,
+        ),
+        (
+            "SGLANG_MOONCAKE_CUSTOM_MEM_POOL=true " + EFA + MHA + PREFILL,
+            "0.3.13",
+            "0.5.18",
+            58,
+            WARN,
+        ),
+        ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL=0 " + EFA + MHA + PREFILL, "0.3.13", "0.5.18", 58, None),
+        (EFA + MHA + PREFILL, "0.3.13", "0.5.18", 58, None),
         # 30, 31: standalone storage.
         (
             "MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052 "
@@ -213,6 +277,92 @@ def test_a_condition_by_hand(
 ) -> None:
     found = advisory_findings(seen(tmp_path, host, text, mooncake, sglang))
     assert said(found).get(number) is status
+
+
+SERVICE = "python3 -m mooncake.mooncake_store_service"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "mooncake", "sglang", "holds", "holds_not"),
+    [
+        # 34: ranks of one data-parallel group wait for each other, and not those of others.
+        (TCP + MHA + CACHE, "0.3.12", "0.5.23", {34}, {35}),
+        (TCP + MHA + " --dp 8 --enable-dp-attention" + CACHE, "0.3.12", "0.5.23", set(), {34}),
+        (TCP + MHA + " --dp 4 --enable-dp-attention" + CACHE, "0.3.12", "0.5.23", {34}, set()),
+        # A client that MC_FORCE_TCP keeps on TCP registers with no NIC, unless devices are named.
+        (RDMA + MHA + CACHE, "0.3.12", "0.5.23", {7, 24, 52, 65, 66, 67}, {53}),
+        (FORCED + RDMA + MHA + CACHE, "0.3.12", "0.5.23", {53}, {7, 24, 52, 65, 66, 67}),
+        (FORCED + NAMED + RDMA + MHA + CACHE, "0.3.12", "0.5.23", {7, 65}, {53}),
+        (FORCED + "MC_MS_AUTO_DISC=1 " + NAMED + RDMA + MHA + CACHE, "0.3.12", "0.5.23", {53}, {7}),
+        (FORCED + RDMA + SERVICE, "0.3.12", "0.5.23", {53}, {7}),
+        # The engine between prefill and decode keeps to it with named devices too.
+        (TCP + MHA + PREFILL, "0.3.12", "0.5.23", {7}, set()),
+        (FORCED + TCP + MHA + PREFILL, "0.3.12", "0.5.23", set(), {7}),
+        (
+            FORCED + MHA + PREFILL + " --disaggregation-ib-device mlx5_0",
+            "0.3.12",
+            "0.5.23",
+            set(),
+            {7},
+        ),
+        # EFA is no RDMA of Mooncake's.
+        (EFA + MHA + PREFILL, "0.3.12", "0.5.18", {57}, {7, 65}),
+        (EFA + MHA + PREFILL, "0.3.12", "0.5.12", {7, 65}, {57}),
+        (EFA + "MOONCAKE_MASTER=a:1 " + SERVICE, "0.3.12", "0.5.18", {57}, {7, 65}),
+        ("mooncake_client --protocol=efa", "0.3.12", "0.5.18", {57}, {7, 65}),
+        (VLLM.format("efa"), "0.3.12", "0.5.18", {19, 22, 57}, {7}),
+        (VLLM.format("rdma"), "0.3.12", "0.5.18", {7}, {57}),
+        # What a variable mends is not said where it is set.
+        ("MC_IB_PCI_RELAXED_ORDERING=1 " + RDMA + MHA + CACHE, "0.3.12", "0.5.23", {7}, {52}),
+        ("MC_IB_PCI_RELAXED_ORDERING=0 " + RDMA + MHA + CACHE, "0.3.12", "0.5.23", {52}, set()),
+        ("MC_TCP_ENABLE_CONNECTION_POOL=1 " + TCP + MHA + CACHE, "0.3.10", "0.5.23", set(), {53}),
+        ("MC_TCP_ENABLE_CONNECTION_POOL=1 " + TCP + MHA + CACHE, "0.3.9", "0.5.23", {53}, set()),
+        ("MC_TCP_ENABLE_CONNECTION_POOL=no " + TCP + MHA + CACHE, "0.3.12", "0.5.23", {53}, set()),
+        ("mooncake_master --client_ttl=60", "0.3.12", "0.5.23", set(), {20}),
+        ("mooncake_master --client_ttl=10", "0.3.12", "0.5.23", {20}, set()),
+        # 50: the NICs of one node alone do not split a segment.
+        ("MC_STORE_USE_HUGEPAGE=1 " + RDMA + MHA + CACHE, "0.3.11", "0.5.23", {50}, set()),
+        ("MC_STORE_USE_HUGEPAGE=1 " + NAMED + RDMA + MHA + CACHE, "0.3.11", "0.5.23", set(), {50}),
+    ],
+)
+def test_what_holds_of_a_process(
+    tmp_path: Path,
+    host: str,
+    text: str,
+    mooncake: str,
+    sglang: str,
+    holds: set[int],
+    holds_not: set[int],
+) -> None:
+    """Also of records of which a check tells, or which only arise later."""
+    found = verdicts(seen(tmp_path, host, text, mooncake, sglang))
+    held = {int(one.advisory.id[-4:]) for one in found if one.holds is True}
+    assert holds <= held
+    assert not holds_not & held
+
+
+@pytest.mark.parametrize(
+    ("text", "hangs", "decided"),
+    [
+        ("mooncake_master --config_path=/nosuch.yaml", {16, 17, 18, 20}, set()),
+        ("mooncake_master $ARGS", {16, 17, 18, 20}, set()),
+        ("mooncake_master $ARGS --enable_ha=false", {18, 20}, {16, 17}),
+        (SERVICE + " --config=/nosuch.json", {17, 23}, set()),
+        (TCP + MHA + CACHE + " $MORE", {33, 34, 35}, {36}),
+        (TCP + MHA + CACHE + " $MORE --pp-size 1", {33, 34}, {35, 36}),
+    ],
+)
+def test_what_words_that_are_not_known_decide_is_one_skip_and_no_pass(
+    tmp_path: Path, host: str, text: str, hangs: set[int], decided: set[int]
+) -> None:
+    at = seen(tmp_path, host, "MC_IB_PORT=0 " + text, "0.3.12", "0.5.12.post1")
+    unknown = {int(one.advisory.id[-4:]) for one in verdicts(at) if one.hangs_on_words}
+    assert hangs <= unknown
+    assert not decided & unknown
+    found = advisory_findings(at)
+    assert not said(found).keys() & hangs
+    assert any(one.status is Status.SKIP and "what decides" in one.text for one in found)
 
 
 def test_a_finding_says_what_is_affected_what_is_seen_and_where_it_is_told(

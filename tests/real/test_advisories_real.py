@@ -131,6 +131,10 @@ def test_every_record_that_was_reproduced_is_tested_here() -> None:
         ("0.3.10.post2", "0", 0),
         ("0.3.10", None, 0),
         ("0.3.10", "1", -signal.SIGSEGV),
+        ("0.3.10", "", -signal.SIGSEGV),
+        ("0.3.10", "disable", -signal.SIGSEGV),
+        ("0.3.10", "Off", 0),
+        ("0.3.9", "1", 0),
         ("0.3.11", "1", 0),
     ],
 )
