@@ -17,6 +17,7 @@ from checks.software.facts import Environment
 from checks.software.software_checks import OTHER_CONTAINER
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
+from preflight.processes.container_paths import network_of
 from preflight.processes.mooncake_users import (
     engine_devices,
     ssd_offload,
@@ -30,6 +31,7 @@ from preflight.programs.mooncake_flags import as_integer, flags_of, is_on, value
 from preflight.programs.sglang_arguments import unresolved, word_value
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import LayerKind, ModelGeometry
+from preflight.sglang.pool_request import layout_in_use
 from preflight.sizing.sizing_inputs import Input
 
 _NAMES = {"mooncake": "Mooncake", "sglang": "SGLang"}
@@ -127,7 +129,16 @@ def _uses(subject: AdvisorySubject, product: str) -> bool:
         # What is not counted of a vLLM may be LMCache.
         parts = () if consumer is None else (*consumer.parts, *consumer.uncounted)
         return process.kind is ProcessKind.LMCACHE or (process.kind in _VLLM and bool(parts))
-    return uses_mooncake(process)
+    return uses_mooncake(process) and not _engine_is_open(subject)
+
+
+def _engine_is_open(subject: AdvisorySubject) -> bool:
+    """Return False; raise where only the engine would be Mooncake's, and may be another."""
+    server = subject.process.server
+    by_engine = (
+        server is not None and server.store is None and engine_devices(server, 0) is not None
+    )
+    return by_engine and known(_flag(subject, "disaggregation_transfer_backend")) is None
 
 
 def _words(subject: AdvisorySubject) -> str:
@@ -243,6 +254,8 @@ def _engine_protocol(subject: AdvisorySubject) -> str | None:
     named = process.consumer.transfer_protocol if process.consumer else ""
     if engine_devices(process.server, 0) is None and not named:
         return None
+    if process.server is not None:
+        known(_flag(subject, "disaggregation_transfer_backend"))
     if "MC_FORCE_TCP" in process.command.environment:  # devices that are named change nothing here
         return "tcp"
     if named:
@@ -297,13 +310,28 @@ def _ranks_together(subject: AdvisorySubject) -> int | None:
 
 
 def _clients(subject: AdvisorySubject) -> int | Unknown:
-    shown = subject.sized.sizing.shown
-    if shown is not None:
-        return sum(len(one.clients) for one in shown.inputs.launch.processes)
-    users = [one for one in subject.sized.sizing.inputs.processes if store_clients(one)]
+    """Return how many clients of the store have the process's address: those of its network."""
+    sizing, network = subject.sized.sizing, network_of(subject.process.command)
+    users = [
+        one
+        for one in sizing.inputs.processes
+        if store_clients(one) and network_of(one.command) == network
+    ]
+    if sizing.shown is not None:
+        numbers = {one.number for one in users}
+        shown = sizing.shown.inputs.launch.processes
+        return sum(len(one.clients) for one in shown if one.id.command in numbers)
     if all(one.store is not None for one in users):  # a store service, a mooncake_client: one each
         return len(users)
     return Unknown("how many clients of the store there are is not known")
+
+
+def _layout(subject: AdvisorySubject) -> Any:
+    server = subject.process.server
+    if server is None or not server.hicache:
+        return None
+    known(_flag(subject, "hicache_mem_layout"))
+    return layout_in_use(server, sglang_release(known(_version(subject, "sglang"))))
 
 
 def _of_store(subject: AdvisorySubject, key: str) -> Any:
@@ -332,8 +360,9 @@ FACTS: Mapping[str, tuple[str, Read]] = {
     "uses.offload": ("it offloads to SSD", lambda s: known(ssd_offload(s.process)) is True),
     "uses.hicache": (
         "it has HiCache",
-        lambda s: _flag(s, "enable_hierarchical_cache") is True,
+        lambda s: known(_flag(s, "enable_hierarchical_cache")) is True,
     ),
+    "hicache.layout": ("the layout of L2, after SGLang's own changes to it", _layout),
     "words": ("all words and variables of its command", _words),
     "image": ("the image that it runs in", _container),
     "mooncake": ("the release of Mooncake", lambda s: _version(s, "mooncake")),
@@ -358,7 +387,7 @@ FACTS: Mapping[str, tuple[str, Read]] = {
         "its segment lives in a mooncake_client",
         lambda s: _of_store(s, "standalone_storage"),
     ),
-    "store.clients": ("clients of the store on this host", _clients),
+    "store.clients": ("clients of the store that have its address", _clients),
     "ranks.together": ("ranks of one server that hold the same requests", _ranks_together),
     "launch.hosts": ("hosts that the launch runs on", lambda s: s.sized.needs.hosts),
     "model.attention": (

@@ -78,8 +78,9 @@ def _verdict(one: Advisory, subject: AdvisorySubject) -> Verdict:
     for each in one.affected:
         # Whose code does not run here is not asked for its release.
         product = program_of(each.product)
-        user = f"uses.{product}"
-        if PRODUCTS[each.product][0] == "PyPI" and product != "nixl" and value(user) is not True:
+        asked = PRODUCTS[each.product][0] == "PyPI" and product != "nixl"
+        user = value(f"uses.{product}") if asked else True
+        if user is False:
             continue
         version = value(product)
         if version is None:
@@ -94,7 +95,7 @@ def _verdict(one: Advisory, subject: AdvisorySubject) -> Verdict:
         found = found._replace(
             product=product,
             version=version if isinstance(version, Unknown) else str(version),
-            holds=joined((within, conditions), True),
+            holds=joined((user, within, conditions), True),
         )
         if found.holds is True:
             return found

@@ -82,7 +82,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     page, kv_type = server.value("page_size"), server.value("kv_cache_dtype")
     draft_type = server.value("speculative_draft_kv_cache_dtype")
-    layout = _layout(sized)
+    layout = layout_in_use(server, sized.release)
     for value in (size, ratio, page, kv_type, layout, draft_type):
         known(value)
     dcp = known(server.number("dcp_size"))
@@ -174,15 +174,15 @@ def _partition(sized: SizedServer) -> tuple[int, ...]:
     return parts
 
 
-def _layout(sized: SizedServer) -> Any:
+def layout_in_use(server: SglangServer, release: SglangRelease) -> Any:
     """Return the layout after SGLang's own changes to it (arg_groups/hicache_hook.py)."""
-    layout, backend = sized.value("hicache_mem_layout"), sized.value("hicache_io_backend")
-    if not sized.server.arguments.given("hicache_mem_layout"):
-        layout = sized.release.default_layout
+    layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
+    if not server.arguments.given("hicache_mem_layout"):
+        layout = release.default_layout
     if layout == "page_first" and backend == "direct":
         return "page_first_direct"
-    dcp = sized.value("dcp_size")
-    stored = sized.value("hicache_storage_backend") in ("mooncake", "npu_memcache")
+    dcp = server.value("dcp_size")
+    stored = server.value("hicache_storage_backend") in ("mooncake", "npu_memcache")
     if layout != "layer_first" or not stored or (isinstance(dcp, int) and dcp > 1):
         return layout
     return {"direct": "page_first_direct", "kernel": "page_first"}.get(backend, layout)

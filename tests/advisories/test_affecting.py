@@ -1,7 +1,8 @@
-"""What ``advisories --affecting`` says of twenty hosts, held against a table.
+"""What ``advisories --affecting`` says of twenty hosts, held against tables.
 
-The table was written by reading the records: of each launch what every host has to hear, and of
-each host what it adds. A record that is said beside it is said outside its range.
+They were written by reading the records: of each launch what every host has to hear, and of each
+host what it adds. A record that is said beside it is said outside its range. The launches of others
+(``found_advisories``) are held against their table too, where they are there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from checks.system.facts import with_kernel
 from preflight.advisories.judge import verdicts
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import judge_host
+from tests.advisories.found_advisories import FOUND, IN_CONTAINERS, heard
 from tests.advisories.test_judge import (
     CACHE,
     DSA,
@@ -35,6 +37,7 @@ from tests.advisories.test_judge import (
 )
 from tests.lab.results import DATA
 from tests.paths import ROOT
+from tests.reading.test_found_launches import FOLDER
 
 # Three pairs of releases, Mooncake's first.
 OLD, MIDDLE, NEW = ("0.3.8.post1", "0.5.9"), ("0.3.10.post2", "0.5.12.post1"), ("0.3.14", "0.5.23")
@@ -188,6 +191,12 @@ HOSTS: dict[str, tuple[Callable[[Facts], Facts] | None, Hears]] = {
 }
 
 
+def capture_of(host: str) -> str:
+    """Return what --root takes for a host that is recorded or written."""
+    folder = ROOT / "tests/data/hosts" if host == "small-vm" else DATA
+    return host if host.startswith("demo:") else str(folder / f"{host}.tar.gz")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_no_record_is_said_of_what_it_is_not_about(name: str, tmp_path: Path) -> None:
@@ -204,10 +213,62 @@ def test_no_record_is_said_of_what_it_is_not_about(name: str, tmp_path: Path) ->
             if change is not None:
                 seen = demo._replace(facts=change(demo.facts))
             elif host != "demo:h800":
-                folder = ROOT / "tests/data/hosts" if host == "small-vm" else DATA
-                seen = judge_host(words, str(folder / f"{host}.tar.gz"), 20, [], TOPICS)
+                seen = judge_host(words, capture_of(host), 20, [], TOPICS)
             said = {int(one.advisory.id[-4:]) for one in verdicts(seen) if one.holds is True}
             table = by_pair[at] | {number for number, where in adds.items() if (name, at) in where}
+            if said != table:
+                wrong[host, mooncake] = (sorted(said - table), sorted(table - said))
+    assert wrong == {}
+
+
+# What a host adds to a launch of others, by what every host has to hear of it: a user of Mooncake
+# hears 19, one that registers with NICs 65, one with HiCache 64. None asks for huge pages (44, 50).
+FOUND_ADDS: dict[int, Callable[[str, set[int], int], bool]] = {
+    4: lambda name, hears, at: at == 0 and 19 in hears and name not in IN_CONTAINERS,
+    5: lambda name, hears, at: at == 1 and 19 in hears and name not in IN_CONTAINERS,
+    45: lambda _, hears, at: 65 in hears,
+    46: lambda _, hears, at: 65 in hears,
+    47: lambda _, hears, at: 64 in hears,
+}
+
+
+@pytest.fixture(scope="module")
+def facts_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Facts]:
+    """Return what is recorded of the hosts that are files."""
+    path = tmp_path_factory.mktemp("hosts") / "launch.sh"
+    path.write_text("mooncake_master\n")
+    return {
+        host: judge_host(LaunchWords((str(path),)), capture_of(host), 20, [], TOPICS).facts
+        for host, (change, _) in HOSTS.items()
+        if change is None
+    }
+
+
+def test_every_launch_of_others_has_its_row() -> None:
+    if not Path(FOLDER).is_dir():
+        pytest.skip(f"the launches are not in {FOLDER}")
+    assert {path.name for path in Path(FOLDER).iterdir()} == {*FOUND}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, traits in FOUND.items() if traits])
+def test_no_record_is_said_of_a_launch_of_others_outside_its_range(
+    name: str, facts_of: dict[str, Facts]
+) -> None:
+    path = Path(FOLDER) / name
+    if not path.is_file():
+        pytest.skip(f"the launches are not in {FOLDER}")
+    wrong = {}
+    for at, (mooncake, sglang) in enumerate((OLD, MIDDLE, NEW)):
+        words = LaunchWords((str(path),), mooncake_version=mooncake, sglang_version=sglang)
+        demo = judge_host(words, "demo:h800", 20, [], TOPICS)
+        hears = heard(name)[at]
+        for host, (change, adds) in HOSTS.items():
+            facts = facts_of[host] if change is None else change(demo.facts)
+            found = verdicts(demo._replace(facts=facts))
+            said = {int(one.advisory.id[-4:]) for one in found if one.holds is True}
+            more = adds.keys() & FOUND_ADDS.keys()
+            table = hears | {one for one in more if FOUND_ADDS[one](name, hears, at)}
             if said != table:
                 wrong[host, mooncake] = (sorted(said - table), sorted(table - said))
     assert wrong == {}

@@ -280,6 +280,8 @@ def test_a_condition_by_hand(
 
 
 SERVICE = "python3 -m mooncake.mooncake_store_service"
+SSD_CLIENT = "mooncake_client --enable_offload"
+LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
 
 
 @pytest.mark.slow
@@ -321,6 +323,39 @@ SERVICE = "python3 -m mooncake.mooncake_store_service"
         ("MC_TCP_ENABLE_CONNECTION_POOL=no " + TCP + MHA + CACHE, "0.3.12", "0.5.23", {53}, set()),
         ("mooncake_master --client_ttl=60", "0.3.12", "0.5.23", set(), {20}),
         ("mooncake_master --client_ttl=10", "0.3.12", "0.5.23", {20}, set()),
+        # 1: the containers of one pod have one address, and pods have one each.
+        (
+            "docker run -e MOONCAKE_MASTER=a:1 -e MOONCAKE_PROTOCOL=tcp img "
+            + SERVICE
+            + "\n"
+            + "docker run -e MOONCAKE_MASTER=a:1 -e MOONCAKE_PROTOCOL=tcp img "
+            + SERVICE,
+            "0.3.10.post2",
+            "0.5.23",
+            {53},
+            {1},
+        ),
+        (
+            "docker run --net=host -e MOONCAKE_MASTER=a:1 -e MOONCAKE_PROTOCOL=tcp img "
+            + SERVICE
+            + " &\n"
+            + TCP
+            + SERVICE,
+            "0.3.10.post2",
+            "0.5.23",
+            {1},
+            set(),
+        ),
+        # 32, 39: by the layout that SGLang makes of what is written.
+        (TCP + MHA + CACHE + LAYOUT + "page_first_direct", "0.3.12", "0.5.23", set(), {39}),
+        (TCP + MHA + CACHE + LAYOUT + "page_first", "0.3.12", "0.5.23", {39}, set()),
+        (TCP + MHA + CACHE + PREFILL + EAGLE + DIRECT, "0.3.12", "0.5.15.post1", {32}, set()),
+        (TCP + MHA + CACHE + PREFILL + EAGLE, "0.3.12", "0.5.15.post1", set(), {32}),
+        # 68: io_uring by the name that the release reads.
+        ("MOONCAKE_OFFLOAD_USE_URING=1 " + SSD_CLIENT, "0.3.9", "0.5.23", {10}, {68}),
+        ("MOONCAKE_OFFLOAD_USE_URING=1 " + SSD_CLIENT, "0.3.10", "0.5.23", {10}, {68}),
+        ("MOONCAKE_USE_URING=1 " + SSD_CLIENT, "0.3.10", "0.5.23", {68}, set()),
+        ("MOONCAKE_OFFLOAD_USE_URING=1 " + SSD_CLIENT, "0.3.10.post2", "0.5.23", {68}, set()),
         # 50: the NICs of one node alone do not split a segment.
         ("MC_STORE_USE_HUGEPAGE=1 " + RDMA + MHA + CACHE, "0.3.11", "0.5.23", {50}, set()),
         ("MC_STORE_USE_HUGEPAGE=1 " + NAMED + RDMA + MHA + CACHE, "0.3.11", "0.5.23", set(), {50}),
@@ -350,6 +385,9 @@ def test_what_holds_of_a_process(
         ("mooncake_master $ARGS --enable_ha=false", {18, 20}, {16, 17}),
         (SERVICE + " --config=/nosuch.json", {17, 23}, set()),
         (TCP + MHA + CACHE + " $MORE", {33, 34, 35}, {36}),
+        # What moves KV may be another's.
+        (MHA + PREFILL + " $MORE", {22, 65}, set()),
+        (MHA + PREFILL + " --disaggregation-transfer-backend mooncake $MORE", set(), {22, 65}),
         (TCP + MHA + CACHE + " $MORE --pp-size 1", {33, 34}, {35, 36}),
     ],
 )
