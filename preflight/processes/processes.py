@@ -258,7 +258,7 @@ def _understand(
     if kind is ProcessKind.DYNAMO_SGLANG:
         own, unread = _without_dynamos(arguments, environment)
         server = _server(command, own, read_file, sglang_version)
-        unread = unread or _uncounted(server)
+        unread = _uncounted(server) if unread is None else unread
         return LaunchProcess(kind, command, arguments, server, unread=unread)
     if kind is ProcessKind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
