@@ -131,7 +131,8 @@ class Finding(NamedTuple):
     formula: how ``need`` comes about. text: what follows here, one sentence, when not a pass; for a
     skip or unknown, why. advice: what to do about it, one sentence. settings: the same, as data.
     consequence: where it is not the one that the check declares first. cause: of an unknown, the
-    reason alone, which others may share.
+    reason alone, which others may share. asks: the command of this program that says, of the same
+    launch, what would do.
     """
 
     check: str
@@ -146,6 +147,7 @@ class Finding(NamedTuple):
     settings: tuple[Setting, ...] = ()
     consequence: Consequence | None = None
     cause: str = ""
+    asks: str = ""
 
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any

@@ -253,7 +253,8 @@ class Service(NamedTuple):
     kind: master, master-admin (its HTTP health), metadata-http, metadata-etcd, metadata-redis,
     client (mooncake_client), worker (a router's SGLang server), dist-init (rank 0's rendezvous),
     advertised (no service: the name under which a store of the launch registers itself).
-    own: the launch itself starts it on this host, so it need not answer yet.
+    own: the launch itself starts it on this host, so it need not answer yet. name: the host as it
+    is written, where what it stands for is unknown here; "" where that is not known either.
     """
 
     kind: str
@@ -263,6 +264,7 @@ class Service(NamedTuple):
     owner: str
     origin: str
     own: bool
+    name: str = ""
 
 
 class BoundPort(NamedTuple):

@@ -161,7 +161,11 @@ def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
     An object with the one key ``unknown`` (and ``absent``) is an Unknown.
     """
     if key not in calls:
-        return Unknown(f"not recorded ({key.rstrip()})")
+        return Unknown(
+            f"not recorded ({key.rstrip()})",
+            cause="not recorded",
+            advice="check on the host itself, or capture it with this launch",
+        )
     answer = calls[key]
     if isinstance(answer, dict) and "unknown" in answer and answer.keys() <= {"unknown", "absent"}:
         return Unknown(str(answer["unknown"]), answer.get("absent") is True)

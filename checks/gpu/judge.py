@@ -299,4 +299,12 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     if len(gpus.on_pci) > max(len(here), highest):
         advice = f"give the container more of the host's {len(gpus.on_pci)} GPUs (docker --gpus)"
         return finding._replace(advice=advice)
+    if not found and not gpus.on_pci:
+        return finding._replace(advice=_ELSEWHERE)
     return finding._replace(advice="use fewer ranks on this host, or a host with more GPUs")
+
+
+_ELSEWHERE = (
+    "run this check on the host that has the GPUs; or record that host there (mooncake-preflight "
+    "capture host.tar.gz), and check here with --root host.tar.gz"
+)

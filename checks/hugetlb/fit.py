@@ -126,6 +126,20 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
     return needs
 
 
+def pool_needs(needs: Pages) -> dict[Spot, int]:
+    """Return needs with each whole pool as large as its nodes have to be together.
+
+    That is more than is ever taken at once where a node has to show free pages for a moment
+    (``Usage.headroom``), or where pages that are bound to no node may come to lie on any.
+    """
+    together: dict[Spot, int] = {}
+    for spot, pages in needs.items():
+        if spot.node is not None:
+            whole = Spot(spot.page_size_bytes, None)
+            together[whole] = together.get(whole, 0) + pages
+    return {spot: max(pages, together.get(spot, 0)) for spot, pages in needs.items()}
+
+
 def _touches(spot: Spot, usage: Usage) -> bool:
     return any(pages.get(spot, 0) for pages in (usage.mapped, usage.dropped, usage.headroom))
 

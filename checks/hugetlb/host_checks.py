@@ -28,7 +28,7 @@ from checks.hugetlb.boot import (
 from checks.hugetlb.cgroup import HugeTlbLimit
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb.pools import GIGANTIC_BYTES
-from checks.hugetlb.refusal import ASK_FIT, RESERVATION, room_bytes, why_refused
+from checks.hugetlb.refusal import ASK_FIT, FIT, RESERVATION, room_bytes, why_refused
 from checks.hugetlb.sysctl_d import drop_in, is_sysctl_file
 from checks.hugetlb.targets import Target, all_targets, reserve_targets
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
@@ -41,7 +41,7 @@ CHECKS = CheckSet()
 def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge each page size by this process's cgroup and what the launch's containers ask for."""
     for spot in wanted.spots(bound=False):
-        pages = wanted.everything.get(spot, 0)
+        pages = wanted.taken.get(spot, 0)
         need_bytes = pages * spot.page_size_bytes
         subject = f"{format_page_size(spot.page_size_bytes)} pages"
         pool = hugetlb.hugetlb.pool(spot.page_size_bytes)
@@ -137,7 +137,8 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
             "the missing pages are more memory than is free: fewer are reserved than are asked for"
         )
         advice = "end what uses the memory, lower the launch's sizes, or reserve at boot"
-        return passed(subject, have, need, formula, evidence=evidence).failed(text, advice)
+        found = passed(subject, have, need, formula, evidence=evidence)
+        return found.failed(text, advice, asks=FIT)
     if isinstance(blocks, Unknown):
         return unknown(subject, blocks, have, need)
     if blocks >= missing:
@@ -196,7 +197,7 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         if hugetlb.boot_unread is not None and not contained:
             yield unknown(subject, hugetlb.boot_unread.reason, need=need)
             continue
-        have, evidence = "nothing sets it at boot", tuple[Evidence, ...]()
+        have, evidence = "none set at boot", tuple[Evidence, ...]()
         if later is not None:
             have = counted(later[0], "pages", "{} at boot")
             evidence = (Evidence(later[1], f"{later[0]} pages"),)

@@ -12,10 +12,10 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import POOLS, Pool
-from checks.hugetlb.refusal import ASK_FIT, why_refused
+from checks.hugetlb.refusal import ASK_FIT, FIT, why_refused
 from checks.hugetlb.stock import stock_of
 from checks.hugetlb.targets import Target, all_targets, reserve_settings
-from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
+from checks.hugetlb.wanted import Wanted, pool_terms, wanted_pages
 from checks.numa.nodes import NODES
 
 CHECKS = CheckSet()
@@ -39,12 +39,16 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     """Judge one pool, or one node of it, by what the launch takes there."""
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
     subject = f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
-    need = counted(everything, "pages", f"{{}} ({format_bytes(everything * spot.page_size_bytes)})")
+    size = str(format_bytes(everything * spot.page_size_bytes))
+    taken = wanted.taken.get(spot, 0)
+    if taken < everything:  # nodes that have to have more together than is ever taken
+        size += f", {format_bytes(taken * spot.page_size_bytes)} at once"
+    need = counted(everything, "pages", f"{{}} ({size})")
     stock = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, [spot])[spot]
     if isinstance(stock, Unknown):
         return unknown(subject, stock, need=need)
     pool = facts.hugetlb.pool(spot.page_size_bytes)
-    formula = page_terms(wanted.needs, spot)
+    formula = pool_terms(wanted, spot)
     found = passed(subject, _have(stock, pool, spot), need, formula, evidence=_evidence(pool, spot))
     barred = tuple(_barred(facts, pool, spot))
     found = found._replace(evidence=(*found.evidence, *barred))
@@ -57,6 +61,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
     settings = () if refused else reserve_settings(targets, facts.hugetlb.default_page_size_bytes)
     advice = _advice(bool(targets), refused, pool)
+    found = found._replace(asks=FIT if refused else "")
     short = everything - stock.least_pages
     if stock.least_pages >= start:
         text = (

@@ -12,6 +12,8 @@ from checks.hugetlb.targets import Target
 from checks.numa.nodes import NODES
 
 RESERVATION = "hugetlb.reservation"
+# Which command says what fits, and the sentence about it.
+FIT = "fit"
 ASK_FIT = "mooncake-preflight fit, of the same launch, says what fits"
 
 

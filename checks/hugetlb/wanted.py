@@ -8,7 +8,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.pages import Pages, Spot
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import fit_needs, spot_order, start_needs
+from checks.hugetlb.fit import fit_needs, pool_needs, spot_order, start_needs
 
 NO_PAGES = "the launch takes no huge pages"
 # A bound process is granted a mapping on the pages of its own node, wherever its shares then lie.
@@ -16,13 +16,17 @@ HEADROOM = "while a split segment is mapped"
 
 
 class Wanted:
-    """The launch's pages: for everything that it asks for, and for a certain start."""
+    """The launch's pages: for everything that it asks for, and for a certain start.
+
+    taken: at once. everything, start: what the pools have to hold for it, which is what is set.
+    """
 
     def __init__(self, needs: LaunchNeeds) -> None:
         assert not isinstance(needs.usages, Unknown)
         self.needs = needs
-        self.everything: Pages = fit_needs(needs.usages) if needs.usages else {}
-        self.start: Pages = start_needs(needs.usages) if needs.usages else {}
+        self.taken: Pages = fit_needs(needs.usages) if needs.usages else {}
+        self.everything: Pages = pool_needs(self.taken)
+        self.start: Pages = pool_needs(start_needs(needs.usages)) if needs.usages else {}
 
     def spots(self, bound: bool) -> list[Spot]:
         found = {*self.everything, *self.start}
@@ -37,6 +41,19 @@ def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
     if not any(wanted.everything.values()):
         raise UnjudgedError(skip(NO_PAGES))
     return wanted
+
+
+def pool_terms(wanted: Wanted, spot: Spot) -> str:
+    """Return how the pages of a pool, or of one node of it, come about."""
+    terms = page_terms(wanted.needs, spot)
+    taken, pages = wanted.taken.get(spot, 0), wanted.everything.get(spot, 0)
+    if pages == taken:
+        return terms
+    nodes = [at for at in wanted.spots(bound=True) if at.page_size_bytes == spot.page_size_bytes]
+    shares = " + ".join(
+        f"{wanted.everything.get(at, 0)}{at.where}" for at in nodes if at.node is not None
+    )
+    return f"{shares}; at most {taken} are taken at once ({terms})"
 
 
 def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:

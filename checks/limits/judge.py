@@ -47,6 +47,8 @@ USUAL_FILES = 1024
 # What libraries, stacks and arenas of a process's threads map besides: a round figure.
 PROGRAM_BYTES = 16 * GIB
 _RAISE = "Raise the limit where the process is started."
+# Whose description of a container has a place for its limits; a manifest has none.
+_TAKE_LIMITS = ("docker", "podman", "nerdctl", "compose")
 _NO_MEMORY = "the limit refuses memory though some is free: the process aborts"
 _REFUSED = {
     ADDRESS_SPACE: _NO_MEMORY,
@@ -75,7 +77,11 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     asked = SGLANG_FILES if process.program == "sglang" else USUAL_FILES
     need = counted(asked, "files")
     if isinstance(limit, Unknown):
-        return unknown(process.name, limit, need=need)
+        unseen = unknown(process.name, limit, need=need)
+        if process.runtime not in _TAKE_LIMITS:
+            return unseen
+        advice = "Run this check inside the container, or set nofile for it."
+        return unseen._replace(advice=advice, settings=(_files_setting(process, ""),))
     soft, hard = ("unlimited" if part is None else str(part) for part in limit)
     have = f"{hard} files" if soft == hard else f"{soft} files soft, {hard} hard"
     have = Quantity(have, limit.soft, "files")

@@ -267,11 +267,12 @@ def _called(needs: LaunchNeeds) -> list[Service]:
 
 
 def _subject(service: Service) -> str:
-    if isinstance(service.host, Unknown):
-        port = "" if service.port is None else f", port {service.port}"
-        return f"{service.kind}, host not known{port}"
+    host = service.name if isinstance(service.host, Unknown) else service.host
+    if not host:
+        port = "" if service.port is None else f" at port {service.port}"
+        return f"{service.kind}{port}, whose host is not known"
     port = "" if service.port is None else f":{service.port}"
-    return f"{service.kind} {service.host}{port}"
+    return f"{service.kind} {host}{port}"
 
 
 @CHECKS.check("service.address", _talking)

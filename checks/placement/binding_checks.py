@@ -63,8 +63,10 @@ def _policy_of(
     evidence = tuple(
         Evidence(f"{name}, tried in a child", _named(code)) for name, code in codes.items()
     )
-    refused = [f"{name} refused ({_named(codes[name])})" for name in calls if codes[name]]
-    finding = finding._replace(have=", ".join(refused) or "permitted", evidence=evidence)
+    refused = [name for name in calls if codes[name]]
+    errors = ", ".join(dict.fromkeys(_named(codes[name]) for name in refused))
+    have = f"{' and '.join(refused)} refused ({errors})" if refused else "permitted"
+    finding = finding._replace(have=have, evidence=evidence)
     if not refused:
         return _in_container(finding, process, need)
     finding = finding._replace(

@@ -21,7 +21,7 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.fold import fold_names
+from checks.base.fold import fold_names, folded
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown, known
 from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
@@ -63,8 +63,7 @@ def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, those: list[ProcessNeeds]) -
     there = [nic.name for nic in rdma.present]
     who = fold_names([process.name for process in those])
     named = passed(who).known(use.devices)
-    have = ", ".join(there) or "no RDMA device"
-    finding = passed(who, have, ", ".join(named), use.origin)
+    finding = passed(who, folded(there) or "no RDMA device", folded(named), use.origin)
     gone = ", ".join(name for name in named if name not in there)
     advice = f"name devices of this host in {use.origin}: {', '.join(there)}"
     return _ends(finding, gone, advice) if gone else finding
@@ -90,8 +89,8 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
         return skip(f"no name to look up: {why}", use.who)
     finding = passed(
         use.who,
-        ", ".join(there) or "no RDMA device",
-        ", ".join(named),
+        folded(there) or "no RDMA device",
+        folded(named),
         devices.how,
         evidence=(Evidence(RDMA_DEVICES, " ".join(there)),),
     )

@@ -35,6 +35,15 @@ def with_short_paths(text: str, most: int) -> str:
     return _PATH.sub(lambda found: _end_of(found[0], most), text)
 
 
+def with_last_name(text: str, path: str) -> str:
+    """Return the text with ``path``, which the reader knows, called by its last name alone."""
+    _, slash, name = path.rpartition("/")
+    if not slash or not name:
+        return text
+    whole = re.compile(rf"(?<![\w/.-]){re.escape(path)}(?![\w/-]|\.\w)")
+    return whole.sub(lambda _: name, text)
+
+
 def _end_of(path: str, most: int) -> str:
     if len(path) <= most:
         return path

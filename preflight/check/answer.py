@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
 from checks.base.unknown import Unknown
 from checks.run.runner import every_check
+from preflight.base.shell import Line, line
 from preflight.base.usage_error import UsageError
 from preflight.check.report import Findings, Report, consequences, report
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
@@ -48,7 +50,8 @@ def checked(
     of_launch = [*seen.of_launch, *known_problems(seen)]
     of_launch = [found for found in of_launch if unread or selection.takes(found.check)]
     over = waiver_findings(selection)
-    found = _explained([*over, *seen.of_host, *of_launch], seen, host_checks)
+    again = partial(_again, launch=launch, root=root)
+    found = _explained([*over, *seen.of_host, *of_launch], seen, host_checks, again)
     understood = ""
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
         from preflight.reading.understood import sentence, uses_neither
@@ -136,8 +139,12 @@ def _explained(
     found: Sequence[Finding],
     seen: JudgedHost,
     host_checks: Sequence[tuple[Check, Judge]],
+    again: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
-    """Return the findings, each with what follows from it, and what mends it where it will run."""
+    """Return the findings, each with what follows from it, and what mends it where it will run.
+
+    again: the line that asks another command of this program the same.
+    """
     from preflight.judging.launch_checks import LAUNCH_CHECKS
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS]
@@ -147,9 +154,29 @@ def _explained(
     return Findings(
         found,
         consequences(declared),
-        lambda one: commands(one.settings, context),
+        lambda one: (*commands(one.settings, context), *again(one.asks)),
         lambda one: takes(one.settings, context),
     )
+
+
+def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
+    """Return the line that asks ``command`` of the same launch; none where it would be another.
+
+    A launch that was typed, and what standard input held, are not repeated.
+    """
+    files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
+    typed = bool(launch.words) and not files
+    mooncake, sglang = launch.mooncake_version, launch.sglang_version
+    plain = LaunchWords(launch.words, mooncake_version=mooncake, sglang_version=sglang)
+    if not command or launch != plain or typed or files == ("-",):
+        return ()
+    options = (
+        ("--root", "" if root == "/" else root),
+        ("--mooncake-version", mooncake),
+        ("--sglang-version", sglang),
+    )
+    given = [word for name, value in options if value for word in (name, value)]
+    return (line(("mooncake-preflight", command, *given, *files)),)
 
 
 # Of a file of waivers; longer is none.

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from checks.base.finding import Status
 from checks.base.fold import fold_alike, one_of
 from checks.base.units import Quantity
-from preflight.base.one_line import clean, shortened, with_short_paths
+from preflight.base.one_line import clean, shortened, with_last_name, with_short_paths
 from preflight.base.shell import together
-from preflight.check.report import Report, Row, amounts, count_text, fold, verdict_reason
+from preflight.check.report import MOST_NAMES, Report, Row, amounts, count_text, verdict_reason
 from preflight.judging.refusal import REFUSED
 from preflight.render.text import cell_widths, filled, table, wrapped
 
@@ -74,13 +74,19 @@ def report_text(report: Report, paint: Paint, width: int, verbosity: int, more: 
         parts += [_passes(report, paint, width), _skips(report, paint, width)]
     else:
         groups = by_cause(wanting)
-        parts = [head, _lines(groups, paint, width), _to_do(groups, width)]
+        parts = [head, _lines(groups, paint, width, launch_file(report)), _to_do(groups, width)]
     parts += [_notes(report, width, verbosity)] if more else []
     text = "\n\n".join(part for part in parts if part)
     if text.count("\n") < SCREEN_LINES and len(text.encode()) < TAIL_BYTES:
         return text
     # The end of a log tells it too, and what weighs most.
-    return f"{text}\n\n{verdict}\n{_lines(by_cause(wanting)[:1], paint, width)}".rstrip()
+    worst = _lines(by_cause(wanting)[:1], paint, width, launch_file(report))
+    return f"{text}\n\n{verdict}\n{worst}".rstrip()
+
+
+def launch_file(report: Report) -> str:
+    """Return the path of the launch as findings write it, "" without one."""
+    return "" if report.needs is None else clean(report.needs.source)
 
 
 def verdict_line(report: Report, paint: Paint, width: int) -> str:
@@ -155,24 +161,29 @@ def _alike(rows: Iterable[Row]) -> bool:
     return len({tuple(getattr(row.finding, of) for of in _SAID) for row in rows}) == 1
 
 
-def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
-    """Return each group in two lines at most: ``fail     memlock.limit: rank 0-7: have .., ..``.
+def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str) -> str:
+    """Return each group in three lines at most: ``fail     memlock.limit: rank 0-7: have .., ..``.
 
-    On a narrower terminal in as many as hold the same.
+    In two where names can give way, on a narrower terminal in as many as hold the same.
+    file: a path that the verdict has said, which is called by its last name here.
     """
-    lines_each = max(2, math.ceil(2 * TABLE_COLUMNS / width))
+    lines_each, lines_most = (max(n, math.ceil(n * TABLE_COLUMNS / width)) for n in (2, 3))
     above: set[str] = set()
     lines = []
     for rows in groups:
         word = label(rows[0])
         so = "  so " if _FOLLOWS.get(rows[0].finding.check) in above else ""
         above.add(rows[0].finding.check)
-        text = f"{word:{_LABEL_COLUMNS}}{so}{said_of(rows)}"
         further = " " * (_LABEL_COLUMNS + 2 + len(so) // 2)
-        # A path gives way to what is said of it: the verdict and -v have it whole.
-        if len(_told(text, width, further)) > lines_each:
-            text = with_short_paths(text, width // 2)
-        told = _told(text, width, further, lines_each)
+        # Names give way to what is said of them, and paths: -v has all of it whole.
+        for most, longest in ((MOST_NAMES, None), (MOST_NAMES, width // 2), (1, width // 2)):
+            said = with_last_name(said_of(rows, most), file)
+            text = f"{word:{_LABEL_COLUMNS}}{so}{said}"
+            text = text if longest is None else with_short_paths(text, longest)
+            if len(told := _told(text, width, further)) <= lines_each:
+                break
+        if len(told) > lines_most:
+            told = _told(text, width, further, lines_most)
         told[0] = told[0].replace(word, paint(word, _colour(rows[0])), 1)
         lines += told
     return "\n".join(lines)
@@ -189,8 +200,16 @@ def _told(text: str, width: int, further: str, most: int | None = None) -> list[
     )
 
 
-def said_of(rows: Sequence[Row]) -> str:
-    """Return ids, subject and what was found, of rows that are one; -v shows what does not fit."""
+def said_of(rows: Sequence[Row], most: int = MOST_NAMES) -> str:
+    """Return what ``told_of`` does as one text."""
+    return ": ".join(told_of(rows, most))
+
+
+def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
+    """Return the ids of rows that are one, and subject and what was found; -v shows the rest.
+
+    most: so many subjects are named that have no number to count by.
+    """
     finding = rows[0].finding
     have, need, said = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
     if finding.need and (finding.status is not Status.UNKNOWN or not said):
@@ -202,15 +221,18 @@ def said_of(rows: Sequence[Row]) -> str:
         texts = [row.finding.text for row in rows]
         # Where the cause alone does not say what is not known for it, the reasons do.
         why = clean(finding.cause) if finding.cause in texts else _folded(texts)
-        return f"{fold_alike(names, 1)}: {why}"
+        return fold_alike(names, 1), why
     subjects = [each for row in rows for each in row.subjects]
-    about = clean(fold(subjects))
+    about = clean(fold_alike(list(dict.fromkeys(subjects)), most))
+    if most < min(LEAST_TOGETHER, len(rows)) and not _alike(rows):
+        # Each says something else: the first with what is said of it, and how many follow.
+        return names[0], f"{told_of(rows[:1])[1]}; and {len(rows) - 1} more"
     said = said or have
-    # A subject that the sentence begins with is not said twice.
     if len(rows) > 1 and isinstance(finding.need, Quantity) and _alike(rows):
         about = f"{about} (each of {len(rows)})"
+    # A subject that the sentence begins with is not said twice.
     about = "" if about in _EVERYWHERE or said.startswith(about) else f"{about}: "
-    return f"{names[0]}: {about}{said}"
+    return names[0], f"{about}{said}"
 
 
 class ToDoStep(NamedTuple):
@@ -245,15 +267,21 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
         for each, of_it in (own if few else {advice: wanted}).items():
             if each or any(row.commands for row in of_it):
                 found.setdefault(each, []).extend(of_it)
-    return [
-        ToDoStep(
-            advice,
-            fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2),
-            ", ".join(dict.fromkeys(each for row in rows for each in row.takes)),
-            tuple(map(clean, together(line for row in rows for line in row.commands))),
+    shown: set[str] = set()
+    told = []
+    for advice, rows in found.items():
+        lines = tuple(map(clean, together(line for row in rows for line in row.commands)))
+        # What an earlier step has to be typed for is not typed again.
+        told.append(
+            ToDoStep(
+                advice,
+                fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2),
+                ", ".join(dict.fromkeys(each for row in rows for each in row.takes)),
+                () if shown.issuperset(lines) else lines,
+            )
         )
-        for advice, rows in found.items()
-    ]
+        shown.update(lines)
+    return told
 
 
 def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:

@@ -121,14 +121,22 @@ def explain(
     exists = partial(os.path.exists, words)
     if len(what) == 1 and (words == "-" or within(limit_seconds(), words, exists)):
         return explain_log_file(words, as_json, color, at)
-    lines = [one.id for one in read_patterns() if one.cause]
-    if len(words.split()) == 1 and any(mark in words for mark in ".-/") and words not in lines:
+    known = [one for one in read_patterns() if one.cause]
+    lines = [one.id for one in known]
+    # A line of a log may be one word too: oom-kill:constraint=...
+    quoted = any(len(part) >= _LEAST_QUOTED and part in words for one in known for part in one.find)
+    named = len(words.split()) == 1 and any(mark in words for mark in ".-/")
+    if named and words not in lines and not quoted:
         from preflight.base.usage_error import UsageError
         from preflight.check.answer import nearest
 
         near = nearest(words, (*every.ids, *notices(), *lines))
         raise UsageError(f"{words}: nothing has this id, and there is no such file{near}")
     return explain_words(every, words, as_json, color, at)
+
+
+# Shorter parts of known lines stand in ids too.
+_LEAST_QUOTED = 16
 
 
 class CheckedAt(NamedTuple):
@@ -292,8 +300,14 @@ def explain_words(
     rows = {row["id"]: row["asks"] for row in list_rows(every)}
     found = about(words, rows)
     if not (found.lines or found.ids):
+        if len(words.split()) > 1:
+            raise UsageError(
+                f"{words}: no known line, check or rule has these words. What ended the server may "
+                "stand in another line: give the whole log (`mooncake-preflight explain "
+                "server.log`), or ask what this host lacks (`mooncake-preflight check launch.sh`)"
+            )
         raise UsageError(
-            f"{words}: no id, no file, and no known line, check or rule has these words"
+            f"{words}: no id, no file, and no known line, check or rule has this word"
             f"{nearest(words, every.ids)}"
         )
     shown = found.lines[:MOST_WHOLE]

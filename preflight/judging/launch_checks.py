@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from checks.base.check import Check
 from checks.base.finding import Consequence, Evidence, Finding, Status, Subject, unknown
 from checks.base.unknown import Unknown
+from checks.hugetlb.refusal import FIT
 from preflight.judging.pages import PAGES
 from preflight.judging.store_checks import KEYS, key_findings
 from preflight.processes.container_limits import unknown_settings
@@ -123,7 +124,7 @@ def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
     told = {bound.cause for bound in bounds if isinstance(bound, Unknown)}  # by launch.sizes
     own = (each for each in not_set(sizing.inputs.processes) if each.cause not in told)
     for each in dict.fromkeys((*sizing.unread, *own)):
-        subject = f"{each.what}, {each.origin}"
+        subject = f"{each.what} ({each.origin})"
         yield Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why, advice=each.advice)
 
 
@@ -147,7 +148,7 @@ def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield a finding for each note of a reader that a shell takes the launch for another."""
     for note in dict.fromkeys(sizing.reading.notes):
         if note.id in _READ_OTHERWISE:
-            subject = f"{note.id}, {note.origin}"
+            subject = f"{note.id} ({note.origin})"
             found = Finding(MISREAD.id, Status.WARN, subject, text=note.text, advice=_AS_MEANT)
             if note.id in _NOTHING_RUNS:
                 worse = Consequence.WILL_NOT_START
@@ -201,4 +202,5 @@ def _admission(admission: Admission) -> Finding:
         need=need,
         text=f"{when}the server prints ValueError: {said}",
         advice=_LESS_L2 if pages is None or pages.empty else GATE.page.remedy,
+        asks=FIT,
     )

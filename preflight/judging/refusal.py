@@ -12,7 +12,7 @@ from typing import NamedTuple
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.root import Root
 from checks.base.units import Quantity
-from checks.hugetlb.refusal import ASK_FIT, RESERVATION, grows_pool
+from checks.hugetlb.refusal import ASK_FIT, FIT, RESERVATION, grows_pool
 from preflight.sizing.launch_sizing import Admission, LaunchSizing
 
 # Where one of these is unknown, no page is taken.
@@ -107,7 +107,8 @@ def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def _correct(found: Finding, why: str) -> str:
-    return f"correct the launch first: {found.subject}: {why}"
+    where = "" if found.subject == "launch" else f"{found.subject}: "
+    return f"correct the launch first: {where}{why}"
 
 
 def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:
@@ -122,7 +123,7 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
         found = [_explained(finding, grows_pool, refusal.ends[0]) for finding in found]
     elif reasons:
         advice = f"cannot be reserved now ({reasons[0]}); {ASK_FIT}"
-        found = [_explained(finding, grows_pool, advice) for finding in found]
+        found = [_explained(finding, grows_pool, advice, FIT) for finding in found]
     for short in found:
         if short.check == MEMORY and short.status is Status.FAIL:
             return [_explained(finding, _grows_shm, memory_first(short)) for finding in found]
@@ -138,6 +139,10 @@ def _grows_shm(setting: Setting) -> bool:
     return setting.kind is Kind.SHM_SIZE
 
 
-def _explained(finding: Finding, refused: Callable[[Setting], bool], advice: str) -> Finding:
+def _explained(
+    finding: Finding, refused: Callable[[Setting], bool], advice: str, asks: str = ""
+) -> Finding:
     kept = tuple(setting for setting in finding.settings if not refused(setting))
-    return finding if kept == finding.settings else finding._replace(settings=kept, advice=advice)
+    if kept == finding.settings:
+        return finding
+    return finding._replace(settings=kept, advice=advice, asks=asks)

@@ -14,12 +14,13 @@ from checks.memory.facts import MemoryFacts
 from checks.run.facts import Facts
 from checks.system.facts import SystemFacts
 from preflight.base.data_file import data_file
+from preflight.base.one_line import with_last_name
 from preflight.base.usage_error import UsageError
 from preflight.capacity.answer import CapacityRequest, compute_capacity
 from preflight.capacity.report import summarize_rounds
 from preflight.check.catalogue import catalogue
 from preflight.check.report import Report, Row, count_text, verdict_reason
-from preflight.check.to_text import by_cause, label, said_of, steps
+from preflight.check.to_text import by_cause, label, launch_file, steps, told_of
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
 from preflight.pictures.capacity_figure import capacity_figure
@@ -161,15 +162,20 @@ def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[
     ]
     if not wanting:
         return join(unused)
+    file = launch_file(report)
     lines = [
         element(
             "li",
             status_badge(label(rows[0])),
             " ",
-            element("a", said_of(rows), href=f"#{_anchor(wanting, rows[0])}"),
+            # The id apart: a rule's own name (store-key-unknown) makes no secret of what follows.
+            element(
+                "a", f"{ids}: ", with_last_name(said, file), href=f"#{_anchor(wanting, rows[0])}"
+            ),
             class_=label(rows[0]),
         )
         for rows in groups
+        for ids, said in [told_of(rows)]
     ]
     return join(
         [
@@ -228,7 +234,7 @@ def _card(row: Row, anchor: str, about: str) -> Html:
     finding = row.finding
     waived = row.ignored is not None
     word = label(row)
-    head = element("h3", status_badge(word), f" {finding.check}: {finding.subject}")
+    head = element("h3", status_badge(word), f" {finding.check}: ", finding.subject)
     follows = finding.text
     if finding.status is Status.FAIL and row.consequence is not None:
         follows = f"{follows}: {row.consequence.value}" if follows else row.consequence.value

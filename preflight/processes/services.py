@@ -104,7 +104,8 @@ def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
     found: dict[tuple[object, ...], Service] = {}
     for process in processes:
         for service in _resolvable(process, _services(process, bound), names):
-            key = (service.kind, str(service.host), service.port, service.path)
+            host = service.name or str(service.host)
+            key = (service.kind, host, service.port, service.path)
             found.setdefault(key, service)
     return tuple(found.values())
 
@@ -123,9 +124,11 @@ def _resolvable(
         if not network or isinstance(host, Unknown) or _is_address(host):
             yield service
         elif host.partition(".")[0] not in names:
-            origin = process.command.origin
-            why = f"{host} is looked up where {origin} runs, in a network that is not this host's"
-            yield service._replace(host=Unknown(why, advice=RUN_INSIDE))
+            # The reason is the same for all of them, so that one line says it of all.
+            unseen = Unknown(
+                "looked up inside of the container, not on this host", advice=RUN_INSIDE
+            )
+            yield service._replace(host=unseen, name=host)
 
 
 def _is_address(host: str) -> bool:

@@ -250,9 +250,9 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
     Requests equal limits there.
     """
     if not isinstance(needs.usages, Unknown):
-        everything = Wanted(needs).everything
+        taken = Wanted(needs).taken
         asked = {} if container is None else container.hugepages_bytes
-        for spot, pages in everything.items():
+        for spot, pages in taken.items():
             size = spot.page_size_bytes
             if spot.node is None and pages:
                 now = asked.get(size)

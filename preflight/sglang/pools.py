@@ -328,8 +328,8 @@ def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
             _NO_GPU_MEMORY, advice="raise --mem-fraction-static, or take more GPUs (--tp)"
         )
     return Refusal(
-        f"the weights take {format_bytes(share)} of each GPU, which has {format_bytes(gpu_bytes)}, "
-        f"so --mem-fraction-static cannot help: {_NO_GPU_MEMORY}",
+        f"the weights take {format_bytes(share)} of each GPU, which has {format_bytes(gpu_bytes)}: "
+        f"no --mem-fraction-static helps, though SGLang asks for it ({_NO_GPU_MEMORY})",
         advice="take more GPUs (--tp), or a smaller checkpoint",
     )
 

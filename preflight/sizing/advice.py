@@ -7,6 +7,7 @@ from checks.base.finding import Kind
 from checks.base.pages import MemoryKind, Pages, Spot
 from checks.base.units import GIB, GIGABYTE, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown, UnknownFactError, known
+from checks.hugetlb.fit import pool_needs
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.refusal import ASK_FIT, why_refused
 from checks.hugetlb.targets import Target, now_and_held, reserve_settings, reserve_targets
@@ -48,7 +49,7 @@ def _added_bytes(sizing: Sizing, needs: Pages) -> int:
 
 def held_pages(sizing: Sizing, page_size_bytes: int) -> int:
     """Return the whole pool that this launch needs of one page size, others' pages included."""
-    need = sizing.verdict.needs.get(Spot(page_size_bytes, None), 0)
+    need = pool_needs(sizing.verdict.needs).get(Spot(page_size_bytes, None), 0)
     _, held = now_and_held(sizing.host.hugetlb.pool(page_size_bytes), None)
     return need + held
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from checks.base.pages import Default, MemoryKind, Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Stock, spot_order
+from checks.hugetlb.fit import Stock, pool_needs, spot_order
 from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
@@ -213,10 +213,12 @@ def _head(sizing: Sizing, paint: Paint, verdict: str, then: str) -> str:
     """Return the answer, what is short of what, and the one number to set."""
     word, reason, colour = _headline(sizing)
     lines = (verdict or f"{paint(word, colour)}: {reason}").split("\n")
-    for shortage in sizing.verdict.shortages:
+    # As check says it, and as it is set: what the nodes of a pool have to hold together.
+    needs, start = pool_needs(sizing.verdict.needs), pool_needs(sizing.verdict.start)
+    for short in sizing.verdict.shortages:
         lines.append(
-            f"  {_where(shortage.spot)}: have {_have(shortage.available)}, "
-            + _needs(shortage.spot, shortage.need_pages, shortage.start_pages)
+            f"  {_where(short.spot)}: have {_have(short.available)}, "
+            + _needs(short.spot, needs.get(short.spot, 0), start.get(short.spot, 0))
         )
     if sizing.need_bytes:
         lines.append(f"  Set: {to_set(sizing)}")
@@ -321,6 +323,10 @@ def _pools(sizing: Sizing) -> str:
                 "?" if taken is None else str(taken),
             ]
         )
+    for spot, pages in pool_needs(needs).items():
+        if pages > needs[spot]:
+            size = format_bytes(pages * spot.page_size_bytes)
+            rows.append(["all nodes together", str(pages), size, "", ""])
     heads = ["all processes", "need", "", "available", "takes"]
     return _table(rows, heads, right=range(1, 5))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.base.one_line import shortened, with_short_paths
+from preflight.base.one_line import shortened, with_last_name, with_short_paths
 
 
 def test_a_shortened_text_ends_with_a_whole_word_where_it_has_one() -> None:
@@ -37,3 +37,13 @@ def test_a_text_with_short_paths_has_none_that_is_longer(text: str, most: int) -
     found = with_short_paths(text, most)
     assert all(len(word) <= most for word in found.replace("(", " ").split() if "/" in word)
     assert found == text or len(found) < len(text)
+
+
+def test_a_path_that_is_known_is_called_by_its_last_name() -> None:
+    text = "/srv/a/launch.sh:4 rank 0: /srv/a/launch.sh.old, ./srv/a/launch.sh, (/srv/a/launch.sh)"
+    assert (
+        with_last_name(text, "/srv/a/launch.sh")
+        == "launch.sh:4 rank 0: /srv/a/launch.sh.old, ./srv/a/launch.sh, (launch.sh)"
+    )
+    assert with_last_name("launch.sh:4", "launch.sh") == "launch.sh:4"
+    assert with_last_name("a/b/", "a/b/") == "a/b/"

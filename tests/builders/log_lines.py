@@ -24,6 +24,24 @@ LINES: tuple[tuple[str, str], ...] = (
         "null pointer",
         "sglang.no-pointer",
     ),
+    # what other programs print, quoted from logs of theirs
+    (
+        "slurmstepd: error: Detected 3 oom-kill event(s) in step 4711.batch cgroup. Some of your "
+        "processes may have been killed by the cgroup out-of-memory handler.",
+        "slurm.oom",
+    ),
+    ("srun: error: gpu001: task 0: Out Of Memory", "slurm.oom"),
+    ("[2026-01-28 04:18:11] Exit code: -7", "process.sigbus"),
+    (
+        "Rank 0 scheduler is dead. Please check if there are relevant logs.",
+        "process.ended",
+    ),
+    (
+        "SIGQUIT received. signum=None, frame=None. It usually means one child failed.",
+        "process.ended",
+    ),
+    ("n1:9:26 [3] NCCL WARN Cuda failure 2 'out of memory'", "cuda.memory"),
+    ("RuntimeError: CUDA error: device-side assert triggered", "cuda.fault"),
     # registration
     *(
         (

@@ -89,14 +89,14 @@ BOUNDARIES = {
         "hugetlb.cgroup-limit",
         f"{CGROUP_FOLDER}/hugetlb.2MB.max",
         plain,
-        lambda needs: pages(None)(needs) * 2 * MIB,
+        lambda needs: Wanted(needs).taken[Spot(2 * MIB, None)] * 2 * MIB,
         Status.FAIL,
     ),
     "its reservations": Boundary(
         "hugetlb.cgroup-limit",
         f"{CGROUP_FOLDER}/hugetlb.2MB.rsvd.max",
         plain,
-        lambda needs: pages(None)(needs) * 2 * MIB,
+        lambda needs: Wanted(needs).taken[Spot(2 * MIB, None)] * 2 * MIB,
         Status.FAIL,
     ),
     "the memory cgroup": Boundary(

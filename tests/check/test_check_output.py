@@ -201,21 +201,43 @@ def test_the_page_is_a_line_for_each_finding_and_what_to_do() -> None:
     start = lines.index("To do:")
     assert lines[start + 1].startswith(" 1. memlock.limit: raise the limit")
     assert " 2. a.b: mend" in lines
-    assert lines.count("      run this") == 2
+    # The second step is mended by what was typed for the first.
+    assert lines.count("      run this") == 1
     assert lines[-1] == "More: -v, or mooncake-preflight explain memlock.limit"
 
 
-def test_a_line_keeps_its_subject_and_takes_a_second_line_for_the_reason() -> None:
+def test_a_line_keeps_its_subject_and_takes_more_lines_for_the_reason() -> None:
     path = f"/models/{'deep/' * 8}model"
     absent = Finding("storage.files", FAIL, path, "absent", "model")
-    argument = Finding("launch.unread", UNKNOWN, "launch.sh:7", text=f"{'why ' * 40}end")
+    argument = Finding("launch.unread", UNKNOWN, "launch.sh:7", text=f"{'why ' * 60}end")
     lines = report_text(reported([absent, argument]), plain, 80, 0).splitlines()
     said = " ".join(line.strip() for line in lines)
     assert f"storage.files: {path}: have absent, need model" in said
     at = lines.index(next(line for line in lines if line.startswith("unknown")))
     assert lines[at].startswith("unknown  launch.unread: launch.sh:7: why")
-    assert lines[at + 1].endswith(" ...")
-    assert lines[at + 2] == ""
+    assert lines[at + 2].endswith(" ...")
+    assert lines[at + 3] == ""
+
+
+def test_findings_that_say_different_things_in_too_many_words_are_the_first_and_a_count() -> None:
+    rows = [
+        Finding(
+            "launch.not-read", UNKNOWN, f"condition (launch.sh:{n})", text=f"{'why ' * 20}{'x' * n}"
+        )
+        for n in (3, 11, 17)
+    ]
+    said = " ".join(report_text(reported(rows), plain, 80, 0).split())
+    assert f"launch.not-read: condition (launch.sh:3): {'why ' * 20}xxx; and 2 more" in said
+
+
+def test_a_command_of_one_step_is_not_typed_again_in_another() -> None:
+    rows = [
+        Finding("a.b", FAIL, "x", text="one", advice="do this"),
+        Finding("a.c", FAIL, "y", text="two", advice="or that"),
+    ]
+    text = report_text(reported(rows), plain, 80, 0)
+    assert text.count("run this") == 1
+    assert "2. a.c: or that" in text
 
 
 def test_a_long_path_gives_way_to_what_is_said_of_it() -> None:

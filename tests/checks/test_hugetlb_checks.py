@@ -113,6 +113,25 @@ def test_pages_that_the_host_cannot_give_are_no_setting(tmp_path: Path, free: st
     assert found[1].settings == ()
     assert "cannot be reserved now (2 MiB pages on node 1" in found[1].advice
     assert "mooncake-preflight fit" in found[1].advice
+    assert found[1].asks == "fit"
+
+
+def test_a_pool_needs_what_its_nodes_need_together(tmp_path: Path) -> None:
+    """The number of the pool is the one that is set, and it says what of it is taken at once."""
+    pool = HostPool(nodes={0: (20, 20), 1: (20, 20)})
+    root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path)
+    for node in (0, 1):
+        free = root / NODE_1_FREE.replace("node1", f"node{node}")
+        free.write_text(f"Node {node} MemFree: 1048576 kB\n")
+    usages = [usage({NODE_0: 20, NODE_1: 28})._replace(headroom={NODE_0: 4, NODE_1: 4})]
+    facts = facts_of(root, "hugetlb")
+    found = findings(hugetlb_checks.CHECKS, facts, launch(usages), "hugetlb.shortage")[0]
+    assert found.need == "56 pages (112.00 MiB, 96.00 MiB at once)"
+    assert found.formula.startswith("24 on node 0 + 32 on node 1; at most 48 are taken at once")
+    assert sum(int(setting.wanted) for setting in found.settings) == 56
+    # What is never taken at once is charged to no cgroup.
+    limit = findings(hugetlb_host_checks.CHECKS, facts, launch(usages), "hugetlb.cgroup-limit")
+    assert [one.need for one in limit] == ["96.00 MiB"]
 
 
 def test_an_arena_that_may_fall_back_is_a_warning(tmp_path: Path) -> None:
@@ -179,9 +198,9 @@ def test_a_reservation_needs_memory_in_one_piece(
 @pytest.mark.parametrize(
     ("files", "expected", "have"),
     [
-        ({}, Status.WARN, "nothing sets it at boot"),
+        ({}, Status.WARN, "none set at boot"),
         ({"proc/cmdline": "quiet hugepages=100"}, Status.PASS, "100 pages at boot"),
-        ({"proc/cmdline": "hugepagesz=1G hugepages=100"}, Status.WARN, "nothing sets it"),
+        ({"proc/cmdline": "hugepagesz=1G hugepages=100"}, Status.WARN, "none set at boot"),
         ({"proc/cmdline": "hugepagesz=2M hugepages=0:60,1:40"}, Status.PASS, "100 pages"),
         ({"etc/sysctl.d/50-a.conf": "vm.nr_hugepages = 100\n"}, Status.PASS, "100 pages"),
         # The later name wins, in whatever folder it stands; /etc masks the same name elsewhere.
@@ -201,7 +220,7 @@ def test_a_reservation_needs_memory_in_one_piece(
             Status.PASS,
             "100 pages",
         ),
-        ({"etc/sysctl.d/50-a.conf": "# vm.nr_hugepages = 100"}, Status.WARN, "nothing sets it"),
+        ({"etc/sysctl.d/50-a.conf": "# vm.nr_hugepages = 100"}, Status.WARN, "none set at boot"),
         (
             {
                 "etc/tuned/active_profile": "hpc\n",

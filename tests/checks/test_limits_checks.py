@@ -273,6 +273,13 @@ def test_sglang_wants_65535_files(container: Any, nofile: Any, status: Status) -
         assert one("limits.nofile", launch(rank()), again).status is Status.PASS
 
 
+def test_a_container_whose_daemon_is_not_seen_is_told_how_to_set_its_files() -> None:
+    finding = one("limits.nofile", launch(rank(container=docker())), limits(nofile=Limit(9, 9)))
+    assert finding.status is Status.UNKNOWN
+    assert finding.advice == "Run this check inside the container, or set nofile for it."
+    assert [(each.name, each.wanted) for each in finding.settings] == [("nofile", "65535")]
+
+
 def test_files_of_a_container_are_its_daemons() -> None:
     """With no limit of its own it has that of the daemon that starts it."""
     runtimes = NO_RUNTIMES._replace(

@@ -194,7 +194,7 @@ def test_the_object_is_by_its_schema(words: str, capsys: pytest.CaptureFixture[s
     [
         (["memlock.limt"], "did you mean memlock.limit?"),
         (["no-such-server.log"], "there is no such file"),
-        (["zzz", "qqq"], "no known line, check or rule has these words"),
+        (["zzz", "qqq"], "no known line, check or rule has these words. What ended the server may"),
         ([" "], "give the ID of a check"),
         (["--log", "x", "memlock"], "give one of them"),
     ],
@@ -277,3 +277,27 @@ def test_another_cases_names_and_numbers_are_not_taken_for_this_ones(
     """What is explained is an example where no pattern matches the words."""
     assert run(["explain", words]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith(first)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a", "kernel.oom-cgroup"),
+        ("ibv_reg_mr failed: Cannot allocate memory", "start.nccl-register"),
+    ],
+)
+def test_a_part_of_a_line_is_found_though_it_is_one_word(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["explain", words]) == 0
+    assert f"1. root cause: {says} (" in capsys.readouterr().out
+
+
+def test_a_line_that_nobody_knows_is_answered_with_what_to_ask_next(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["explain", "error: zzz qqq: xxx"]) == 64
+    said = " ".join(capsys.readouterr().err.split())
+    assert "mooncake-preflight explain server.log" in said
+    assert "mooncake-preflight check launch.sh" in said
+    assert "did you mean" not in said

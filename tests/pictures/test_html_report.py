@@ -243,3 +243,11 @@ def test_a_device_on_no_known_node_has_a_box_of_its_own() -> None:
 def test_a_host_without_devices_says_so() -> None:
     figure = topology_figure(Topology((), (), (), {}))
     assert "No GPU and no RDMA device is seen here" in Markup(f"<!DOCTYPE html>\n{figure}").text
+
+
+def test_an_id_makes_no_secret_of_what_follows_it() -> None:
+    """A rule whose name has KEY stands in front of its sentence: store-key-unknown: launch.sh:4."""
+    found = Finding("store-key-unknown", WARN, "launch.sh:4", text="'buffer' is not a setting")
+    document = report_page(reported([found]), [], MADE)
+    assert "(removed)" not in document
+    assert "launch.sh:4: &#39;buffer&#39; is not a setting" in document

@@ -53,7 +53,7 @@ def test_a_word_that_is_not_known_passes_nothing(
     said = [each.what for each in understood(sizing, "launch.sh").unread]
     judged = [f for f in launch_findings(sizing) if f.check == NOT_READ.id]
     assert said == named
-    assert [str(f.subject).partition(",")[0] for f in judged] == named
+    assert [str(f.subject).partition(" (")[0] for f in judged] == named
     assert all(f.status is Status.UNKNOWN and f.advice for f in judged)
 
 

@@ -28,7 +28,7 @@ LAUNCHES = ROOT / "tests/data/launches"
 def misread(got: Deployed) -> list[tuple[str, Status]]:
     """What ``check`` says of a launch that a shell takes for another: (notice, status)."""
     found = [one for one in launch_findings(got.sizing) if one.check == "launch.misread"]
-    return [(one.subject.partition(",")[0], one.status) for one in found]
+    return [(one.subject.partition(" ")[0], one.status) for one in found]
 
 
 class Deployed(NamedTuple):
