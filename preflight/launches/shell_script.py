@@ -115,7 +115,10 @@ _SILENT = frozenset(
     "trap true typeset unset".split()
 )
 # Files that set up a shell or its tools, and no setting of a launch.
-_SOURCED = ("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "set_env.sh", "setvars.sh")
+_SOURCED = (
+    *("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "setvars.sh"),
+    *("set_env.sh", "set_env.bash", "setenv.bash"),  # Ascend's
+)
 
 
 def _service(command: Command) -> tuple[object, ...] | None:

@@ -627,6 +627,7 @@ def test_a_script_that_ends_as_it_means_to_ends(text: str) -> None:
         ('eval "$(micromamba shell hook --shell bash)"', "source-environment"),
         ('eval "$(cat settings.txt)"', "source-not-read"),
         ("source ~/.bashrc", "source-environment"),
+        ("source /usr/local/Ascend/opp/vendors/customize/bin/set_env.bash", "source-environment"),
     ],
 )
 def test_what_sets_up_a_shell_is_no_program(line: str, note: str) -> None:
