@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from preflight.launches.documents import Node, load_documents
@@ -60,7 +61,7 @@ _MERGE_KEYS = {
 # there are, and which one this is.
 _LWS = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
 _RBG = ("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_GROUP_SIZE", "RBG_LWP_WORKER_INDEX")
-_SGLANG = re.compile(r"\bdynamo\.sglang\b")
+_ENGINE = re.compile(r"\bdynamo\.(?:sglang|vllm)\b")
 # How many of a node there are: replicas; AIBrix's podGroupSize, the size of RBG's components and of
 # OME's workers, all pods of one replica; the slices of a DisaggregatedSet.
 _COUNTS = ("replicas", "podGroupSize", "size", "slices")
@@ -202,14 +203,19 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
     worker = template.at("workerTemplate", "spec")
     yield Pod(leader if leader.fields else worker, (), _numbered(_LWS, size, "0"))
     if size != "1":
-        index = "1" if size == "2" else None
-        yield Pod(worker, ("worker",), _numbered(_LWS, size, index), copies=_others(size))
+        given = _numbered(_LWS, size, _index_of_worker(size))
+        yield Pod(worker, ("worker",), given, copies=_others(size))
 
 
 def _number(node: Node, default: int = 1) -> int:
     """Return a count that an object gives, ``default`` where it gives none."""
     text = node.text or ""
     return int(text) if text.isdecimal() and len(text) < 7 else default
+
+
+def _index_of_worker(size: str) -> str | None:
+    """Return which pod of its group a worker is; None where several stand beside the leader."""
+    return "1" if size == "2" else None
 
 
 def _others(size: str) -> int:
@@ -247,31 +253,67 @@ def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> I
 def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
     """Yield the leader and the workers of a component of Dynamo over several nodes.
 
-    Its operator tells SGLang which node each is (deploy/operator/internal/dynamo
-    backend_sglang.go); what it tells other engines is not read.
+    Its operator tells SGLang and vLLM which node each is (deploy/operator/internal/dynamo
+    backend_sglang.go and backend_vllm.go); what it tells other engines is not read.
     """
     main, *others = pod.spec.at("containers").items or [Node({})]
     words, args = main.at("command").items, main.at("args").items
-    if nodes < 2 or not any(_SGLANG.search(item.text or "") for item in (*words, *args)):
+    texts = [text for item in (*words, *args) for text in (item.text or "").split()]
+    direct = bool(words) and "python" in (words[0].text or "")
+    gpus = _number(main.at("resources", "limits", "nvidia.com/gpu"), 0)
+    told_nodes = next((_TELLS[text] for text in texts if text in _TELLS), None)
+    if nodes < 2 or told_nodes is None or not told_nodes(texts, gpus, nodes, "0"):
         yield pod._replace(copies=pod.copies * nodes)
         return
-    direct = bool(words) and "python" in (words[0].text or "")
     for which, rank, copies in (
         ("leader", "0", pod.copies),
         ("worker", "$(LWS_WORKER_INDEX)", pod.copies * (nodes - 1)),
     ):
-        flags = f"--dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes {nodes} --node-rank {rank}"
+        flags = told_nodes(texts, gpus, nodes, rank)
         told = [*args, *(Node(word, main.line) for word in flags.split())]
         if not direct:  # the text of a shell
             told = [
-                item._replace(value=_SGLANG.sub(rf"\g<0> {flags}", item.text or "", count=1))
+                item._replace(value=_ENGINE.sub(rf"\g<0> {flags}", item.text or "", count=1))
                 for item in args
             ]
         first = Node({**main.fields, "args": Node(told, main.line)}, main.line)
         spec = {**pod.spec.fields, "containers": Node([first, *others], main.line)}
-        given = {**pod.given, **_numbered(_LWS, str(nodes), "0" if which == "leader" else None)}
+        index = "0" if which == "leader" else _index_of_worker(str(nodes))
+        given = {**pod.given, **_numbered(_LWS, str(nodes), index)}
         role = (*pod.role, which)
         yield Pod(Node(spec, pod.spec.line), role, given, open=True, copies=copies)
+
+
+def _tells_sglang(texts: Sequence[str], gpus: int, nodes: int, rank: str) -> str:
+    return f"--dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes {nodes} --node-rank {rank}"
+
+
+def _tells_vllm(texts: Sequence[str], gpus: int, nodes: int, rank: str) -> str:
+    """Return the flags for one node of an engine, or of several that share their requests."""
+
+    def size(flag: str) -> int:
+        given = dict(pairwise(texts)).get(flag, "")
+        return int(given) if given.isdecimal() else 1
+
+    world = size("--tensor-parallel-size") * size("--pipeline-parallel-size")
+    if world > gpus > 0:
+        told = f"--nnodes {nodes} --node-rank {rank} --master-addr $(LWS_LEADER_ADDRESS)"
+        return told if rank == "0" else f"{told} --headless"
+    if world * size("--data-parallel-size") > gpus > 0:
+        here = gpus // world
+        # Its operator multiplies the index of a worker; with one worker that is 1.
+        start = "0" if rank == "0" else str(here) if nodes == 2 else rank
+        return (
+            f"--data-parallel-hybrid-lb --data-parallel-size-local {here} "
+            f"--data-parallel-start-rank {start} --data-parallel-address $(LWS_LEADER_ADDRESS)"
+        )
+    return ""
+
+
+_TELLS: Mapping[str, Callable[[Sequence[str], int, int, str], str]] = {
+    "dynamo.sglang": _tells_sglang,
+    "dynamo.vllm": _tells_vllm,
+}
 
 
 def _component(node: Node, pod: Pod) -> Pod:
@@ -404,7 +446,7 @@ def _group(
         whole = template
         for key in keys:
             whole = merged(whole, group.at(key))
-        index = "0" if which == "leader" else None
+        index = "0" if which == "leader" else _index_of_worker(size)
         given = _numbered(names, size, index)
         copies = 1 if which == "leader" else _others(size)
         yield Pod(whole.at("spec"), (*role, which), given, open=True, copies=copies)

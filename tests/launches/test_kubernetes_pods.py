@@ -83,7 +83,7 @@ def test_a_role_based_group() -> None:
     assert store.container is not None
     assert store.container.memory_bytes == 16 * 2**30
     assert [word.text for word in leader.words[3:]] == ["--nnodes", "2", "--node-rank", "0"]
-    assert worker.words[6].unresolved == ("RBG_LWP_WORKER_INDEX",)
+    assert worker.words[6].text == "1"  # of two
     assert "ROLE" in worker.environment
     assert "ROLE" not in leader.environment
     ids = [note.id for note in reading.notes]  # the second: what its engineRuntimes put in
@@ -356,6 +356,63 @@ spec:
 """
 
 
+VLLM_NODES = """\
+kind: DynamoGraphDeployment
+metadata: {{name: g}}
+spec:
+  services:
+    decode:
+      multinode: {{nodeCount: {nodes}}}
+      resources: {{limits: {{gpu: "8"}}}}
+      extraPodSpec:
+        mainContainer: {{image: x, command: {command}, args: {args}}}
+"""
+DIRECT = "[python3, -m, dynamo.vllm]"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "command", "args", "leader", "worker"),
+    [
+        (
+            2,
+            DIRECT,
+            '[--data-parallel-size, "16"]',
+            "--data-parallel-hybrid-lb --data-parallel-size-local 8 --data-parallel-start-rank 0 ",
+            "--data-parallel-hybrid-lb --data-parallel-size-local 8 --data-parallel-start-rank 8 ",
+        ),
+        (
+            3,
+            "[sh, -c]",
+            '["python3 -m dynamo.vllm --tensor-parallel-size 2 --data-parallel-size 12"]',
+            "--data-parallel-hybrid-lb --data-parallel-size-local 4 --data-parallel-start-rank 0 ",
+            "--data-parallel-hybrid-lb --data-parallel-size-local 4 --data-parallel-start-rank ",
+        ),
+        (
+            2,
+            DIRECT,
+            '[--tensor-parallel-size, "16"]',
+            "--nnodes 2 --node-rank 0 --master-addr ",
+            "--nnodes 2 --node-rank 1 --master-addr ",
+        ),
+        # It fits on each node: nothing is told, and each node runs one of its own.
+        (2, DIRECT, '[--data-parallel-size, "8"]', "", None),
+    ],
+)
+def test_dynamo_tells_the_nodes_of_vllm_which_they_are(
+    nodes: int, command: str, args: str, leader: str, worker: str | None
+) -> None:
+    """As its operator does (backend_vllm.go): each node takes the GPUs of one pod, not of all."""
+    text = VLLM_NODES.format(nodes=nodes, command=command, args=args)
+    commands = read_kubernetes(text, "m.yaml", {}).commands
+    texts = [" ".join(word.text for word in each.words) for each in commands]
+    assert leader in texts[0]
+    if worker is None:
+        assert [each.copies for each in commands] == [nodes]
+        return
+    assert worker in texts[1]
+    assert [each.copies for each in commands] == [1, nodes - 1]
+
+
 def test_components_of_dynamo_have_what_their_graph_says_of_them() -> None:
     reading = read_kubernetes(DYNAMO, "m.yaml", {})
     assert [note.id for note in reading.notes] == ["pods-together"]
@@ -367,7 +424,7 @@ def test_components_of_dynamo_have_what_their_graph_says_of_them() -> None:
         *("--tp", "16", "--dist-init-addr", "$(LWS_LEADER_ADDRESS):29500"),
         *("--nnodes", "2", "--node-rank", "0"),
     ]
-    assert following.words[-1].unresolved == ("LWS_WORKER_INDEX",)
+    assert following.words[-1].text == "1"  # the only one beside the leader
     own = {name: word.text for name, word in worker.environment.items() if name[:3] != "LWS"}
     assert own == {"MC_A": "a", "MC_B": "b"}
     assert worker.container is not None
