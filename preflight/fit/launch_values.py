@@ -178,7 +178,9 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
         return None, why
     stores = [process.server.store for process in processes if process.server]
     spell = segment_text if all(store is None or store.gigabytes for store in stores) else str
-    return Knob(SEGMENT, tuple(places), max(sizes, default=None), MIB, spell), ""
+    flags = {place.name if place.kind.endswith(("flag", "joined")) else "" for place in places}
+    name = flags.pop() if len(flags) == 1 else ""
+    return Knob(name or SEGMENT, tuple(places), max(sizes, default=None), MIB, spell), ""
 
 
 def _together(places: list[ValuePlace]) -> list[ValuePlace]:

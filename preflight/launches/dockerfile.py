@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from preflight.launches.container import ContainerSettings
 from preflight.launches.env_files import interpolate
@@ -24,34 +25,57 @@ _PAIR = re.compile(
 )
 
 
+class _Stage(NamedTuple):
+    """What a stage has of what runs: the image under it, its variables, its program, its pip."""
+
+    image: str = ""
+    own: Mapping[str, Word] = {}
+    entry: tuple[Word, ...] = ()
+    command: tuple[Word, ...] = ()
+    installs: tuple[Reading, ...] = ()
+
+
 def _read(launch: LaunchText) -> Reading:
     variables, notes = with_env_files(launch)
-    readings = [Reading((), notes)]
-    own: dict[str, Word] = {}
-    entry: list[Word] = []
-    command: list[Word] = []
-    image = ""
+    stages: dict[str, _Stage] = {}
+    stage = _Stage()
+    name = ""
+    for_all: dict[str, Word] | None = None  # by ARG in front of the first stage
     for origin, instruction, text in _instructions(launch):
+        own = dict(stage.own)
         if instruction == "FROM":  # the last stage is what runs
-            image = interpolate(text, own, origin).text.split()[0] if text.split() else ""
-            entry, command = [], []
+            for_all = own if for_all is None else for_all
+            image, name = _base(interpolate(text, for_all, origin).text)
+            stage = stages.get(image.lower(), _Stage(image, dict(for_all)))
         elif instruction in ("ENV", "ARG"):
             own.update(_pairs(instruction, text, own, origin))
+            stage = stage._replace(own=own)
         elif instruction == "ENTRYPOINT":
-            entry, command = _words(text, origin), []
+            stage = stage._replace(entry=_words(text, origin), command=())
         elif instruction == "CMD":
-            command = _words(text, origin)
+            stage = stage._replace(command=_words(text, origin))
         elif instruction == "RUN" and "pip" in text:
-            said = read_words(_words(text, origin), Layers(variables, dict(own)), inside=True)
-            readings.append(Reading(tuple(said.commands)))
-    words = [*entry, *command]
+            said = read_words(_words(text, origin), Layers(variables, own), inside=True)
+            stage = stage._replace(installs=(*stage.installs, Reading(tuple(said.commands))))
+        if for_all is not None and name:
+            stages[name] = stage
+    readings = [Reading((), notes), *stage.installs]
+    words = [*stage.entry, *stage.command]
     if not words:
-        why = f"it names no program of its own: {image or 'the image'} runs its own command"
+        why = f"it names no program of its own: {stage.image or 'the image'} runs its own command"
         readings.append(Reading((), (SourceNote("image-command", why, Origin(launch.path)),)))
-    settings = ContainerSettings(image=image)
-    started = read_words(words, Layers(variables, dict(own)), inside=True, beside=launch.beside)
-    readings.append(started._replace(commands=tuple(_inside(started.commands, settings, image))))
-    return joined(readings)
+    settings = ContainerSettings(image=stage.image)
+    left = Layers(variables, stage.own)
+    started = read_words(words, left, inside=True, beside=launch.beside)
+    inside = _inside(started.commands, settings, stage.image)
+    return joined([*readings, started._replace(commands=tuple(inside))])
+
+
+def _base(text: str) -> tuple[str, str]:
+    """Return what ``FROM --platform=x IMAGE AS NAME`` builds on, and the name, "" for none."""
+    words = [word for word in text.split() if not word.startswith("--")]
+    named = len(words) > 2 and words[1].lower() == "as"
+    return words[0] if words else "", words[2].lower() if named else ""
 
 
 def _inside(
@@ -77,7 +101,7 @@ def _instructions(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
             yield Origin(launch.path, begun), match.group(1).upper(), match.group(2).strip()
 
 
-def _words(text: str, origin: Origin) -> list[Word]:
+def _words(text: str, origin: Origin) -> tuple[Word, ...]:
     """Return the words to run: of the exec form, which is JSON, or a shell with its text."""
     if text.startswith("["):
         try:
@@ -85,8 +109,8 @@ def _words(text: str, origin: Origin) -> list[Word]:
         except (ValueError, RecursionError):
             listed = None
         if isinstance(listed, list) and all(isinstance(item, str) for item in listed):
-            return [Word(item, origin) for item in listed]
-    return [Word(part, origin) for part in ("/bin/sh", "-c", text)]
+            return tuple(Word(item, origin) for item in listed)
+    return tuple(Word(part, origin) for part in ("/bin/sh", "-c", text))
 
 
 def _pairs(instruction: str, text: str, own: dict[str, Word], origin: Origin) -> dict[str, Word]:

@@ -81,7 +81,9 @@ def pods(item: Node) -> Iterator[Pod]:
     kind = item.at("kind").text or ""
     spec = item.at(*_PODS.get(kind, ("",)))
     if spec.at("containers").items:  # a Job of Volcano has the kind, and not the form
-        yield Pod(spec, copies=_number(item.at("spec", "replicas")))
+        path = _PODS[kind][:-2]  # less template, spec
+        several = item.at(*path, "parallelism" if kind in ("Job", "CronJob") else "replicas")
+        yield Pod(spec, copies=_number(several))
     elif kind == "LeaderWorkerSet":
         times = _number(item.at("spec", "replicas"))
         for pod in _leader_worker_set(item.at("spec", "leaderWorkerTemplate")):

@@ -137,10 +137,14 @@ def _filled(text: str, origin: Origin, section: str, number: int, environment: L
             return section
         if name == "process_num":
             return str(number)
-        word = environment.get(name.removeprefix("ENV_")) if name.startswith("ENV_") else None
+        if name == "here":
+            return os.path.dirname(os.path.abspath(origin.source))
+        variable = name.removeprefix("ENV_")
+        word = environment.get(variable) if variable != name else None
         if word is None:
-            unresolved.append(name)
-            return match.group()
+            unresolved.append(variable)
+            # The program would inherit it: a shell that the line starts reads the same.
+            return f"${{{variable}}}" if variable != name else match.group()
         unresolved.extend(word.unresolved)
         return word.text
 

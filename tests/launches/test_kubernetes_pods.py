@@ -636,3 +636,13 @@ def test_kinds_of_operators(text: str, started: list[tuple[str, int]]) -> None:
 def test_a_variable_of_an_operator_is_not_asked_of_the_manifest(text: str, advice: str) -> None:
     names = tuple(re.findall(r"\((\w+)\)", text))
     assert unresolved(Word(text, Origin("pod.yaml"), names)).advice == advice
+
+
+@pytest.mark.parametrize(("kind", "said", "count"), [("Job", "3", 3), ("CronJob", "2", 2)])
+def test_a_job_starts_as_many_pods_as_run_side_by_side(kind: str, said: str, count: int) -> None:
+    pod = "{containers: [{name: c, image: i, command: [mooncake_client, --port=1]}]}"
+    job = f"{{parallelism: {said}, completions: 9, template: {{spec: {pod}}}}}"
+    spec = job if kind == "Job" else f"{{jobTemplate: {{spec: {job}}}}}"
+    text = f"apiVersion: batch/v1\nkind: {kind}\nmetadata: {{name: j}}\nspec: {spec}\n"
+    (command,) = read(text).commands
+    assert command.copies == count

@@ -242,7 +242,7 @@ def test_a_python_program_that_builds_its_lists(tmp_path: Path) -> None:
     assert [word.text for word in first.words if word.unresolved] == ["unknown"]
     assert [(w.text, w.unresolved) for w in second.words[-2:]] == [
         ("--port", ()),
-        ("url", ("url",)),
+        ("url", ("the name url",)),
     ]
     assert [word.text for word in master.words] == ["mooncake_master", "--rpc_port", "7", "--v=1"]
 
@@ -259,4 +259,4 @@ def test_the_arguments_of_a_server_in_python(tmp_path: Path) -> None:
     text = "from sglang import ServerArgs\nServerArgs(model_path='m', tp_size=2, page_size=PAGE)\n"
     (command,) = read(tmp_path, "serve.py", text).commands
     assert " ".join(word.text for word in command.words[3:7]) == "--model-path m --tp-size 2"
-    assert command.words[-1].unresolved == ("PAGE",)
+    assert command.words[-1].unresolved == ("the name PAGE",)

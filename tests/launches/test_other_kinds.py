@@ -118,6 +118,43 @@ def test_a_dockerfile(tmp_path: Path) -> None:
     assert found == {"sglang": "0.5.9", "mooncake": "0.3.11"}
 
 
+STAGES = """\
+ARG BASE=lmsysorg/sglang:v0.5.10
+FROM ubuntu:24.04 AS tools
+ENV MOONCAKE_DEVICE=none
+RUN pip install mooncake-transfer-engine==0.3.1
+FROM --platform=linux/amd64 ${BASE} AS Serving
+ENV MOONCAKE_DEVICE=mlx5_0
+RUN pip install mooncake-transfer-engine==0.3.9
+CMD ["mooncake_client", "--port=1"]
+FROM serving
+COPY --from=tools /bin/x /bin/x
+"""
+
+
+def test_a_stage_that_builds_on_another_has_what_that_one_has(tmp_path: Path) -> None:
+    reading = read(tmp_path, STAGES, "Dockerfile")
+    pip, client = reading.commands
+    assert [word.text for word in pip.words] == [
+        "pip",
+        "install",
+        "mooncake-transfer-engine==0.3.9",
+    ]
+    assert [word.text for word in client.words] == ["mooncake_client", "--port=1"]
+    assert client.container is not None
+    assert client.container.image == "lmsysorg/sglang:v0.5.10"
+    assert client.environment["MOONCAKE_DEVICE"].text == "mlx5_0"
+
+
+@pytest.mark.parametrize("line", ["mooncake_client {}", "/bin/bash -c 'exec mooncake_client {}'"])
+def test_a_variable_of_supervisord_is_asked_for_by_its_name(tmp_path: Path, line: str) -> None:
+    """It failed before: the shell behind it was given the brackets of %(ENV_PORT)s."""
+    text = f"[program:store]\ncommand={line.format('--port=%(ENV_PORT)s --config=%(here)s/a')}\n"
+    (command,) = read(tmp_path, text, "store.conf").commands
+    assert command.words[1].unresolved == ("PORT",)
+    assert command.words[2].text == f"--config={tmp_path}/a"
+
+
 def test_a_dockerfile_in_shell_form(tmp_path: Path) -> None:
     text = "FROM x\nENV P=50061\nCMD exec mooncake_master --rpc_port $P\n"
     reading = read(tmp_path, text, "store.Dockerfile")
