@@ -119,6 +119,10 @@ def store_protocol(process: LaunchProcess) -> str | Unknown | None:
     )
 
 
+# Protocols of Mooncake that register memory with RDMA devices.
+_VERBS = ("rdma", "efa", "barex")
+
+
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
     """Return the store's devices of one rank (0 for a process of its own); None without RDMA."""
     server, store = process.server, process.store
@@ -176,7 +180,7 @@ def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
         return None
     if server.mode not in ("prefill", "decode"):
         return None
-    if server.value("disaggregation_transfer_backend") != "mooncake":
+    if server.value("disaggregation_transfer_backend") != "mooncake" or _is_npu(server):
         return None
     setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]
     value = setting.value
@@ -187,6 +191,28 @@ def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
         if value is None:
             value = Unknown(f"{setting.origin}: names no device for rank {rank}")
     return RdmaUse(_names(value), setting.origin, setting.written_as)
+
+
+def other_transport(process: LaunchProcess) -> str:
+    """Return the transport of a server's store or engine that is neither RDMA nor TCP; "" for none.
+
+    What it pins, and under which limit, is its driver's to say.
+    """
+    server = process.server
+    if server is None:
+        return ""
+    store = server.store
+    protocol = store.value("protocol") if store is not None and not store.error else ""
+    if isinstance(protocol, str) and protocol not in ("", "tcp", *_VERBS):
+        return protocol
+    moves = server.mode in ("prefill", "decode")
+    moves = moves and server.value("disaggregation_transfer_backend") == "mooncake"
+    return "ascend" if moves and _is_npu(server) else ""
+
+
+def _is_npu(server: SglangServer) -> bool:
+    """Tell whether SGLang's own engine is Ascend's (AscendTransferEngine), without RDMA devices."""
+    return bool(server.value("device") == "npu")
 
 
 def _of_map(text: str, rank: int, default: str | None) -> Any:

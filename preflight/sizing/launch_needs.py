@@ -17,7 +17,7 @@ from preflight.mooncake.allocations import (
 )
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages
 from preflight.processes.container_limits import container_limits, set_limits
-from preflight.processes.mooncake_users import engine_devices, store_devices
+from preflight.processes.mooncake_users import engine_devices, other_transport, store_devices
 from preflight.processes.ports import all_ports, ports
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import services
@@ -245,7 +245,10 @@ def _members(
         mapped = (*replay.allocations, *replay.heap)
         handed = _of_owner(replay)
         regions = tuple(all_regions_of(a for a in mapped if a not in handed))
-        if handed or not isinstance(unknown, Unknown):
+        if other := other_transport(process):
+            why = Unknown(f"what the transport {other!r} pins, and under which limit, is not known")
+            member = member._replace(regions=why if regions else ())
+        elif handed or not isinstance(unknown, Unknown):
             member = member._replace(regions=regions)
         if not isinstance(unknown, Unknown):
             ring = sum(a.bytes for a in mapped if a.what is MemoryKind.OFFLOAD_BUFFER)

@@ -418,3 +418,25 @@ def test_a_tensor_parallel_server_writes_a_page_of_shared_memory(
         off = f"SGLANG_USE_MESSAGE_QUEUE_BROADCASTER={value} {server}"
         without = _needs(_script(tmp_path, off), root)
         assert sum(one.shm_bytes for one in without.processes) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "known"),
+    [
+        ("MOONCAKE_PROTOCOL=rdma", "", True),
+        ("MOONCAKE_PROTOCOL=efa", "", True),
+        ("MOONCAKE_PROTOCOL=ascend", "", False),
+        ("MOONCAKE_PROTOCOL=tcp", "", True),
+        # SGLang's own engine on an NPU, which moves KV.
+        ("MOONCAKE_PROTOCOL=tcp", "--device npu --disaggregation-mode prefill", False),
+    ],
+)
+def test_what_a_transport_without_verbs_pins_is_not_known(
+    settings: str, words: str, known: bool, tmp_path: Path, root: Root
+) -> None:
+    """Its driver says that, and the NICs of the host are not its devices."""
+    line = f"{settings} {STORE} --model-path Qwen/Qwen3-8B --tp 1 --hicache-size 1 {words}\n"
+    rank = _needs(_script(tmp_path, line), root).processes[0]
+    assert isinstance(rank.regions, Unknown) is not known
+    assert (rank.rdma is not None) == (settings[-4:] == "rdma")
+    assert isinstance(rank.regular_bytes, int)
