@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from checks.base.finding import Fill, Kind, Setting
 
@@ -120,8 +120,24 @@ def together(lines: Iterable[Line]) -> tuple[Line, ...]:
     for one in once:
         if one.starts:
             words.setdefault(one.starts[0], []).extend(one.starts[1:])
-    whole = {engine: start(engine, its) for engine, its in words.items()}
+    whole = {engine: start(engine, _with_folders(its)) for engine, its in words.items()}
     return tuple(dict.fromkeys(_whole(one, whole) for one in once))
+
+
+# So many devices of one folder are given by name.
+_MOST_DEVICES = 2
+
+
+def _with_folders(words: Sequence[str]) -> list[str]:
+    """Return an engine's words with the folder in place of many devices of it.
+
+    Docker and Podman give a container every device of a folder.
+    """
+    folders = [word.rpartition("/")[0] for word in words if word.startswith("--device=/dev/")]
+    many = {folder for folder in folders if folders.count(folder) > _MOST_DEVICES}
+    many -= {"--device=/dev"}
+    found = (folder if (folder := word.rpartition("/")[0]) in many else word for word in words)
+    return list(dict.fromkeys(found))
 
 
 def _whole(one: Line, whole: Mapping[str, Line]) -> Line:

@@ -227,7 +227,7 @@ def _say(
     from preflight.check.to_text import report_text
 
     # Not coloured: it goes to a container's log more often than to a terminal.
-    say(report_text(report, painter("never"), columns(), 0), err=True)
+    say(report_text(report, painter("never"), columns(), 0, more=()), err=True)
     say(f"{NAME}: {what}", err=True)
 
 

@@ -55,15 +55,22 @@ TAIL_BYTES = 2048
 _LABEL_COLUMNS = 9
 
 
-def report_text(report: Report, paint: Paint, width: int, verbosity: int, more: bool = True) -> str:
-    """Return the report without a final newline. more: name what else can be asked.
+def report_text(
+    report: Report,
+    paint: Paint,
+    width: int,
+    verbosity: int,
+    more: Sequence[str] | None = ("-v", "--html FILE"),
+) -> str:
+    """Return the report without a final newline.
 
+    more: the options of the command that say more, None for no word about what else can be asked.
     verbosity: below 0 the verdict alone; 0 a page, which is the verdict, a line for each finding,
     and what to do; above 0 what was seen of each, and every pass and skip too.
     """
     verdict = verdict_line(report, paint, width)
     if verbosity < 0:
-        return "\n".join(filter(None, (verdict, _notes(report, width, verbosity))))
+        return "\n".join(filter(None, (verdict, _notes(report, width, verbosity, more or ()))))
     head = verdict
     if report.understood:
         head += f"\n{filled(f'    read: {clean(report.understood)}', width)}"
@@ -75,7 +82,7 @@ def report_text(report: Report, paint: Paint, width: int, verbosity: int, more: 
     else:
         groups = by_cause(wanting)
         parts = [head, _lines(groups, paint, width, launch_file(report)), _to_do(groups, width)]
-    parts += [_notes(report, width, verbosity)] if more else []
+    parts += [] if more is None else [_notes(report, width, verbosity, more)]
     text = "\n\n".join(part for part in parts if part)
     if text.count("\n") < SCREEN_LINES and len(text.encode()) < TAIL_BYTES:
         return text
@@ -365,7 +372,7 @@ def _skips(report: Report, paint: Paint, width: int) -> str:
     return "\n".join(_first_word(filled(line, width), paint, colour) for line in lines)
 
 
-def _notes(report: Report, width: int, verbosity: int) -> str:
+def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -> str:
     lines = [
         filled(f"waiver of {check}: nothing is found that it would waive", width)
         for check in report.unused_waivers
@@ -373,9 +380,11 @@ def _notes(report: Report, width: int, verbosity: int) -> str:
     ]
     groups = by_cause(report.of(Status.FAIL, Status.UNKNOWN, Status.WARN))
     if groups:
-        more = "" if verbosity > 0 else "-v, or " if verbosity == 0 else "without -q, or "
-        said = f"More: {more}mooncake-preflight explain {groups[0][0].finding.check}"
-        lines.append(filled(said, width))
+        asked = ", ".join(options) if verbosity == 0 else "without -q" if verbosity < 0 else ""
+        page = f"mooncake-preflight explain {groups[0][0].finding.check}"
+        lines.append(filled(f"More: {asked}, or {page}" if asked else f"More: {page}", width))
+    elif verbosity == 0 and "-v" in options:
+        lines.append("More: -v lists what was looked at")
     return "\n".join(lines)
 
 

@@ -182,7 +182,7 @@ def with_report(text: str, report: Report | None, color: str, verbosity: int) ->
         if report.needs is None:
             return f"{text}\n\nHere: it is about a launch: give it with --launch FILE."
         return f"{text}\n\nHere: {report.needs.source} has nothing of this."
-    found = report_text(report, painter(color), columns(), verbosity, more=False)
+    found = report_text(report, painter(color), columns(), verbosity, more=None)
     return f"{text}\n\nChecked here:\n{found}"
 
 

@@ -235,6 +235,10 @@ def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
         if alike[0].check == about:
             about += f", {fold_names(names) if len(names) > 1 else names[0]}"
         lines += wrapped(public(f"  {status}: {about}: {text}"), width, 2)
+        # What is mended for check is said there; what is not known keeps fit from its answer.
+        unknown = status == Status.UNKNOWN.value
+        for advice in dict.fromkeys(each.advice for each in alike if unknown and each.advice):
+            lines += wrapped(public(f"    to do: {advice}"), width, 2)
     return lines
 
 

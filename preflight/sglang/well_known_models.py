@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -41,6 +42,9 @@ _LEAST_PARAMETER_BYTES = {"8 bits": 1.0, "own": 0.5, "other": 0.25}
 # How far below the number in its name the parameters of a model are.
 _LEAST_OF_NAME = 0.95
 
+
+# Of two names: how alike a misspelt one is to the one that is meant.
+_ALIKE = 0.85
 
 # Models that people name and SGLang has no class for (srt/models of 0.5.23).
 _NOT_SERVED = {"minimax-m1": "MiniMaxM1ForCausalLM"}
@@ -81,6 +85,8 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
         if shorter == name:
             why = f"{model_path!r:.200}: not in the table of well-known models"
             advice = "give the model's config.json with --model-config"
+            if near := get_close_matches(name, table, 1, _ALIKE):
+                advice += f", or write {table[near[0]][0]} where that is meant"
             return Unknown(why, absent=True, advice=advice)
         name = shorter
     title, entry = table[name]

@@ -246,11 +246,14 @@ def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     commands.append(f"export MOONCAKE_GLOBAL_SEGMENT_SIZE={segment_text(terms.segment_bytes)}")
     arena = settings.arena_bytes
     used = arena is not None and settings.hugepages and not settings.arena_disabled
-    if arena is None or not used or not keep_arena:
+    if arena is None or not used:
         commands.append("unset MC_MMAP_ARENA_POOL_SIZE")
     else:
-        spelled = f"{arena // MIB}mb" if arena % MIB == 0 else f"{arena}b"
-        commands.append(f"export MC_MMAP_ARENA_POOL_SIZE={spelled}")
+        whole = f"{arena // GIB}gb" if arena % GIB == 0 else f"{arena // MIB}mb"
+        spelled = whole if arena % MIB == 0 else f"{arena}b"
+        export = f"export MC_MMAP_ARENA_POOL_SIZE={spelled}"
+        dropped = ["unset MC_MMAP_ARENA_POOL_SIZE", f"# to run it as written: {export}"]
+        commands += [export] if keep_arena else dropped
     if terms.segment_scope == "instance" and terms.hicache_bytes >= GIGABYTE:
         # SGLang takes whole 10^9 bytes and adds one KV page, which the remainder has room for.
         commands.append(

@@ -203,7 +203,7 @@ def test_the_page_is_a_line_for_each_finding_and_what_to_do() -> None:
     assert " 2. a.b: mend" in lines
     # The second step is mended by what was typed for the first.
     assert lines.count("      run this") == 1
-    assert lines[-1] == "More: -v, or mooncake-preflight explain memlock.limit"
+    assert lines[-1] == "More: -v, --html FILE, or mooncake-preflight explain memlock.limit"
 
 
 def test_a_line_keeps_its_subject_and_takes_more_lines_for_the_reason() -> None:
@@ -428,3 +428,19 @@ def test_junit_is_xml_whatever_the_host_says(findings: list[Finding]) -> None:
 def test_junit_of_a_refusal_is_an_error(message: str) -> None:
     suites = ElementTree.fromstring(error_junit(message))
     assert len(suites.findall(".//error")) == 1
+
+
+def test_the_last_line_names_what_this_command_can_say_more() -> None:
+    """An exec has no -v; a page on which nothing is wanting says how to see what was looked at."""
+    failed = reported([Finding("a.b", FAIL, "x", text="one")])
+    told = {
+        more: report_text(failed, plain, 80, 0, more=more).splitlines()[-1]
+        for more in (("-v", "--html FILE"), (), None)
+    }
+    assert told[("-v", "--html FILE")] == "More: -v, --html FILE, or mooncake-preflight explain a.b"
+    assert told[()] == "More: mooncake-preflight explain a.b"
+    assert told[None] is not None
+    assert not told[None].startswith("More")
+    fine = reported([Finding("a.b", PASS, "x", "1 B", "1 B")])
+    assert report_text(fine, plain, 80, 0).endswith("\n\nMore: -v lists what was looked at")
+    assert "More" not in report_text(fine, plain, 80, 0, more=())

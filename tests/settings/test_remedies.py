@@ -261,6 +261,13 @@ def test_what_a_container_is_started_with_stands_in_one_line() -> None:
     assert not any("docker run" in line for line in rest)
 
 
+def test_many_devices_of_one_folder_are_given_by_the_folder() -> None:
+    devices = [Setting(Kind.DEVICE, f"/dev/infiniband/uverbs{number}", "rw") for number in range(3)]
+    (line,) = commands([*devices, Setting(Kind.DEVICE, "/dev/nvidia-uvm", "rw")], DOCKER)
+    options = "--device=/dev/infiniband --device=/dev/nvidia-uvm"
+    assert line == f"# start the container with: docker run {options} ..."
+
+
 @pytest.mark.parametrize(
     ("setting", "context", "said"),
     [

@@ -291,3 +291,12 @@ def test_the_table_agrees_with_another_catalogue(line: str) -> None:
     row = geometry.kv_lora_rank + geometry.qk_rope_head_dim or geometry.heads.head_dim
     found = (full, len(geometry.layers) - full, geometry.heads.kv_heads, row)
     assert (*found, len(geometry.index_layers)) == tuple(map(int, numbers))
+
+
+def test_a_misspelt_name_is_no_model_and_is_told_the_one_that_may_be_meant() -> None:
+    found = well_known_model("Qwen/Qwen3-23B")
+    assert isinstance(found, Unknown)
+    assert found.advice.endswith("with --model-config, or write Qwen3-32B where that is meant")
+    own = well_known_model("/models/entirely-my-own")
+    assert isinstance(own, Unknown)
+    assert own.advice == "give the model's config.json with --model-config"

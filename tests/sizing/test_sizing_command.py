@@ -536,6 +536,7 @@ def test_memory_that_cannot_give_the_pages_is_said(tmp_path: Path) -> None:
                 "export MC_STORE_HUGEPAGE_SIZE=2MB",
                 "export MOONCAKE_GLOBAL_SEGMENT_SIZE=536870912",
                 "unset MC_MMAP_ARENA_POOL_SIZE",
+                "# to run it as written: export MC_MMAP_ARENA_POOL_SIZE=8gb",
             ],
         ),
         (
