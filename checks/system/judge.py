@@ -11,7 +11,7 @@ from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.units import GIB, KIB, MIB, format_page_size
+from checks.base.units import GIB, KIB, MIB, format_page_size, kernel_size
 from checks.base.unknown import Unknown, known
 from checks.rdma.registration import through_peermem
 from checks.system.facts import KERNEL_RELEASE, URING_DISABLED, SystemFacts
@@ -109,10 +109,11 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
         if missing:
             listed = ", ".join(format_page_size(wanted) for wanted in sizes)
             wanted = " and ".join(format_page_size(wanted) for wanted in missing)
+            spelled = f"{kernel_size(missing[-1])}B"  # the largest, as the variable has it
             yield found.failed(
                 "mapping them fails with Invalid argument, so the server does not start",
                 "Set MC_STORE_HUGEPAGE_SIZE to a size that this kernel has.",
-                (Setting(Kind.ENVIRONMENT, "MC_STORE_HUGEPAGE_SIZE", "2MB", _spelled(missing)),),
+                (Setting(Kind.ENVIRONMENT, "MC_STORE_HUGEPAGE_SIZE", "2MB", spelled),),
                 have=f"{have}, huge pages of {listed}",
                 need=f"huge pages of {wanted}",
             )
@@ -139,11 +140,6 @@ def _asked_sizes(needs: LaunchNeeds | None) -> list[int]:
             if count
         }
     )
-
-
-def _spelled(sizes: list[int]) -> str:
-    """Return the largest of ``sizes`` as MC_STORE_HUGEPAGE_SIZE spells it."""
-    return format_page_size(sizes[-1]).replace("iB", "B").replace(" ", "")
 
 
 class _Wants(NamedTuple):

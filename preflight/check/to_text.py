@@ -14,7 +14,7 @@ from preflight.base.one_line import clean, shortened, with_last_name, with_short
 from preflight.base.shell import together
 from preflight.check.report import MOST_NAMES, Report, Row, amounts, count_text, verdict_reason
 from preflight.judging.refusal import REFUSED
-from preflight.render.text import cell_widths, filled, table, wrapped
+from preflight.render.text import cell_widths, filled, headed, table, wrapped
 
 Paint = Callable[[str, str], str]
 
@@ -98,8 +98,9 @@ def launch_file(report: Report) -> str:
 
 def verdict_line(report: Report, paint: Paint, width: int) -> str:
     """Return the verdict, what it is about and the counts."""
-    text = f"{report.verdict.value.upper()}: {verdict_reason(report)} ({count_text(report)})"
-    return _first_word(filled(text, width), paint, COLOURS[report.verdict])
+    word = report.verdict.value.upper()
+    said = f"{verdict_reason(report)} ({count_text(report)})"
+    return headed(word, said, width, paint(word, COLOURS[report.verdict]))
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
@@ -355,9 +356,8 @@ def _headed(row: Row, paint: Paint, width: int) -> str:
     """Return ``fail: memlock.limit, rank 0-3: have 8.00 MiB, need 60.00 GiB``."""
     finding = row.finding
     seen = amounts(finding)
-    head = f"{label(row)}: {finding.check}, {clean(finding.subject)}"
-    text = filled(f"{head}: {seen}" if seen else head, width)
-    return _first_word(text, paint, _colour(row))
+    said = f"{finding.check}, {clean(finding.subject)}{f': {seen}' if seen else ''}"
+    return headed(label(row), said, width, paint(label(row), _colour(row)))
 
 
 def _passes(report: Report, paint: Paint, width: int) -> str:
@@ -367,9 +367,9 @@ def _passes(report: Report, paint: Paint, width: int) -> str:
 
 def _skips(report: Report, paint: Paint, width: int) -> str:
     findings = [row.finding for row in report.of(Status.SKIP)]
-    lines = [f"skip: {f.check}, {clean(f.subject)}: {clean(f.text)}" for f in findings]
-    colour = COLOURS[Status.SKIP]
-    return "\n".join(_first_word(filled(line, width), paint, colour) for line in lines)
+    lines = [f"{f.check}, {clean(f.subject)}: {clean(f.text)}" for f in findings]
+    painted = paint("skip", COLOURS[Status.SKIP])
+    return "\n".join(headed("skip", line, width, painted) for line in lines)
 
 
 def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -> str:
@@ -386,15 +386,6 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
     elif verbosity == 0 and "-v" in options:
         lines.append("More: -v lists what was looked at")
     return "\n".join(lines)
-
-
-def _first_word(text: str, paint: Paint, colour: str) -> str:
-    """Colour the first word of lines that are broken already.
-
-    Escape codes take no room on the screen.
-    """
-    word, colon, rest = text.partition(":")
-    return paint(word, colour) + colon + rest
 
 
 def _indented(text: str, width: int) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.pages import MemoryKind, Spot
-from checks.base.units import GIB, MIB, TIB, format_page_size, round_up
+from checks.base.units import GIB, MIB, TIB, kernel_size, round_up
 from checks.releases.mooncake import NumaSegments
 from preflight.mooncake.allocations import (
     REGULAR_PAGE_BYTES,
@@ -170,7 +170,7 @@ class ProcessRun:
         page = self._page_bytes
         mapped = round_up(size, page)
         error = self._launch.release.no_host_pool.format(
-            page=format_page_size(page).replace(" ", "").replace("i", ""),
+            page=f"{kernel_size(page)}B",
             size=mapped,
             pages=mapped // page,
         )

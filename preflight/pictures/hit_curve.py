@@ -164,8 +164,10 @@ def _between(points: Sequence[tuple[float, float]], across: float) -> float:
     return points[-1][1]
 
 
-def plot_figure(found: CapacityAnswer, answer: TraceAnswer, **attributes: str) -> Html:
-    """Return the curve as an SVG element; empty where there is none to draw."""
+def plot_figure(
+    found: CapacityAnswer, answer: TraceAnswer, *style: Html, **attributes: str
+) -> Html:
+    """Return the curve as an SVG element; empty where there is none to draw. style: of its own."""
     plot = _plot(found, answer)
     if plot is None:
         return Html("")
@@ -210,7 +212,7 @@ def plot_figure(found: CapacityAnswer, answer: TraceAnswer, **attributes: str) -
     label = f"Hits of one cache by its size: ceiling {percent(answer.curve.ceiling)}; {marks}"
     size = f"0 0 {_WIDTH} {_HEIGHT}"
     about = {"role": "img", "aria_label": label, **attributes}
-    return element("svg", *shapes, viewBox=size, width="100%", **about)
+    return element("svg", *style, *shapes, viewBox=size, width="100%", **about)
 
 
 # What the page's style says, for a picture by itself.
@@ -228,9 +230,9 @@ svg { font-family: system-ui, sans-serif; background: #fff; --text: #1f2328; --l
 
 def plot_svg(found: CapacityAnswer, answer: TraceAnswer) -> str:
     """Return the curve as a whole document; "" where there is nothing to draw."""
-    drawn = plot_figure(found, answer, xmlns="http://www.w3.org/2000/svg")
-    head, bracket, rest = str(drawn).partition(">")
-    return f"{head}{bracket}<style>{_ALONE}</style>{rest}\n" if drawn else ""
+    style = Html(f"<style>{_ALONE}</style>")
+    drawn = plot_figure(found, answer, style, xmlns="http://www.w3.org/2000/svg")
+    return f"{drawn}\n" if drawn else ""
 
 
 def trace_page(found: CapacityAnswer, answer: TraceAnswer, style: str) -> str:

@@ -133,3 +133,8 @@ def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> l
 def filled(text: str, width: int, further: int = 4) -> str:
     """Return ``wrapped`` as one text."""
     return "\n".join(wrapped(text, width, further))
+
+
+def headed(word: str, rest: str, width: int, painted: str, margin: str = "") -> str:
+    """Return ``word: rest`` filled, and then the word as ``painted``: codes take no room there."""
+    return filled(f"{margin}{word}: {rest}", width).replace(word, painted, 1)

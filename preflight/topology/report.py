@@ -13,7 +13,7 @@ from checks.placement.mooncake_topology import Location, View
 from preflight.base.one_line import clean, shortened
 from preflight.base.program_version import program_version
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import can_encode, wrapped
+from preflight.render.text import can_encode, headed, wrapped
 from preflight.topology.answer import Engine, MooncakeView, TopologyAnswer
 from preflight.topology.build import Topology, TopologyDevice, TopologyNode, natural
 
@@ -58,9 +58,8 @@ def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
         if number
     ]
     below = f" ({', '.join(told)} below)" if told else ""
-    first, *rest = wrapped(f"{status.value.upper()}: {text}{below}", width)
-    word, colon, after = first.partition(":")
-    return [f"{paint(word, COLOURS.get(status, 'green'))}{colon}{after}", *rest]
+    word = status.value.upper()
+    return [headed(word, f"{text}{below}", width, paint(word, COLOURS.get(status, "green")))]
 
 
 def _shown(answer: TopologyAnswer) -> list[Finding]:

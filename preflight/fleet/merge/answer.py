@@ -26,7 +26,7 @@ from preflight.fleet.merge.fleet import FAILING, NO_REPORT, NOT_REACHED, PASSING
 from preflight.fleet.remote.reply import SSH, TIMEOUT
 from preflight.fleet.reports.rows import STATUSES, OnNodes, Unusable, nodes_object
 from preflight.render.plain_data import plain
-from preflight.render.text import filled, table
+from preflight.render.text import filled, headed, table
 
 SCHEMA = "mooncake-preflight/fleet/v1"
 MOST_OF_ONE_CHECK = 3
@@ -39,11 +39,15 @@ MOST_VARIANTS = 4
 
 
 def verdict_text(fleet: Fleet) -> str:
-    """Return the verdict and what it rests on.
+    """Return the verdict and what it rests on, as ``FAIL: of 64 nodes 2 fail, 62 pass (...)``."""
+    return f"{fleet.verdict.upper()}: {verdict_said(fleet)}"
 
-    ``FAIL: of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``.
+
+def verdict_said(fleet: Fleet) -> str:
+    """Return what the verdict rests on.
+
+    ``of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``.
     """
-    head = fleet.verdict.upper()
     away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
     read = [f"{plural(fleet.reports, 'report')} read"]
     if away:
@@ -56,10 +60,10 @@ def verdict_text(fleet: Fleet) -> str:
     if fleet.expected is not None:
         read.append(f"{plural(fleet.expected, 'node')} expected")
     if not fleet.nodes:
-        return f"{head}: no node has a report ({', '.join(read)})"
+        return f"no node has a report ({', '.join(read)})"
     counts = [(len(fleet.of(status)), status) for status in STATUSES]
     said = ", ".join(f"{count} {status}" for count, status in counts if count)
-    return f"{head}: of {plural(len(fleet.nodes), 'node')} {said} ({', '.join(read)})"
+    return f"of {plural(len(fleet.nodes), 'node')} {said} ({', '.join(read)})"
 
 
 def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
@@ -122,7 +126,8 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
 
     verbosity: below 0 the verdict alone, above 0 what passed too.
     """
-    parts = [_first_word(filled(verdict_text(fleet), width), paint, fleet.verdict)]
+    word = fleet.verdict.upper()
+    parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
         few = [one for one in fleet.findings if not _common(fleet, one)]
         many = [one for one in fleet.findings if _common(fleet, one)]
@@ -180,8 +185,9 @@ def _finding(one: OnNodes, paint: Paint, width: int) -> str:
     """Return ``fail: memlock.limit on gpu017: rank 0-7``, then have, need and what follows."""
     finding = one.finding
     about = f": {clean(finding.subject)}" * (finding.subject not in ("node", "reports", "report"))
-    head = filled(f"  {finding.status}: {clean(finding.check)}{_on(one.nodes)}{about}", width)
-    lines = [_first_word(head, paint, finding.status)]
+    said = f"{clean(finding.check)}{_on(one.nodes)}{about}"
+    painted = paint(finding.status, COLOURS[finding.status])
+    lines = [headed(finding.status, said, width, painted, "  ")]
     for text in (have_and_need(finding.have, finding.need), cut(finding.text, 300)):
         if text:
             lines.append(filled(f"      {text}", width, 0))
@@ -250,12 +256,6 @@ def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
         filled(f"pass on {nodes_text(names)}: {', '.join(map(clean, sorted(held)))}", width)
         for names, held in sorted(groups.items(), key=lambda item: len(item[0]))
     )
-
-
-def _first_word(text: str, paint: Paint, status: str) -> str:
-    word, colon, rest = text.partition(":")
-    indent = len(word) - len(word.lstrip())
-    return word[:indent] + paint(word[indent:], COLOURS[status]) + colon + rest
 
 
 def fleet_object(fleet: Fleet) -> Json:

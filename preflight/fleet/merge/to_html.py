@@ -10,7 +10,13 @@ from preflight.base.within import LIMIT_SECONDS, save
 from preflight.check.catalogue import catalogue
 from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
-from preflight.fleet.merge.answer import drift_cells, facts_text, pool_text, verdict_text
+from preflight.fleet.merge.answer import (
+    drift_cells,
+    facts_text,
+    pool_text,
+    verdict_said,
+    verdict_text,
+)
 from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
 from preflight.fleet.reports.rows import STATUSES, NodeRow, OnNodes
 from preflight.render.html_page import (
@@ -44,7 +50,6 @@ def write_html(path: str, fleet: Fleet) -> None:
 
 def fleet_page(fleet: Fleet) -> str:
     """Return the whole HTML document."""
-    verdict = verdict_text(fleet)
     lists: Rows = [  # node sets to paste into a scheduler's command line
         (name, str(len(nodes)), fold(nodes) or "none")
         for name, nodes in (("passing", fleet.of(*PASSING)), ("failing", fleet.of(*FAILING)))
@@ -55,7 +60,7 @@ def fleet_page(fleet: Fleet) -> str:
     body = join(
         [
             element("h1", "Fleet"),
-            element("p", status_badge(fleet.verdict), " ", verdict.partition(": ")[2]),
+            element("p", status_badge(fleet.verdict), " ", verdict_said(fleet)),
             element("p", tick("print-all", "print all of it"), class_="filter"),
             table(["nodes", "count", "as a node set"], lists, numeric_columns=(1,)),
             *_findings("Findings, those on few nodes first", fleet.findings, about),
@@ -68,7 +73,7 @@ def fleet_page(fleet: Fleet) -> str:
         ],
         "\n",
     )
-    return page(f"Fleet: {verdict}", body)
+    return page(f"Fleet: {verdict_text(fleet)}", body)
 
 
 def _on_screen(parts: Sequence[Html]) -> Html:

@@ -51,13 +51,13 @@ MOST_MEETINGS = 12
 
 
 class RailAnswer(NamedTuple):
-    """reason: the verdict in words."""
+    """said: the verdict in words, behind its status."""
 
     matrix: RailMatrix
     findings: tuple[OnNodes, ...]
     unusable: Sequence[Unusable]
     status: str
-    reason: str
+    said: str
 
     @property
     def exit_code(self) -> int:
@@ -76,7 +76,7 @@ def rail_answer(given: Iterable[NodeRow], unusable: Sequence[Unusable]) -> RailA
     if unusable or not any(meeting.pairs for meeting in matrix.meetings):
         told.add("unknown")
     status = worst(told, "pass")
-    return RailAnswer(matrix, found, unusable, status, _reason(status, matrix, unusable))
+    return RailAnswer(matrix, found, unusable, status, _said(matrix, unusable))
 
 
 def _place(one: OnNodes) -> tuple[object, ...]:
@@ -84,9 +84,9 @@ def _place(one: OnNodes) -> tuple[object, ...]:
     return STATUSES.index(finding.status), len(one.nodes), finding.check, finding.have
 
 
-def _reason(status: str, matrix: RailMatrix, unusable: Sequence[Unusable]) -> str:
+def _said(matrix: RailMatrix, unusable: Sequence[Unusable]) -> str:
     nodes = plural(sum(len(kind.nodes) for kind in matrix.kinds), "node")
-    said = f"{status.upper()}: {nodes} of {plural(len(matrix.kinds), 'kind')}"
+    said = f"{nodes} of {plural(len(matrix.kinds), 'kind')}"
     if not matrix.meetings:
         return f"{said}: no two nodes with RDMA ports to compare"
     reaches = [pair.way.reach for meeting in matrix.meetings for pair in meeting.pairs]
@@ -108,7 +108,7 @@ def rails_object(answer: RailAnswer) -> Json:
         "version": program_version(),
         "status": answer.status,
         "exit_code": answer.exit_code,
-        "reason": answer.reason,
+        "reason": f"{answer.status.upper()}: {answer.said}",
         "not_usable": sum(one.times for one in answer.unusable),
         "findings": [one.as_object() for one in answer.findings],
         "kinds": [
@@ -141,8 +141,7 @@ def rails_text(answer: RailAnswer, paint: Paint, width: int, verbosity: int) -> 
 
     verbosity: below 0 the verdict alone, above 0 every grid.
     """
-    word, _, rest = answer.reason.partition(": ")
-    lines = [painted(paint, answer.status, rest, word)]
+    lines = [painted(paint, answer.status, answer.said, answer.status.upper())]
     if verbosity >= 0:
         lines += _findings(answer, paint, width)
         lines += _kinds(answer, width)
