@@ -151,9 +151,9 @@ def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
         amounts = (("have", finding.have), ("need", finding.need))
         said = ", ".join(f"{word} {clean(amount)}" for word, amount in amounts if amount)
         seen = f": {said}" if said else ""
-        status = finding.status
+        word, colour = finding.status.value, COLOURS[finding.status]
         head = f"{finding.check}, {clean(finding.subject)}{seen}"
-        lines += wrapped(f"{paint(status.value, COLOURS[status])}: {head}", width)
+        lines.append(headed(word, head, width, paint(word, colour)))
         if finding.text:
             lines += wrapped(f"    {clean(finding.text)}", width)
         if finding.advice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -422,3 +423,20 @@ def test_colours_do_not_move_the_columns() -> None:
     assert [line.replace("<", "").replace(">", "") for line in painted] == matrix(
         topology, {}, plain, 80
     )
+
+
+def test_colours_break_no_line_sooner(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Escape codes take no room on the screen: a finding stands in the lines that it has plain."""
+    monkeypatch.setenv("COLUMNS", "60")
+    root = str(build_host(tmp_path / "root", gpu_host()))
+    launch = script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_9", 8)
+
+    def said(color: str) -> str:
+        run(["topology", "--root", root, "--color", color, launch])
+        return capsys.readouterr().out
+
+    painted = said("always")
+    assert "\x1b[" in painted
+    assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == said("never")
