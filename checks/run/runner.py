@@ -26,6 +26,7 @@ CHECK_MODULES = (
     "checks.rdma.reach_checks",
     "checks.rdma.fork",
     "checks.rdma.capacity_checks",
+    "checks.rdma.region_checks",
     "checks.rdma.gid_checks",
     "checks.placement.binding_checks",
     "checks.placement.node_checks",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from preflight.capacity.deployment import Bounds, Deployment, Tier
-from preflight.capacity.store_tiers import held_token_bytes, model_of
+from preflight.capacity.page_objects import held_token_bytes, model_of
 from preflight.sglang.host_pool_records import HostPools, PoolKind, PoolRequest
 from preflight.sglang.host_pools import host_pools
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry

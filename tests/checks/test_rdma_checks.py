@@ -18,7 +18,14 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture.anonymise import anonymise
 from checks.capture.capture import capture_files, open_root
-from checks.rdma import capacity_checks, device_checks, fork, gid_checks, reach_checks
+from checks.rdma import (
+    capacity_checks,
+    device_checks,
+    fork,
+    gid_checks,
+    reach_checks,
+    region_checks,
+)
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.run.facts import Facts
 from checks.run.runner import judge
@@ -42,7 +49,7 @@ from tests.checks.rdma_hosts import (
 )
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
-MODULES = (device_checks, reach_checks, gid_checks, capacity_checks, fork)
+MODULES = (device_checks, reach_checks, gid_checks, capacity_checks, region_checks, fork)
 ALL = {check.id: module.CHECKS for module in MODULES for check, _ in module.CHECKS.checks}
 NODES = "/dev/infiniband"
 NOT_RECORDED = {"unknown": "only the machine itself can tell"}

@@ -15,7 +15,7 @@ from checks.base.finding import Consequence, Finding, Kind, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
 from checks.base.unknown import Unknown
-from checks.rdma import capacity_checks
+from checks.rdma import capacity_checks, region_checks
 from checks.rdma import fork as fork_checks
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
@@ -222,7 +222,7 @@ def test_a_region_longer_than_the_device_takes(
     tmp_path: Path, region: Region, version: str, environment: Mapping[str, str], status: Status
 ) -> None:
     needs = launch(process(regions=(region,), environment=environment), version=version)
-    checks = capacity_checks.CHECKS
+    checks = region_checks.CHECKS
     host = FakeHost((SMALL, RXE1))  # the smaller of the two counts
     (one,) = findings(checks, "rdma.region-too-large", host, tmp_path, needs)
     assert one.status is status
@@ -230,7 +230,7 @@ def test_a_region_longer_than_the_device_takes(
 
 def test_one_finding_for_ranks_alike(tmp_path: Path) -> None:
     needs = launch(*(process(name=f"rank {n}", regions=(POOL,)) for n in range(8)), version="0.3.9")
-    checks = capacity_checks.CHECKS
+    checks = region_checks.CHECKS
     (one,) = findings(checks, "rdma.region-too-large", FakeHost((SMALL,)), tmp_path, needs)
     assert one.subject == "rank 0-7 (each of 8)"
 
@@ -329,7 +329,7 @@ def test_page_tables_of_some_devices(
 ) -> None:
     host = FakeHost((replace(RXE0, driver=driver, driver_id=number),))
     needs = launch(process(regions=(region,)))
-    checks = capacity_checks.CHECKS
+    checks = region_checks.CHECKS
     (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
     assert one.status is status
 
@@ -338,7 +338,7 @@ def test_memory_of_unknown_size_is_no_matter_to_a_device_without_a_bound(tmp_pat
     """What a prefill server registers of its GPU only a start tells; mlx5 takes any of it."""
     host = FakeHost((replace(RXE0, driver="mlx5_core", driver_id=1),))
     needs = launch(process()._replace(gpu_registered_bytes=NOT_KNOWN))
-    checks = capacity_checks.CHECKS
+    checks = region_checks.CHECKS
     (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
     assert (one.status, one.need) == (PASS, "unknown")
 
@@ -347,7 +347,7 @@ def test_page_tables_are_filled_by_all_processes_together(tmp_path: Path) -> Non
     host = FakeHost((replace(RXE0, driver="erdma", driver_id=19),))
     region = Region("global segment", 60 * GIB, 4096)
     needs = launch(*(process(name=f"rank {n}", regions=(region,)) for n in range(2)))
-    checks = capacity_checks.CHECKS
+    checks = region_checks.CHECKS
     (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
     assert (one.status, one.need) == (WARN, f"120.00 GiB, {2 * 60 * GIB // 4096} entries")
 

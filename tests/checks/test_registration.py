@@ -17,7 +17,7 @@ from checks.base.pages import Region
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memlock.demand import demand
-from checks.rdma import capacity_checks
+from checks.rdma import capacity_checks, region_checks
 from checks.rdma.device_table import TableBound, device_row, device_rows
 from checks.rdma.facts import read_rdma
 from checks.rdma.registration import (
@@ -192,7 +192,7 @@ CAPACITY = "rdma.table-capacity"
 
 
 def capacity(host: FakeHost, folder: Path, *members: ProcessNeeds) -> list[Finding]:
-    checks = capacity_checks.CHECKS
+    checks = region_checks.CHECKS
     return findings(checks, CAPACITY, host, folder, launch(*members))
 
 
@@ -348,7 +348,7 @@ def on_erdma(tmp_path: Path, erdma_root: str) -> Judged:
         sized = size_and_needs(words, open_host(erdma_root))
         assert sized is not None
         rdma = read_rdma(Root(erdma_root), sized.needs)
-        found = judge(Facts({"rdma": rdma}), sized.needs, capacity_checks.CHECKS.checks)
+        found = judge(Facts({"rdma": rdma}), sized.needs, region_checks.CHECKS.checks)
         return {finding.check: finding for finding in found if "erdma" in finding.subject}
 
     return judged
@@ -394,7 +394,7 @@ def test_a_longer_region_than_erdma_takes_is_cut_off_by_old_releases(tmp_path: P
     check = "rdma.region-too-large"
     for version, status in (("0.3.12.post1", FAIL), ("0.3.13", PASS)):
         needs = launch(member, version=version)
-        checks = capacity_checks.CHECKS
+        checks = region_checks.CHECKS
         (one,) = findings(checks, check, FakeHost((nic,)), tmp_path / version, needs)
         assert one.status is status
         if status is FAIL:
@@ -404,7 +404,7 @@ def test_a_longer_region_than_erdma_takes_is_cut_off_by_old_releases(tmp_path: P
 def test_what_is_missing_is_said_where_both_sizes_print_alike(tmp_path: Path) -> None:
     nic: FakeNic = replace(ERDMA, limits={"max_mr_size": 64 * GIB})
     needs = launch(process(regions=(region(64 * GIB + 4096),)), version="0.3.12")
-    checks = capacity_checks.CHECKS
+    checks = region_checks.CHECKS
     (one,) = findings(checks, "rdma.region-too-large", FakeHost((nic,)), tmp_path, needs)
     assert one.have.startswith("64.00 GiB in one")
     assert one.need.startswith("64.00 GiB (4.00 KiB more) in one region")

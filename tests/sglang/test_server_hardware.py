@@ -10,7 +10,7 @@ import pytest
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture.capture import open_root
-from preflight.sizing.process_shares import gpu_memory
+from preflight.sizing.server_hardware import gpu_memory
 from tests.builders.synthetic import build_host, gpu_host
 
 H800_BYTES = 80 << 30
