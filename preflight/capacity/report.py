@@ -108,10 +108,10 @@ def summarize_rounds(
     rounds = server.capacity.rounds
     if not rounds or not isinstance(workload, MultiTurnWorkload):
         return
-    known = [tier for tier in server.capacity.tiers if isinstance(tier.tokens, Bounds)]
-    for tier in known:
-        if isinstance(tier.tokens, Bounds):
-            yield _fate(tier, tier.tokens, rounds)
+    tiers = server.capacity.tiers
+    known = [(tier, tier.tokens) for tier in tiers if isinstance(tier.tokens, Bounds)]
+    for tier, tokens in known:
+        yield _fate(tier, tokens, rounds)
     if known:
         yield from _losses(rounds)
 
@@ -171,8 +171,8 @@ def _known(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format
 
 def share(least: float, most: float) -> str:
     """Return ``40 to 79%``, or one number where both are the same."""
-    low, high = percent(least), percent(most)
-    return low if low == high else f"{low.removesuffix('%')} to {high}"
+    low, high = whole_percent(least), whole_percent(most)
+    return f"{low}%" if low == high else f"{low} to {high}%"
 
 
 def percent(part: float) -> str:

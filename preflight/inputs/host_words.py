@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from checks.numa.nodes import parse_cpu_list
 
 _HOSTNAME = frozenset(("hostname", "uname -n", "hostnamectl hostname"))
 _GPUS = frozenset(
@@ -30,7 +31,7 @@ def host_words(root: Root) -> Callable[[str], str | None]:
             return name.strip().partition(".")[0] if command == "hostname -s" else name.strip()
         if command == "nproc":
             online = root.text("/sys/devices/system/cpu/online")
-            return None if isinstance(online, Unknown) else _count(online.strip())
+            return None if isinstance(online, Unknown) else _count(online)
         if command in _GPUS:
             gpus = root.names("/proc/driver/nvidia/gpus")
             return None if isinstance(gpus, Unknown) else str(len(gpus))
@@ -41,10 +42,8 @@ def host_words(root: Root) -> Callable[[str], str | None]:
 
 def _count(text: str) -> str | None:
     """Return how many numbers a list has: ``0-3,8`` is five. None where it is no list."""
-    total = 0
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
-            return None
-        total += int(last or first) - int(first) + 1
-    return str(total)
+    try:
+        numbers = parse_cpu_list(text)
+    except ValueError:
+        return None
+    return str(len(numbers)) if numbers else None

@@ -106,14 +106,22 @@ def gather_launch(
         found = (*refused_by_release(processes, str(version.value)), *found)
     memory: dict[int, ServerMemory] = {}
     shares: list[Share] = []
+    lost: Unknown | None = None
     for process in processes:
         share = share_of(process, hardware.get(process.number), host, memory)
         if isinstance(share, Unknown):
-            found = with_refusals(found, processes, memory)
-            every = (processes, found, share, share, memory, sglang, free, geometry)
-            return LaunchInputs(*every, releases, notes)
+            lost = share
+            break
         shares.append(share)
     found = with_refusals(found, processes, memory)
+
+    def gathered(least: SizingInputs | Unknown, most: SizingInputs | Unknown) -> LaunchInputs:
+        return LaunchInputs(
+            processes, found, least, most, memory, sglang, free, geometry, releases, notes
+        )
+
+    if lost is not None:
+        return gathered(lost, lost)
     if all(process.kind in _APART for process in processes):
         hint = "mooncake-preflight read shows what was understood of it, and what was not"
         raise NoLaunchError(f"{source} starts no program that is known here: {hint}")
@@ -142,10 +150,9 @@ def gather_launch(
             nic_nodes=options.nic_nodes,
         )
 
-    least = inputs([share.least for share in shares])
-    most = inputs([share.most for share in shares])
-    sized = (least, most, memory, sglang, free, geometry)
-    return LaunchInputs(processes, found, *sized, releases, notes)
+    return gathered(
+        inputs([share.least for share in shares]), inputs([share.most for share in shares])
+    )
 
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
