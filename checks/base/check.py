@@ -94,7 +94,7 @@ def _record(topic: Any | Unknown) -> Any:
 
 
 def _caught(run: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return what ``run`` finds; what it cannot judge is its last finding."""
+    """Return the findings of ``run``; where it could not judge on, the last one says why."""
     found: list[Finding] = []
     try:
         found.extend(run())  # what a generator yields before it breaks off stays

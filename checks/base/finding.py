@@ -101,7 +101,7 @@ def command(*words: str | Fill, name: str = "", now: str = "", as_root: bool = F
 
 
 class Subject(str):
-    """What a finding is about, as a person reads it, which knows what it is.
+    """What a finding is about: a text for a person that carries its kind.
 
     kind: process, device, ...; "" where the check's own subjects say it. ranks: of the launch.
     """
@@ -200,7 +200,7 @@ class UnjudgedError(Exception):
 
 
 def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
-    """Make ``function``, which judges one subject, return what ``Finding.known`` raised in it."""
+    """Decorate a function that judges one subject: it returns what ``Finding.known`` raises."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> "Finding":

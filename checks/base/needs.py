@@ -47,7 +47,7 @@ class RunAs(NamedTuple):
     origin: str = ""
 
     def then(self, other: "RunAs") -> "RunAs":
-        """Return who runs what ``other`` starts, where this one starts ``other``."""
+        """Return who runs what is started through both: through this one first, then ``other``."""
         lost = tuple(dict.fromkeys((*self.lost, *other.lost)))
         if other.user == "":
             other = other._replace(user=self.user, gained=(*self.gained, *other.gained))

@@ -44,7 +44,7 @@ class _Used(NamedTuple):
 
     @property
     def subjects(self) -> dict[str, PciFunction]:
-        """Return each by what a finding calls it."""
+        """Return each device by the subject that its findings have."""
         found: dict[str, PciFunction] = {}
         found |= {Subject(f"GPU {address}", "gpu"): gpu for address, gpu in self.gpus.items()}
         return found | {Subject(f"NIC {name}", "device"): nic for name, nic in self.nics.items()}

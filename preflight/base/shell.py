@@ -12,7 +12,7 @@ _HIDDEN = ("Cc", "Cf", "Zl", "Zp", "Cs")
 
 
 class Line(str):
-    """A line of shell, which knows what it does, for programs that do it themselves.
+    """A line of shell that carries what it does, for programs that do it without a shell.
 
     does: run ``argv``, write ``content`` to ``file`` or append it there, "shell" for what only the
     shell that it is typed into can do, "by hand" for what is for the reader. restarts: what has to
@@ -39,7 +39,7 @@ class Line(str):
         restarts: str = "",
         starts: Iterable[str] = (),
     ) -> Line:
-        """Return a line with ``text``, and with what its other fields say that it does."""
+        """Make a text that carries what it does."""
         made = super().__new__(cls, text)
         made.does, made.argv, made.file, made.content = does, tuple(argv), file, content
         made.needs_root, made.restarts, made.starts = needs_root, restarts, tuple(starts)

@@ -97,7 +97,7 @@ def parse_versions(option: str, text: str) -> dict[str, str]:
 def answer_of(
     side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
 ) -> tuple[Answer, tuple[str, str]]:
-    """Return everything that is answered of one side, and its launch with what that starts.
+    """Return every answer about one side; and what its launch is called, and what it starts.
 
     Raises UsageError.
     """

@@ -168,7 +168,7 @@ def _left_out(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
 def _next_gib(
     one: Fitted, capacity: CapacityAnswer, name: str, tell: Callable[[str], None]
 ) -> tuple[tuple[str, int], ...]:
-    """Return what more of each size would save, were there room for it."""
+    """Return what one more GiB of each size would save, if there were room for it."""
     shares = [share for share in one.answer.shares if share.tokens is not None]
     grown = [
         capacity._replace(

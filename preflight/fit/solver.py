@@ -396,7 +396,7 @@ class _Search:
         return make(self.solver.grown(make, low, most))
 
     def bounds(self, values: SizeValues) -> Iterable[SizeBound]:
-        """Yield what stops one more step of each size."""
+        """Yield for each size what stops it from being one step larger."""
         if self._goal is not Goal.POOL and values.l2_bytes is not None:
             yield self._bound("l2", values, values.l2_bytes + GIGABYTE)
         if self._goal is not Goal.L2 and values.segment_bytes is not None:
@@ -407,7 +407,7 @@ class _Search:
         return SizeBound(size, value, self.solver.stopping(self.solver.best(more)))
 
     def _setting(self, contributed_bytes: int) -> int:
-        """Return what to set so that this host contributes so much.
+        """Return the size to set with which this host contributes ``contributed_bytes``.
 
         Ranks on other hosts have shares of it.
         """

@@ -46,7 +46,7 @@ _COMMON_SEED = (0, 29, 0, 0)  # the first vLLM whose wheel has one; 0.28.0 draws
 
 
 class Meeting(str, Enum):
-    """What two processes' keys are to each other."""
+    """How the keys of two processes relate."""
 
     EQUAL = "equal"
     NEVER = "never equal"

@@ -326,7 +326,7 @@ class Users(NamedTuple):
 
 
 def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
-    """Return the devices that somebody uses; one whose users cannot be counted is one of them."""
+    """Return the devices in use; one whose users cannot be counted counts as in use."""
     kernel = facts.rdma.kernel
     for nic in nics:
         counts = {} if isinstance(kernel, Unknown) else kernel.resources.get(nic.name)

@@ -45,7 +45,7 @@ def settings_of(
     names: tuple[str, ...],
     reads: Callable[[LaunchProcess], bool] = uses_mooncake,
 ) -> Iterator[tuple[LaunchProcess, str, Word]]:
-    """Yield each resolved setting of one of ``names`` that a process which ``reads`` them has.
+    """Yield the resolved settings called ``names`` of each process that ``reads`` them.
 
     Once for each place where it is written, with the first such process.
     """

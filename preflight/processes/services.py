@@ -56,9 +56,9 @@ Bound = set[tuple[str, int]]
 def misdirected(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
-    """Yield what calls a Compose service of the launch where it does not listen, and where it does.
+    """Yield each process that calls a Compose service at a port where that does not listen.
 
-    What a router is told of has a rule of its own.
+    With the service, and the ports where it listens. A router's targets have a rule of their own.
     """
     bound = _bound(processes)
     for process in processes:

@@ -332,7 +332,7 @@ REFUSALS = (
 
 
 def refusals(arguments: ParsedArguments, version: str) -> Iterator[str]:
-    """Yield what that release says of each row that holds; what is unknown breaks none."""
+    """Yield the message of each row that the values break; an unknown value breaks none."""
     values = Values(arguments)
     numbers = parse_version(version)
     for row in REFUSALS:

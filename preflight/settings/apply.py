@@ -322,7 +322,7 @@ def _count(text: str, step: ApplyStep) -> int:
 
 
 def adopt(journal: Journal, root: Root, writer: Writer) -> list[str]:
-    """Write down what changes came to that a crash broke off, so that undo finds them."""
+    """Record the results of changes that a crash interrupted, so that undo finds them."""
     lines = []
     for entry in list(journal.entries):
         if entry.got is None and entry.kind == "file":

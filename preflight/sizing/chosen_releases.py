@@ -63,7 +63,7 @@ def choose_mooncake(
 
 
 def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) -> list[Note]:
-    """Say of what is no known release which one it is taken for, and what rests on that."""
+    """Return a note where ``text`` is no known release: which one it is taken for."""
     name = program.lower()
     if newer:
         from checks.releases.open_changes import open_changes

@@ -251,7 +251,7 @@ def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]
 
 
 def _in_order(devices: Sequence[TopologyDevice]) -> list[TopologyDevice]:
-    """Return devices as they stand on PCI, so that neighbours there are neighbours; others last."""
+    """Return devices in the order of their PCI addresses; those without one last."""
     return sorted(devices, key=lambda device: (not device.address, device.address))
 
 

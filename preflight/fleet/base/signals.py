@@ -12,7 +12,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def caught_signals() -> Iterator[list[int]]:
-    """Yield the signals that come meanwhile; afterwards they do what they did before."""
+    """Yield the list of signals that come meanwhile; afterwards they act as they did before."""
     caught: list[int] = []
 
     def catch(number: int, frame: FrameType | None) -> None:

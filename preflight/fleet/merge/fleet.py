@@ -242,7 +242,7 @@ def _verdict(rows: Rows, wanting: Iterable[OnNodes], drifts: bool) -> str:
 
 
 def _devices(rows: Rows, facts: Facts) -> tuple[Variant, ...]:
-    """Return nodes by what devices they have, those with what few have first."""
+    """Return the nodes by their devices, the rarest sets of devices first."""
     gpus = {name: text for text, names in facts.get("gpu.names", {}).items() for name in names}
     groups = grouped((_devices_of(row, gpus.get(name, "")), name) for name, row in rows.items())
     return tuple(

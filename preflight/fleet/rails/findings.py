@@ -111,7 +111,7 @@ def _asked(one: NodeKind, other: NodeKind) -> Iterator[tuple[int, int]]:
 
 
 def rail_findings(matrix: RailMatrix) -> Iterator[OnNodes]:
-    """Yield what is wanting, each with the nodes that it is about."""
+    """Yield each finding with the nodes that it is about."""
     found: dict[FleetFinding, dict[str, None]] = {}
     # Meetings with the largest kind come first: who is at odds with it is told so once.
     odd: dict[str, set[int]] = {}

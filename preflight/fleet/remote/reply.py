@@ -1,4 +1,4 @@
-"""What came back from a node, and the report that it is, or the one that stands for it.
+"""What came back from a node: the report in it, or one that stands for a node without any.
 
 A log or a job's output may begin with words of a shell's profile, a prolog or a library, and end
 with others; a report cut short is none.

@@ -1,4 +1,4 @@
-"""One text to one row: what it says, with all that other nodes say too kept once.
+"""Reads the text of one report into one row; what other reports say too is kept once.
 
 Whatever is no report is an ``Unusable`` with the reason; nothing that a text holds raises.
 """

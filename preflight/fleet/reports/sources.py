@@ -118,7 +118,7 @@ def _is_device(file: BinaryIO) -> bool:
 
 
 def _of_stream(source: str, stream: BinaryIO) -> Iterator[Text | Unusable]:
-    """Yield the stream's texts, and after them what ended it before its end."""
+    """Yield the stream's texts; where it broke off, the last one says why."""
     failed: list[Unusable] = []
     chunks = _chunks(source, stream, failed)
     start = b""

@@ -194,7 +194,7 @@ class TaskOutput(NamedTuple):
 
 
 def by_node(output: bytes, errors: bytes) -> dict[str, TaskOutput]:
-    """Return what each node said that said at least its name."""
+    """Return the output of each node that printed at least its name."""
     error: dict[int, list[bytes]] = {}
     for task, line in _labelled(errors):
         error.setdefault(task, []).append(line)

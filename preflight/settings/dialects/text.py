@@ -79,7 +79,7 @@ def _wanted(setting: Planned) -> str:
 
 
 def _amount(setting: Planned, value: str) -> str:
-    """Return a value as others read it; one in bytes with what that comes to."""
+    """Return a value as its reader takes it; a number of bytes with its size behind it."""
     in_bytes = setting.kind in (Kind.MEMORY, Kind.HUGEPAGES, Kind.SHM_SIZE)
     if not in_bytes or not value.isdecimal():
         return value
