@@ -66,7 +66,7 @@ class ServerCapacity(NamedTuple):
 
 
 class CapacityAnswer(NamedTuple):
-    """workload: None where none was asked about. conversation_tokens: of one client at its end.
+    """workload: None where none was asked about.
 
     router: in front of the servers; None for none. unread: what of the launch is not in it.
     source, processes: the launch.
@@ -74,7 +74,6 @@ class CapacityAnswer(NamedTuple):
 
     servers: tuple[ServerCapacity, ...]
     workload: MultiTurnWorkload | Unknown | None
-    conversation_tokens: int | None
     notes: tuple[str, ...]
     router: Router | None = None
     unread: tuple[str, ...] = ()
@@ -130,7 +129,7 @@ def compute_capacity(
     refused = worst(inputs.findings)
     notes = () if refused is None else (f"this launch does not start as it is: {refused.text}",)
     router = router_of(inputs.processes)
-    return CapacityAnswer(servers, workload, _conversation(workload, asked, 1), notes, router)
+    return CapacityAnswer(servers, workload, notes, router)
 
 
 def _store(

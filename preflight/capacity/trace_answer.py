@@ -33,8 +33,8 @@ _FIRST_SIZE = 125
 class TraceRequest(NamedTuple):
     """What is asked of a trace. prefill_tokens_per_second: what one second of prefill computes.
 
-    routing: one of ROUTINGS, in place of what the launch's router does. also: sizes to show on the
-    curve beside the tiers, by name, in tokens.
+    routing: as ``Routing.how``, in place of what the launch's router does. also: sizes to show on
+    the curve beside the tiers, by name, in tokens.
     """
 
     routing: str | None = None

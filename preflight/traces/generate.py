@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from preflight.traces.formats import Request, Trace, chained
 
-DEFAULT_REQUESTS = 20_000
-
 
 class Lengths(NamedTuple):
     """Tokens of a log-normal distribution: half are below ``median``. spread: of its logarithm."""

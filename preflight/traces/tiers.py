@@ -71,16 +71,14 @@ class StoreRules(NamedTuple):
 class Routing(NamedTuple):
     """How requests are routed to caches side by side.
 
-    how: one of ROUTINGS. cache_threshold: with less of a prompt than that routed to one before, the
-    one that got the least does (sglang_router's --cache-threshold).
+    how: round-robin (by the requests' order), cache-aware (to the cache that got most of the prompt
+    before), sticky (by the conversation) or random. cache_threshold: with less of a prompt than
+    that routed to one before, the one that got the least does (sglang_router's
+    --cache-threshold).
     """
 
     how: str = "round-robin"
     cache_threshold: float = 0.3
-
-
-# By the requests' order; to the cache that got most of the prompt before; by the conversation; any.
-ROUTINGS = ("round-robin", "cache-aware", "sticky", "random")
 
 
 class Rules(NamedTuple):
