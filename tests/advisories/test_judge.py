@@ -280,6 +280,10 @@ def test_a_condition_by_hand(
 
 
 SERVICE = "python3 -m mooncake.mooncake_store_service"
+LMCACHE = (
+    "pip install lmcache==0.3.5\n{}MOONCAKE_CONFIG_PATH=/x.json vllm serve m --kv-transfer-config "
+    '\'{{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}}\''
+)
 SSD_CLIENT = "mooncake_client --enable_offload"
 LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
 
@@ -351,6 +355,11 @@ LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
         (TCP + MHA + CACHE + LAYOUT + "page_first", "0.3.12", "0.5.23", {39}, set()),
         (TCP + MHA + CACHE + PREFILL + EAGLE + DIRECT, "0.3.12", "0.5.15.post1", {32}, set()),
         (TCP + MHA + CACHE + PREFILL + EAGLE, "0.3.12", "0.5.15.post1", set(), {32}),
+        # 40: LMCache reads by what Mooncake lacks where its cache is in Mooncake.
+        (LMCACHE.format("LMCACHE_REMOTE_URL=mooncakestore://a:1 "), "0.3.5", "0.5.9", {40}, set()),
+        (LMCACHE.format("LMCACHE_REMOTE_URL=mooncakestore://a:1 "), "0.3.6", "0.5.9", set(), {40}),
+        (LMCACHE.format("LMCACHE_REMOTE_URL=redis://a:1 "), "0.3.5", "0.5.9", set(), {40}),
+        (LMCACHE.format(""), "0.3.5", "0.5.9", set(), {40}),
         # 68: io_uring by the name that the release reads.
         ("MOONCAKE_OFFLOAD_USE_URING=1 " + SSD_CLIENT, "0.3.9", "0.5.23", {10}, {68}),
         ("MOONCAKE_OFFLOAD_USE_URING=1 " + SSD_CLIENT, "0.3.10", "0.5.23", {10}, {68}),
