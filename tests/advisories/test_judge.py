@@ -258,9 +258,12 @@ def said(found: list[Finding]) -> dict[int, Status]:
         (TCP + MHA + " --pp-size 2" + CACHE, "0.3.13", "0.5.18", 35, Status.WARN),
         (TCP + MHA + CACHE, "0.3.13", "0.5.18", 35, None),
         # 36 to 38: sparse attention alone.
-        (TCP + DSA + CACHE, "0.3.13", "0.5.12", 36, Status.FAIL),
-        (TCP + MHA + CACHE, "0.3.13", "0.5.12", 36, None),
+        (TCP + DSA + CACHE, "0.3.13", "0.5.10.post1", 36, Status.FAIL),
+        (TCP + DSA + CACHE, "0.3.13", "0.5.11", 36, None),
+        (TCP + MHA + CACHE, "0.3.13", "0.5.10", 36, None),
         (TCP + DSA + CACHE + BEST, "0.3.13", "0.5.12.post1", 37, Status.FAIL),
+        (TCP + DSA + CACHE + BEST, "0.3.13", "0.5.11", 37, Status.FAIL),
+        (TCP + DSA + CACHE + BEST, "0.3.13", "0.5.10", 37, None),
         (TCP + DSA + CACHE + BEST, "0.3.13", "0.5.13", 37, None),
         (TCP + DSA + CACHE + EAGLE, "0.3.13", "0.5.17", 38, Status.WARN),
         (TCP + DSA + CACHE, "0.3.13", "0.5.17", 38, None),
@@ -467,7 +470,7 @@ def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: str) -> Non
             host,
             (TCP + DSA + CACHE).replace("deepseek-ai/DeepSeek-V3.2", "/models/own"),
             "0.3.13",
-            "0.5.12",
+            "0.5.10",
         )
     )
     one = next(one for one in found if one.check == "advisory.mp-2026-0036")
