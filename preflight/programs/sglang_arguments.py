@@ -155,7 +155,9 @@ def unresolved(word: Word) -> Unknown:
     names = ", ".join(shown)
     # Not $(...), or $1: nothing in front of this command gives those.
     given = " ".join(f"{name}=..." for name in word.unresolved if name.isidentifier())
-    advice = f"put {given} in front of this command, or give --env-file" if given else ""
+    # A host that is recorded (--root) has the variables of its own environment alone.
+    advice = f"give {given} in an --env-file or, on this host, in front of this command"
+    advice = advice if given else ""
     of_pod = [name for name in word.unresolved if f"$({name})" in word.text]
     if given and of_pod:  # Kubernetes fills those in from the container's own variables alone
         operators = [name for name in of_pod if name.startswith(_OPERATORS)]

@@ -591,11 +591,14 @@ def test_a_job_of_ray_has_the_limits_of_its_cluster(tmp_path: Path) -> None:
     assert all(isinstance(limit.soft, Unknown) for limit in last.values())
 
 
+GIVEN = "give TP=... in an --env-file or, on this host, in front of this command"
+
+
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        ("os.environ['TP']", "put TP=... in front of this command, or give --env-file"),
-        ("os.getenv('TP')", "put TP=... in front of this command, or give --env-file"),
+        ("os.environ['TP']", GIVEN),
+        ("os.getenv('TP')", GIVEN),
         ("tp", ""),  # nothing outside of the program sets its names
         ("args.tp", ""),
     ],
