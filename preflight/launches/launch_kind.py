@@ -136,6 +136,9 @@ def read_kind(launch: LaunchText) -> Reading:
     prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
     if prints is not None:
         raise SourceError(f"{launch.path} holds recipes, not a script: give what {prints} prints")
+    if name.endswith((".timer", ".path", ".socket")):
+        service = f"{name.rpartition('.')[0]}.service, or the one that it names"
+        raise SourceError(f"{launch.path} starts another unit: give that unit: {service}")
     kinds: list[LaunchKind] = [import_module(f"preflight.launches.{name}").KIND for name in KINDS]
     for kind in kinds:
         if kind.recognises(launch):

@@ -37,6 +37,10 @@ from preflight.launches.source import Command, Origin, SourceNote, Word, brief
 NESTED_COSTS = 16
 # Turns of all loops of a script that are followed.
 MOST_TURNS = 2000
+# What a loop waits with: its turns that start nothing else count a tenth, as they take no more.
+_WAITS = frozenset(
+    "curl date echo false grep nc nvidia-smi pgrep printf ps sleep true wget".split()
+)
 WRITES = (">", ">|", ">>")
 # Programs that start nothing, whatever they name: they install, fetch, move or end it.
 _PREPARES = frozenset(
@@ -146,6 +150,7 @@ class ShellFlow(ABC):
         self.levels = 0  # the loops that break and continue leave
         self.ended = TRUE  # what return says
         self.turns = 0  # of all loops
+        self.waited = 0  # of those turns, by loops that only wait
         self.aside = 0  # how many of the lists around end with &
         self.kills = 0  # how often the script has ended all that it had started
         self.conditions = Conditions(shell, self.lies)
@@ -623,7 +628,10 @@ class ShellFlow(ABC):
 
     def turn(self, text: ShellText, body: Range) -> Steps:
         """Go through a loop's body once."""
+        before = len(self.commands)
         ended = yield self.run(text, *body)
+        started = [command.words[0].text for command in self.commands[before:] if command.words]
+        self.waited += all(name.rpartition("/")[2] in _WAITS for name in started)
         if self.stop == "continue" and self.levels <= 1:
             self.stop = ""
         return ended
@@ -640,12 +648,13 @@ class ShellFlow(ABC):
     def next_turn(self, text: ShellText, body: Range, line: int) -> bool:
         """Tell whether a loop is followed once more: they can be made to go on for ever."""
         self.turns += 1
+        many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS
         cost = NESTED_COSTS * (body[1] - body[0] + 1)
-        if self.turns <= MOST_TURNS and self.shell.budget.spend(cost):
+        if not many_turns and self.shell.budget.spend(cost):
             return True
-        if self.turns > MOST_TURNS or self.shell.budget.left < 0:
+        if many_turns or self.shell.budget.left < 0:
             many = f"the loops up to here make more than {MOST_TURNS} turns"
-            why = many if self.turns > MOST_TURNS else "the script is longer than is followed"
+            why = many if many_turns else "the script is longer than is followed"
             said = f"{why}: the other turns of this loop are not read"
             self.note("loop-not-counted", said, text.origin(line))
         return False

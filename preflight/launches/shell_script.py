@@ -382,6 +382,14 @@ def _deeper(command: Command) -> bool:
     )
 
 
+def _job_of_at(words: list[Word]) -> list[Word]:
+    """Return what ``at -f FILE`` starts: sh with that file, and this environment."""
+    texts = [word.text for word in words]
+    if texts[0].rpartition("/")[2] not in ("at", "batch") or "-f" not in texts[1:-1]:
+        return words
+    return [words[0]._replace(text="sh"), words[texts.index("-f", 1) + 1]]
+
+
 class _Script(ShellFlow):
     """Knows what the simple commands of a script mean: programs, functions, the shell's own."""
 
@@ -567,12 +575,18 @@ class _Script(ShellFlow):
         if program.rpartition("/")[2] == "tmux" and self.depth < DEEPEST_SCRIPT:
             lines, words = self.panes.typed(words)
             for typed in lines:
-                self.type(typed, environment, origin)
+                self.type(typed, environment, origin, ("tmux", "send-keys"))
             if not words:
+                return PROGRAM
+        if program.rpartition("/")[2] == "screen" and self.depth < DEEPEST_SCRIPT:
+            stuffed = self.panes.stuffed(words)
+            for typed in stuffed or ():
+                self.type(typed, environment, origin, ("screen", "stuff"))
+            if stuffed is not None:
                 return PROGRAM
         plain = is_ordinary(program) and not is_described(words)
         plain = plain or self.runs_again(words)
-        words = self.with_configurations(words)
+        words = _job_of_at(self.with_configurations(words))
         if plain and not words[0].unresolved and not self.is_script(words):
             self.start(Command(tuple(words), environment, (), origin))
         else:
@@ -598,7 +612,9 @@ class _Script(ShellFlow):
             self.stop = "exit"
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
-    def type(self, typed: Typed, environment: Mapping[str, Word], origin: Origin) -> None:
+    def type(
+        self, typed: Typed, environment: Mapping[str, Word], origin: Origin, by: tuple[str, str]
+    ) -> None:
         """Read a line that is typed into a pane: its shell has what earlier lines exported."""
         number = self.panes.shell(typed)
         if not self.shell.budget.spend(_nested_cost(typed.line.text, self.depth + 1)):
@@ -614,7 +630,7 @@ class _Script(ShellFlow):
         reader.doubts = typed.line.doubts
         reader.read(typed.line.text, typed.line.origin.line)
         for command in reader.commands[commands:]:
-            wrappers = (("tmux", "send-keys"), *command.wrappers)
+            wrappers = (by, *command.wrappers)
             # Nobody waits for what runs in a pane.
             self.start(command._replace(wrappers=wrappers, waited=False), deeper=True)
         self.notes += reader.notes[notes:]

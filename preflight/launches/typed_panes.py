@@ -1,6 +1,6 @@
-"""What ``tmux send-keys`` types: lines for the shell of a pane, which keeps what they set.
+"""What ``tmux send-keys`` and screen's stuff type: lines for a shell, which keeps what they set.
 
-Source: tmux(1), "COMMANDS" (targets), send-keys.
+Source: tmux(1), "COMMANDS" (targets), send-keys; screen(1), stuff.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _MOVES = frozenset(
 _ENTERED = re.compile(
     r"\s*(?:exec\s+)?(?:ssh|docker|podman|kubectl|srun|salloc|apptainer|singularity|su|sudo)\b"
 )
+# What ends a line in the text of screen's stuff.
+_LINE_ENDS = re.compile(r"\^M|\\(?:0?15|0?12|n|r)|\r")
 # Each is compared with all others: of more than anybody opens nothing is known.
 _MOST_PANES = 256
 
@@ -116,12 +118,32 @@ class Panes:
                 if word.text == "C-c":
                     self.pending.pop(key, None)
                 continue
-            names = (*(held.unresolved if held else ()), *word.unresolved)
-            text = f"{held.text if held else ''}{text}"
-            ended, newline, rest = text.rpartition("\n")
-            if newline:
-                found.append(Typed(target, word._replace(text=ended, unresolved=names)))
-            self.pending[key] = (held or word)._replace(text=rest, unresolved=names)
+            found += self._held(target, word, text)
+        return found
+
+    def _held(self, target: Word | None, word: Word, text: str) -> list[Typed]:
+        """Put ``text`` behind what is typed already; return what its last line end ends."""
+        key = Typed(target, word).key
+        held = self.pending.get(key)
+        names = (*(held.unresolved if held else ()), *word.unresolved)
+        ended, newline, rest = f"{held.text if held else ''}{text}".rpartition("\n")
+        self.pending[key] = (held or word)._replace(text=rest, unresolved=names)
+        return [Typed(target, word._replace(text=ended, unresolved=names))] if newline else []
+
+    def stuffed(self, words: Sequence[Word]) -> list[Typed] | None:
+        """Return the lines of ``screen -S NAME -X stuff TEXT``; None for another command."""
+        texts = [word.text for word in words]
+        if "-X" not in texts[:-2] or texts[texts.index("-X") + 1] != "stuff":
+            return None
+        at = texts.index("-X")
+        given = {flag.text: word for flag, word in pairwise(words[1:at])}
+        target, window = given.get("-S"), given.get("-p")
+        if target is not None and window is not None:
+            names = (*target.unresolved, *window.unresolved)
+            target = Word(f"{target.text}:{window.text}", target.origin, names)
+        found: list[Typed] = []
+        for word in words[at + 2 :]:
+            found += self._held(target, word, _LINE_ENDS.sub("\n", word.text))
         return found
 
     def _moved(self, verb: str, texts: Sequence[str]) -> None:

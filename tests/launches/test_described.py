@@ -155,6 +155,37 @@ def test_a_file_of_recipes_is_not_a_script(tmp_path: Path, name: str, asked: str
         read_source(str(path), {})
 
 
+def test_a_timer_names_the_unit_to_give(tmp_path: Path) -> None:
+    path = tmp_path / "serve.timer"
+    path.write_text("[Timer]\nOnCalendar=daily\n")
+    with pytest.raises(SourceError, match=r"give that unit: serve\.service"):
+        read_source(str(path), {})
+
+
+def test_at_reads_the_file_that_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("mooncake_client --port=$PORT\n")
+    path = tmp_path / "launch.sh"
+    path.write_text("export PORT=7\nat -f job.sh now + 1 minute\n")
+    (command,) = read_source(str(path), {}).commands
+    assert [word.text for word in command.words] == ["mooncake_client", "--port=7"]
+
+
+WAITS = "n=0; while [ $n -lt 3000 ]; do n=$((n+1)); curl -s localhost:1; sleep 1; done\n"
+
+
+def test_loops_that_only_wait_leave_the_turns_to_those_that_start_something(
+    tmp_path: Path,
+) -> None:
+    """Nothing was read behind them before: 2,000 turns were all that was followed."""
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{WAITS * 2}for i in 1 2 3; do mooncake_client --port=$i & done\n")
+    reading = read_source(str(path), {})
+    assert [c.words[1].text for c in reading.commands if c.words[0].text == "mooncake_client"] == [
+        "--port=1", "--port=2", "--port=3",
+    ]  # fmt: skip
+    assert not [note for note in reading.notes if note.id == "loop-not-counted"]
+
+
 ENGINE = "import sglang\nsglang.Engine(model_path='m', hicache_size=4)\n"
 
 

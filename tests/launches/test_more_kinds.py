@@ -46,7 +46,7 @@ def test_programs_of_supervisord_with_their_environment_and_numbers(tmp_path: Pa
     ]
     assert [command.origin.line for command in found.commands] == [5, 7, 7]
     (missing,) = kind(tmp_path, "s.conf", "[program:m]\ncommand=x %(ENV_NO)s\n").commands
-    assert missing.words[1].unresolved == ("ENV_NO",)
+    assert missing.words[1].unresolved == ("NO",)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pytest
 from preflight.launches.shell_script import read_script
 
 SET = "tmux send-keys -t s:0 'export MOONCAKE_MASTER=a:1' C-m\n"
+OTHER = "screen -S t -X stuff 'mooncake_client\\n'\n"
+STUFF = "screen -S s -p 0 -X stuff "
 START = "tmux send-keys -t %s 'mooncake_client --port 1' Enter\n"
 HERE = START.replace("-t %s ", "")
 
@@ -19,6 +21,10 @@ HERE = START.replace("-t %s ", "")
         ("tmux send -t s 'export MOONCAKE_' 'MASTER=b:1' KPEnter\n" + START % "s", "b:1"),
         ("tmux send-keys -t s 'export MOONCAKE_MASTER=b:1\n' Enter\n" + START % "s", "b:1"),
         ("tmux new -d \\; send-keys 'export MOONCAKE_MASTER=b:1' C-m\n" + HERE, "b:1"),
+        (STUFF + "'export MOONCAKE_MASTER=b:1\\n'\n" + STUFF + "'mooncake_client -v^M'\n", "b:1"),
+        (STUFF + "$'export MOONCAKE_MASTER=b\\r'\n" + STUFF + "$'mooncake_client\\n'\n", "b"),
+        (STUFF + "'mooncake_'\n" + STUFF + "'client\\015'\n", None),
+        (STUFF + "'export MOONCAKE_MASTER=b\\n'\n" + OTHER, None),
         (SET + START % "s:1", None),
         (SET.replace("s:0", "s") + "tmux new-window -t s\n" + START % "s", None),
         (SET + "tmux split-window -t s:0\n" + START % "s:0", None),
