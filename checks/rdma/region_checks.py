@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet
@@ -132,7 +133,7 @@ def _judge_bound(
     if row is None or bound is TableBound.UNTOLD:
         what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
         text = f"how much {what} can hold is unknown: only a measurement tells it"
-        advice = f"run: mooncake-preflight probe registration --device {load.nic.name}"
+        advice = f"run: mooncake-preflight probe registration --device {shlex.quote(load.nic.name)}"
         evidence = () if row is None else _evidence(row)
         return finding.unknown(text, evidence=evidence, advice=advice)
     return _as_the_table_has_it(finding, load, row, nics)

@@ -85,9 +85,12 @@ def _missing(error: ModuleNotFoundError) -> str:
     """Return the message for a dependency that is not installed (``pip install --no-deps``)."""
     import sys
 
+    from preflight.base.shell import line
+
     module = (error.name or "").partition(".")[0]
     wheel = {"yaml": "PyYAML", "pynvml": "nvidia-ml-py"}.get(module, module)
-    return f"{wheel} is not installed for {sys.executable}: {sys.executable} -m pip install {wheel}"
+    install = line([sys.executable, "-m", "pip", "install", wheel])
+    return f"{wheel} is not installed for {sys.executable}: {install}"
 
 
 def own_words(arguments: Sequence[str]) -> tuple[str, ...]:

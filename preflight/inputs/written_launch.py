@@ -13,6 +13,7 @@ from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.memory.judge import regular_bytes
+from preflight.base.shell import quote
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.inputs.host_words import host_words
 from preflight.inputs.launch_words import LaunchWords
@@ -123,7 +124,7 @@ def _of_folder(
         reading = read_source(found[0], environment, env_files, over=over)
         return _written(reading, found[0], folder, root)
     if os.path.isfile(os.path.join(folder, "Chart.yaml")):
-        raise SourceError(f"{name} is a Helm chart: give what helm template {folder} prints")
+        raise SourceError(f"{name} is a Helm chart: give what helm template {quote(folder)} prints")
     if not any(os.path.isfile(os.path.join(folder, one)) for one in _KUSTOMIZATIONS):
         usual = ", ".join((*COMPOSE_FILES[:1], *_KUSTOMIZATIONS[:1]))
         raise SourceError(f"{name} is a folder without {usual}: give a script or manifest")
@@ -131,7 +132,7 @@ def _of_folder(
     import subprocess
 
     program = shutil.which("kubectl")
-    asked = f"give what kubectl kustomize {folder} prints"
+    asked = f"give what kubectl kustomize {quote(folder)} prints"
     if (remote := _remote(folder, 0)) is not None:
         raise SourceError(f"{name} takes {remote}, which nobody fetches here: {asked}")
     if program is None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.needs import RunAs
+from preflight.base.shell import quote
 from preflight.launches.launch_kind import (
     COMPOSE_FILES,
     COMPOSE_OVERRIDES,
@@ -165,7 +166,7 @@ def described(
         return None
     if name == "helm":
         chart = next((t for t in texts if "/" in t or t == "."), "CHART")
-        said = f"the chart {chart} is not read: give what helm template {chart} prints"
+        said = f"the chart {chart} is not read: give what helm template {quote(chart)} prints"
         return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
     if starter.alone:
         return _job(words, environment, beside)
@@ -198,7 +199,7 @@ def described(
         said = "is not read: what it changes is unknown"
         missing = [f"{path} {said}" for path, text in laid if text is None]
         if verb == "run" and len(chosen) > 1:
-            said = f"docker compose run {chosen[0]} {chosen[1]}"
+            said = f"docker compose run {quote(chosen[0])} {quote(chosen[1])}"
             missing.append(f"{said}: what stands in place of the service's command is not read")
         if chosen and not found.commands and not found.notes:
             missing.append(f"{first.text} has no service {', '.join(chosen)}")

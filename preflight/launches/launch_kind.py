@@ -12,6 +12,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import NamedTuple
 
+from preflight.base.shell import quote
 from preflight.launches.documents import KeyTwiceError, Node, load_documents
 from preflight.launches.env_files import read_env_file
 from preflight.launches.source import Reading, SourceError, SourceNote, Word
@@ -145,9 +146,9 @@ def read_kind(launch: LaunchText) -> Reading:
             return kind.read(launch)
     if launch.documents and name.startswith("kustomization"):
         folder = launch.path.removesuffix(name).rstrip("/") or "."
-        raise SourceError(f"{launch.path}: give what kubectl kustomize {folder} prints")
+        raise SourceError(f"{launch.path}: give what kubectl kustomize {quote(folder)} prints")
     if launch.documents and "values" in name:
-        said = f"give what helm template CHART -f {name} prints"
+        said = f"give what helm template CHART -f {quote(name)} prints"
         raise SourceError(f"{launch.path} looks like the values of a Helm chart: {said}")
     *names, script = (kind.name for kind in kinds)
     said = f"{launch.path} is neither {', nor '.join(names)}: give one of them, or {script}"

@@ -16,6 +16,7 @@ from importlib import import_module
 from itertools import chain
 from typing import Any, TextIO
 
+from preflight.base import shell
 from preflight.base.usage_error import UsageError
 from preflight.base.within import LIMIT_SECONDS, within
 
@@ -77,9 +78,11 @@ def _open_zst(name: str) -> TextIO:
     try:
         zstandard = import_module("zstandard")
     except ImportError:
+        install = shell.line([sys.executable, "-m", "pip", "install", "zstandard>=0.20"])
+        unpack = shell.line(["zstd", "-dc", name])
         raise UsageError(
-            f"--trace {name}: zstandard, which reads .zst, is not installed: {sys.executable} -m "
-            f"pip install 'zstandard>=0.20', or give --trace - and zstd -dc {name} before a pipe"
+            f"--trace {name}: zstandard, which reads .zst, is not installed: {install}, or give "
+            f"--trace - and {unpack} before a pipe"
         ) from None
     return io.TextIOWrapper(io.BufferedReader(_Zst(name, zstandard)), encoding="utf-8")
 

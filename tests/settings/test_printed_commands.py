@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from checks.base.finding import Fill, Finding, Kind, Setting, command
+from checks.base.root import Root
 from checks.limits.runtimes import Limit, UnitLimit
 from checks.memlock.container_checks import _of_unit
 from checks.placement.pci_checks import _redirects
 from checks.software.software_checks import pip_install
 from checks.storage import judge as storage
+from preflight.base.usage_error import UsageError
+from preflight.inputs.written_launch import read_launch
 from preflight.settings.commands import Context, commands
 from preflight.settings.dialects import ArtefactNames, render
 from preflight.settings.targets import drop_in
@@ -44,6 +47,7 @@ HOSTILE = (
 PROGRAMS = (
     *("sudo", "sysctl", "install", "chown", "chmod", "ip", "modprobe", "mount", "mkdir", "prlimit"),
     *("systemctl", "apt-get", "setpci", "touch", "tee", "id", "docker", "python", "rdma"),
+    *("kubectl", "helm"),
 )
 # Writes each word on a line of its own, as printf's %q has it, and a bar between calls.
 STAND_IN = """\
@@ -228,3 +232,31 @@ def test_files_have_no_line_that_nobody_meant(name: str, tmp_path: Path) -> None
         for line in text.splitlines()
     )
     assert "\x1b" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["my $(touch P1) pod.yaml", "';touch P2;'.yaml", "a b.yaml"])
+def test_a_command_in_a_comment_or_a_sentence_is_quoted_too(name: str, tmp_path: Path) -> None:
+    """The first line of a patch says how it is merged, and is pasted as any other."""
+    folder = str(tmp_path / name)
+    found = of_settings(tmp_path, Setting(Kind.ENVIRONMENT, "MC_X", "1"))
+    for form, kind, options in (
+        ("compose", "", ["docker", "compose", "-f", name, "-f", "FILE", "up"]),
+        ("k8s", "Pod", ["kubectl", "patch", "--local", "-o", "yaml", "-f", name]),
+    ):
+        workload = found.workload._replace(container="server", kind=kind)
+        of_file = found._replace(source=name, workload=workload)
+        first = render(of_file, form, ArtefactNames()).text.partition("\n")[0]
+        (words,) = called(first.rpartition(": ")[2], tmp_path / form)
+        assert words[: len(options)] == options
+    (tmp_path / name).mkdir()
+    for file, options in (
+        ("Chart.yaml", ["helm", "template", folder]),
+        ("kustomization.yaml", ["kubectl", "kustomize", folder]),
+    ):
+        (tmp_path / name / file).write_text("resources: [http://a.b/c]\n")
+        with pytest.raises(UsageError) as refused:
+            read_launch((folder,), (), {}, Root())
+        said = str(refused.value).rpartition("give what ")[2].removesuffix(" prints")
+        assert called(said, tmp_path / file) == [options]
+        (tmp_path / name / file).unlink()

@@ -96,7 +96,7 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
     services = {service_name(plan, names): service}
     text: str = yaml.safe_dump({"services": services}, sort_keys=False, width=1000)
     own = plan.source if plan.workload.container and not plan.workload.kind else "compose.yaml"
-    first = header(plan.source, f"docker compose -f {own} -f FILE up")
+    first = header(plan.source, f"docker compose -f {quote(own)} -f FILE up")
     return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_on_the_host(plan)))
 
 

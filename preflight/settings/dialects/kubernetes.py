@@ -6,6 +6,7 @@ from typing import Any
 
 from checks.base.finding import Kind
 from checks.base.units import GIB, MIB, round_up
+from preflight.base.shell import quote
 from preflight.settings.dialects import ArtefactNames, Rendering, service_name
 from preflight.settings.dialects.environment import variables
 from preflight.settings.dialects.limits import ulimits
@@ -73,7 +74,7 @@ def _of(plan: Plan) -> str:
     A running pod takes no other resources or volumes, so the manifest is what is patched.
     """
     manifest = plan.source if plan.workload.kind in _POD_PATHS else "POD.yaml"
-    return f"--local -o yaml -f {manifest}"
+    return f"--local -o yaml -f {quote(manifest)}"
 
 
 def _resources(plan: Plan, names: ArtefactNames) -> dict[str, str]:
