@@ -48,8 +48,8 @@ def interrupted_code(error: BaseException | None) -> int:
 
 def _start(module: str) -> None:
     """Run ``module.main``; where not even its imports are through, ``module.refuse`` answers."""
+    words, begun = sys.argv[1:], False
     try:
-        words = sys.argv[1:]
         _end_on_sigterm()
         import gc
 
@@ -66,11 +66,22 @@ def _start(module: str) -> None:
         from preflight.base.apart import apart
 
         ends = (signal.SIGINT, signal.SIGTERM)
+        begun = True
         code = int(apart(lambda: b"%d" % _run(module, words), ends) or DEFECT)
         # Nothing is open here, and taking apart all that was imported costs a tenth of a start.
         os._exit(code)
     except KeyboardInterrupt as error:
-        sys.exit(interrupted_code(error))
+        code = interrupted_code(error)
+        sys.exit(code if begun else _refused_early(module, words, code))
+
+
+def _refused_early(module: str, words: list[str], code: int) -> int:
+    """Let the program say that it was interrupted before it was begun; a second one ends that."""
+    try:
+        _prefer_own_packages()
+        return _refused(module, words, code)
+    except KeyboardInterrupt:
+        return code
 
 
 def _run(module: str, words: list[str]) -> int:

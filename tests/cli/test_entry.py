@@ -209,7 +209,10 @@ def test_the_codes_of_the_start_are_those_of_the_program() -> None:
 TERMINATED = INTERRUPTED.replace("SIGINT", "SIGTERM")
 
 
-@pytest.mark.parametrize("place", ["click", "preflight.cli.main", "preflight.check.answer"])
+@pytest.mark.parametrize(
+    "place",
+    ["gc", "preflight.base.apart", "click", "preflight.cli.main", "preflight.check.answer"],
+)
 def test_a_termination_has_its_object_and_its_code(place: str) -> None:
     """The first process of a container has no default action: unshare makes one."""
     words = ["check", "--json", "--", "mooncake_master"]
