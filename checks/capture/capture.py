@@ -19,6 +19,8 @@ SCHEMA = "mooncake-preflight/capture/v1"
 CAPTURE_FILE = "capture.json"
 # The whole of a capture is to fit into an issue or a mail.
 LARGEST_BYTES = 10**6
+# Of each of the two objects: 3 kB a process of a launch. Python's objects take 25 times that.
+MOST_JSON_BYTES = 8 * 2**20
 # Recorded hosts that ship with the program: --root demo:NAME (tools/write_demo_host.py).
 DEMO = "demo:"
 _DEMOS = os.path.join(os.path.dirname(__file__), "demo")
@@ -177,7 +179,14 @@ def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, byte
         "modes": _known(answers.modes) | _reasons(answers.modes),
     }
     calls = _known(answers.calls) | _reasons(answers.calls)
-    return {CAPTURE_FILE: _json(about), CALLS_FILE: _json(calls), **members}
+    objects = {CAPTURE_FILE: _json(about), CALLS_FILE: _json(calls)}
+    if max(map(len, objects.values())) > MOST_JSON_BYTES:
+        raise CaptureError(
+            f"a capture of this launch would have over {MOST_JSON_BYTES >> 20} MiB beside the "
+            "host's files, which check --root refuses: capture the host without the launch, or "
+            "with a part of it"
+        )
+    return {**objects, **members}
 
 
 def _is_plain(name: str, answers: Answers) -> bool:
@@ -224,11 +233,18 @@ def _from_folder(path: str) -> Capture:
     return _capture(path, content, files)
 
 
-def _object(path: str, content: bytes) -> Json:
+def _loaded(content: bytes) -> Any:
+    """Return what JSON says. Raises ValueError for more than a capture has."""
     import json
 
+    if len(content) > MOST_JSON_BYTES:
+        raise ValueError(f"over {MOST_JSON_BYTES >> 20} MiB, which no capture has")
+    return json.loads(content)
+
+
+def _object(path: str, content: bytes) -> Json:
     try:
-        about = json.loads(content)
+        about = _loaded(content)
     except (ValueError, RecursionError) as error:
         raise CaptureError(f"--root {path}: {CAPTURE_FILE}: {error}") from None
     schema = about.get("schema") if isinstance(about, dict) else None
@@ -242,8 +258,6 @@ def _object(path: str, content: bytes) -> Json:
 
 def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
     about = _object(path, content)
-    import json
-
     answers = no_answers()
     missing = [name for name in about.get("files", ()) if f"/{name}" not in files]
     if missing or f"/{CALLS_FILE}" not in files:
@@ -252,7 +266,7 @@ def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
     for name in about.get("files", ()):
         answers.texts[f"/{name}"] = files[f"/{name}"].decode("utf-8", "replace")
     try:
-        calls = json.loads(files[f"/{CALLS_FILE}"])
+        calls = _loaded(files[f"/{CALLS_FILE}"])
         _fill(answers.texts, about.pop("texts"), lambda text: isinstance(text, str))
         _fill(answers.links, about.pop("links"), lambda link: isinstance(link, str))
         _fill(answers.modes, about.pop("modes"), lambda mode: isinstance(mode, int))

@@ -43,9 +43,10 @@ def capture(
     check --root FILE then needs no other.
     """
     from checks.base.archive import archive_bytes, is_stream
-    from checks.capture.capture import LARGEST_BYTES, capture_files
+    from checks.capture.capture import LARGEST_BYTES, CaptureError, capture_files
     from preflight.base.output import say, say_json
     from preflight.base.program_version import program_version
+    from preflight.base.usage_error import UsageError
     from preflight.base.within import save
     from preflight.inputs.host_record import own_names, record
     from preflight.inputs.host_source import open_host
@@ -60,7 +61,10 @@ def capture(
         hosts, users = own_names(host)
         answers, extras = anonymise(answers, extras, [*hosts, *recorded.hosts], users)
     extras["names"] = "kept" if keep_names else "replaced"
-    content = archive_bytes(capture_files(answers, extras))
+    try:
+        content = archive_bytes(capture_files(answers, extras))
+    except CaptureError as error:
+        raise UsageError(f"{path}: {error}") from None
     save(path, path, content, 0o600, timeout_seconds)
     if as_json:
         from preflight.reading.understood import about
