@@ -9,6 +9,7 @@ they are, so that findings name them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
@@ -28,10 +29,15 @@ _HARMLESS = re.compile(r"TOKENS|TOKENIZ\w+|KEYS|^KEY$|AUTHORS?\b|^(?:OLD)?PWD$",
 _PARTS_OF_NAMES = (
     "key token secret pass cred auth cookie signature bearer webhook pwd pswd pw jwt sig sas dsn"
 ).split()
-_PROGRAMS = "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic password".split()
+_PROGRAMS = (
+    "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic password etcdctl "
+    "smbclient ldap lftp unzip zip 7z ssh-keygen htpasswd chpasswd sudo useradd usermod ngrok "
+    "ossutil"
+).split()
 _QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
 # A name begins where a word does: a text may be one word of 4 MiB.
 _NAME = r"(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]+)"
+_NAME_ALONE = re.compile(r"[\w.\-]+")
 # A name with its sign, and what is its value behind it.
 _NAMED = (
     # A variable of a Kubernetes container: the name is the value of one field.
@@ -41,6 +47,9 @@ _NAMED = (
     ),
     # NAME=value and --name=value
     (rf"{_NAME}=", rf"{_QUOTED}|[^\s;&|\"']+"),
+    # name = value, of INI and TOML, and <name>value</name>
+    (rf"(?m:^)[ \t]*{_NAME}[ \t]+=[ \t]*", rf"{_QUOTED}|[^\s\"'][^\n]*"),
+    (rf"<{_NAME}>", r"[^<>\s][^<>\n]*"),
     # --name value: the next word of a line, of the next one, of a list in YAML's two forms.
     (
         rf"(?=--){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+|[ \t]+)",
@@ -49,7 +58,7 @@ _NAMED = (
     # name: value, also in JSON that is quoted in a script
     (
         rf"{_NAME}\\?[\"']?[ \t]*:[ \t]*",
-        rf"\\\"[^\"\n]*\\\"|{_QUOTED}|[^\s\"'{{\[,}}\]|>&*][^\"'\n,}}\]]*",
+        rf"\\\"[^\"\n]*\\\"|{_QUOTED}|[^\s\"'{{\[,}}\]|>&*][^\"'\t\n,}}\]]*",
     ),
     # aws configure set aws_secret_access_key X; machine x login y password X, of .netrc
     (rf"\b(?:set|login[ \t]+[^\s-]\S*)[ \t]+{_NAME}[ \t]+", rf"{_QUOTED}|\S+"),
@@ -62,7 +71,7 @@ _NAMED_AFTER = (
 _WORD = rf"(?:{_QUOTED}|[^\s;&|\"']+)"
 _REGISTRIES = "docker|podman|nerdctl|helm|oras|crane|skopeo"
 _OPTIONS = (
-    r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user[ =])",
+    r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user(?:=|[ \t]+))",
     rf"(?:{_REGISTRIES})\b[^\n;&|]{{0,160}}?\blogin\b[^\n;&|]{{0,160}}?[ \t]-p[ \t]*",
     r"sshpass\b[^\n;&|]{0,160}?[ \t]-p[ \t]*",
     r"(?:mysql|mysqldump|mariadb)\b[^\n;&|]{0,160}?[ \t]-p",
@@ -71,6 +80,22 @@ _OPTIONS = (
     r"redis-cli\b[^\n;&|]{0,160}?[ \t]-a[ \t]+",
     r"mc[ \t]+alias[ \t]+set[ \t]+\S+[ \t]+\S+[ \t]+\S+[ \t]+",
     r"(?i:bearer|basic)[ \t]+(?=[^\s\"']{8})",
+    r"etcdctl\b[^\n;&|]{0,160}?[ \t]--user(?:=|[ \t]+)|\bETCDCTL_USER=",
+    r"smbclient\b[^\n;&|]{0,160}?[ \t](?:-U[ \t]*|--user(?:=|[ \t]+))",
+    r"ldap[a-z]{3,8}\b[^\n;&|]{0,160}?[ \t]-w[ \t]*",
+    r"lftp\b[^\n;&|]{0,160}?[ \t]-u[ \t]*",
+    r"(?:unzip|zip)\b[^\n;&|]{0,160}?[ \t]-P[ \t]*",
+    r"7z\w?[ \t][^\n;&|]{0,160}?[ \t]-p(?=\S)",
+    r"ssh-keygen\b[^\n;&|]{0,160}?[ \t]-[NP][ \t]*",
+    r"htpasswd[ \t]+-\w*b\w*[ \t]+(?:-\w+[ \t]+)*\S+[ \t]+\S+[ \t]+",
+    r"(?:useradd|usermod)\b[^\n;&|]{0,160}?[ \t]-p[ \t]+",
+    r"curl\b[^\n;&|]{0,160}?[ \t](?:-b[ \t]*|--cookie(?:=|[ \t]+))(?=[\"']?[\w.\-]+=)",
+    r"ngrok[ \t]+(?:config[ \t]+add-)?authtoken[ \t]+",
+    r"ossutil\w*[ \t]+config\b[^\n;&|]{0,160}?[ \t]-k[ \t]*",
+    # What is handed to a program that reads a password.
+    rf"(?:echo|printf)[ \t]+(?:-\w+[ \t]+)?(?={_WORD}[^\n;&|]{{0,80}}\|[ \t]*"
+    r"(?:chpasswd\b|sudo[ \t]+-\w*S|(?:docker|podman|nerdctl|helm|oras)\b[^\n;&|]{0,160}?"
+    r"--password-stdin))",
     # A line of GRUB's menu; those of PAM, which begin alike, end in a module.
     r"(?m:^)[ \t]*password[ \t]+[\w.\-]+[ \t]+(?!\S+\.so\b)(?=\S+[ \t]*(?m:$))",
 )
@@ -84,7 +109,9 @@ _FORMS = re.compile(
     r"|AIza[\w\-]{30,}|ya29\.[\w\-]{20,}|npm_[A-Za-z0-9]{30,}|pypi-[\w\-]{20,}|dckr_pat_[\w\-]{16,}"
     r"|SG\.[\w\-]{16,}\.[\w\-]{16,}|[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|nvapi-[\w\-]{16,}"
     r"|hv[sb]\.[\w\-]{16,}|tskey-[\w\-]{10,}|eyJ[\w\-]{8,}\.[\w\-]{8,}(?:\.[\w\-]*)?"
-    r"|AGE-SECRET-KEY-1[0-9A-Z]{20,})"
+    r"|AGE-SECRET-KEY-1[0-9A-Z]{20,}|d[oa][opr]_v1_[0-9a-f]{40,}|dapi[0-9a-f]{32}|gsk_\w{20,}"
+    r"|r8_[A-Za-z0-9]{20,}|pplx-\w{20,})"
+    r"|(?<=webhookb2/)[^\s\"']+|(?<=/bot)\d{6,12}:[\w\-]{20,}"
     r"|(?<=hooks\.slack\.com/services/)[\w/]+"
     r"|(?<=/api/webhooks/)[\w/\-]+"
     r"|(?<=grub\.pbkdf2\.)\S+"
@@ -176,16 +203,59 @@ def clean_text(text: str, removed: dict[str, None] | None = None, *, of_host: bo
     return _DRAWN.sub(lambda match: _drawn(match, gone, of_host), text)
 
 
+def clean_words(
+    words: Iterable[str], removed: dict[str, None] | None = None, *, of_host: bool = False
+) -> list[str]:
+    """Return the words of a command with secrets gone; what they were is added to ``removed``.
+
+    A word is one by its own looks, by the flag in front of it, or by its place in the line.
+    """
+    gone: dict[str, None] = {} if removed is None else removed
+    found: list[str] = []
+    before = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        shown = word
+        if equals and value and _NAME_ALONE.fullmatch(name) and is_secret(name):
+            shown = f"{name}={_bare(value, name, gone)}"
+        elif before.startswith("-") and "=" not in before and is_secret(before):
+            shown = word if word.startswith("-") else _bare(word, before, gone)
+        if shown == word:
+            shown = clean_text(word, gone, of_host=of_host)
+        found.append(shown)
+        before = word
+    line = clean_text(" ".join(found), gone, of_host=of_host)
+    return [word if word in line else REMOVED for word in found]
+
+
+def _bare(value: str, name: str, removed: dict[str, None]) -> str:
+    return REMOVED if _gone(value, name.lstrip("-."), removed) != value else value
+
+
 def public(value: Any) -> Any:
     """Return plain data, a text or what JSON is made of, with secrets gone from each text of it."""
     if isinstance(value, str):
-        shown = clean_text(value, of_host=True)
+        shown = _on_lines(value)
         return value if shown == value else shown  # a Quantity stays one
     if isinstance(value, dict):
         return {public(key): public(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
+        if len(value) > 1 and all(isinstance(item, str) for item in value):
+            words = clean_words(value, of_host=True)
+            return [old if old == new else new for old, new in zip(value, words, strict=True)]
         return [public(item) for item in value]
     return value
+
+
+# A line that was broken for the width of a page, which is one line still.
+_BROKEN = re.compile(r"\n(?=  )")
+
+
+def _on_lines(text: str) -> str:
+    """Return a text of ours with secrets gone, also where a line ends within a command."""
+    if "\t" in text or "\n  " not in text:
+        return clean_text(text, of_host=True)
+    return clean_text(_BROKEN.sub("\t", text), of_host=True).replace("\t", "\n")
 
 
 def _without_named(

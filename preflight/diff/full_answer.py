@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
-from checks.capture.secrets import REMOVED, is_secret, public
+from checks.capture.secrets import REMOVED, clean_words, is_secret, public
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from checks.system.facts import with_kernel
@@ -175,10 +175,11 @@ class LockedAnswer(NamedTuple):
 
 def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> str:
     """Return an answer as the file of ``--lock`` has it, without secrets."""
-    lines = [[key.section.name.lower(), *key[1:], text] for key, text in answer.items()]
+    told = without_secrets(answer).items()
+    lines = [[key.section.name.lower(), *key[1:], text] for key, text in told]
     accepted = [{**one._asdict(), "until": one.until and one.until.isoformat()} for one in waivers]
-    found = {"schema": LOCK_SCHEMA, "name": name, "waivers": accepted, "lines": lines}
-    return json.dumps(public(found), indent=1) + "\n"
+    about = {"schema": LOCK_SCHEMA, "name": public(name), "waivers": public(accepted)}
+    return json.dumps({**about, "lines": lines}, indent=1) + "\n"
 
 
 def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
@@ -282,13 +283,14 @@ def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[AnswerKey,
         for word in process.arguments:
             flag, _, value = word.text.partition("=")
             if flag.startswith("-"):
-                yield AnswerKey(Section.FLAGS, subject, flag), value or "given"
+                said = _value(flag, value) if value else "given"
+                yield AnswerKey(Section.FLAGS, subject, flag), said
         return
     parsed = server.arguments
     has = {row["name"] for row in argument_table(parsed.version).rows}
     yield AnswerKey(Section.FLAGS, subject, "refused"), parsed.error or "nothing"
-    for word in parsed.unrecognized:
-        yield AnswerKey(Section.FLAGS, subject, f"{word.text} (not recognized)"), "given"
+    for said in clean_words(word.text for word in parsed.unrecognized):
+        yield AnswerKey(Section.FLAGS, subject, f"{said} (not recognized)"), "given"
     for name, setting in parsed.settings.items():
         value = _value(name, setting.value)
         text = value if setting.given else DefaultValue(f"{value} (default)")

@@ -254,7 +254,7 @@ def _launch(found: Fitted, width: int) -> Iterator[str]:
         written = (f"written: {path}" for path in found.written)
         yield from ("", *(written if found.written else found.command.splitlines()))
     elif found.command:
-        yield from ("", "the launch", f"  {found.command}")
+        yield from ("", "the launch", public(f"  {found.command}"))
     if found.edited is None:
         return
     for path in found.written:

@@ -7,7 +7,7 @@ from typing import Any
 
 from checks.base.needs import Bound, RunAs, SetLimit
 from checks.base.unknown import Unknown
-from checks.capture.secrets import REMOVED, clean_text, is_secret
+from checks.capture.secrets import REMOVED, clean_text, clean_words, is_secret
 from preflight.inputs.public_launch import is_read, public_file, public_json, understood
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.container import ContainerSettings, Mount, Published
@@ -153,8 +153,8 @@ def _secrets(reading: Reading) -> Iterator[str]:
         for words in (tuple(word.text for word in command.words), *command.wrappers):
             yield from _secret_words(words)
             # What is one by its place among the others: of curl -u, of docker login -p.
-            line = clean_text(" ".join(words))
-            yield from (word for word in words if word not in line and clean_text(word) == word)
+            shown = clean_words(words)
+            yield from (word for word, kept in zip(words, shown, strict=True) if kept == REMOVED)
 
 
 def _secret(value: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from checks.base.needs import RunAs
 from checks.base.unknown import Unknown
-from checks.capture.secrets import REMOVED, is_secret
+from checks.capture.secrets import REMOVED, clean_text, is_secret
 from preflight.consumers.lmcache_settings import lmcache_settings
 from preflight.launches.source import Command, Reading, SourceNote, Word
 from preflight.processes.processes import ProcessKind, classify
@@ -126,7 +126,7 @@ def _files(files: Mapping[str, Word]) -> dict[str, Word]:
 
 
 def _note(note: SourceNote, dropped: Sequence[str]) -> SourceNote:
-    text = note.text
+    text = clean_text(note.text)  # before a word that is dropped takes a part of a name with it
     for one in dropped:
         text = text.replace(one, REMOVED)
     return note._replace(text=text)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.capture.secrets import REMOVED, is_secret
+from checks.capture.secrets import REMOVED, clean_words, is_secret
 from preflight.base.usage_error import NoLaunchError
 from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
@@ -146,7 +146,7 @@ def _understood(
         count_of(process),
         _group(process, groups),
         command.origin,
-        tuple(_shown_words(command.words)),
+        tuple(clean_words(word.text for word in command.words)),
         settings,
         frozenset(name for name, _ in _given(process)),
         environment,
@@ -174,19 +174,6 @@ def _value(name: str, word: Word) -> Value:
         names = ", ".join(word.unresolved)
         return Value(Unknown(f"{names} is not set"), str(word.origin))
     return Value(word.text, str(word.origin))
-
-
-def _shown_words(words: Sequence[Word]) -> Iterator[str]:
-    before = ""
-    for word in words:
-        name, equals, _ = word.text.partition("=")
-        if equals and name.startswith("-") and is_secret(name):
-            yield f"{name}={REMOVED}"
-        elif before.startswith("-") and "=" not in before and is_secret(before):
-            yield REMOVED
-        else:
-            yield word.text
-        before = word.text
 
 
 def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
@@ -252,7 +239,7 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     words = process.arguments
     if process.kind is ProcessKind.VLLM and len(words) > 1 and words[1].text[:1] != "-":
         yield "model", _value("model", words[1])
-    yield from _flags(words)
+    yield from _flags(process.command.words[0].text, words)
 
 
 def _settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
@@ -282,9 +269,10 @@ def _known(name: str, value: object, origin: str) -> Value:
     return Value(REMOVED if is_secret(name) and value else value, origin)
 
 
-def _flags(words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
+def _flags(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
     """Yield ``--name value``, ``--name=value`` and switches of a program that is not known here."""
-    left = list(words)
+    shown = clean_words([program, *(word.text for word in words)])[1:]
+    left = [word._replace(text=text) for word, text in zip(words, shown, strict=True)]
     while left:
         word = left.pop(0)
         if not word.text.startswith("--"):
