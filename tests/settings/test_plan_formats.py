@@ -772,3 +772,56 @@ def test_the_text_shows_every_change_with_its_reason(rdma_plan: Plan) -> None:
         assert setting.name in shown.text
         if setting.change and setting.reasons[0].check:
             assert setting.reasons[0].check in shown.text
+
+
+WORDS = ("a b", "$HOME", "${X}", "$(touch P1)", "$$", "a'b", 'a"b', "a\\b", "- x", "&a", "a #b")
+
+
+@pytest.mark.parametrize("value", WORDS)
+def test_every_value_of_a_container_reads_back_word_for_word(value: str, tmp_path: Path) -> None:
+    """As the shell, YAML and Compose's own filling in of variables leave them."""
+    kinds = (Kind.CAPABILITY, Kind.SECURITY)
+    settings = [Setting(Kind.DEVICE, f"/dev/{value}", f"/dev/{value}")]
+    settings += [Setting(kind, value, value) for kind in kinds]
+    found = of_settings(tmp_path, *settings, Setting(Kind.ENVIRONMENT, "MC_X", value))
+    (service,) = yaml.safe_load(render(found, "compose", ArtefactNames()).text)["services"].values()
+    single = re.compile(r"(?<!\$)(?:\$\$)*\$(?!\$)")
+    told = [*service["cap_add"], *service["security_opt"], *service["devices"]]
+    told += service["environment"].values()
+    assert [one for one in told if single.search(one)] == []
+    assert [one.replace("$$", "$") for one in told] == [
+        value,
+        f"{value}:{value}",
+        f"/dev/{value}:/dev/{value}",
+        value,
+    ]
+    options = shlex.split(render(found, "docker", ArtefactNames()).text.replace(" \\\n", " "))
+    assert f"/dev/{value}" in options
+    assert f"MC_X={value}" in options
+    patch = yaml.safe_load(render(found, "k8s", ArtefactNames()).text)
+    (variable,) = patch["spec"]["containers"][0]["env"]
+    assert variable["value"].replace("$$", "$") == value
+    assert single.search(variable["value"]) is None
+
+
+@pytest.mark.parametrize("name", ["docker", "compose"])
+def test_a_device_that_docker_would_take_for_two_is_left_out_and_said(
+    name: str, tmp_path: Path
+) -> None:
+    found = of_settings(tmp_path, Setting(Kind.DEVICE, "/dev/a:b", "/dev/a:b"))
+    rendering = render(found, name, ArtefactNames())
+    assert "/dev/a:b" not in rendering.text
+    assert any("/dev/a:b" in note for note in rendering.notes)
+
+
+def test_a_variable_that_the_launch_sets_to_nothing_stays_set(plain: Facts) -> None:
+    """MC_STORE_USE_HUGEPAGE counts where it is there at all, whatever it says."""
+    found = environment_plan(plain, {"MC_STORE_USE_HUGEPAGE": ""})
+    for name, said in (
+        ("env", "\nMC_STORE_USE_HUGEPAGE="),
+        ("shell", "\nexport MC_STORE_USE_HUGEPAGE=''"),
+        ("docker", "--env MC_STORE_USE_HUGEPAGE="),
+    ):
+        assert said in render(found, name, ArtefactNames()).text
+    patch = yaml.safe_load(render(found, "k8s", ArtefactNames()).text)
+    assert patch["spec"]["containers"][0]["env"] == [{"name": "MC_STORE_USE_HUGEPAGE", "value": ""}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checks.base.finding import Kind
-from preflight.base.shell import quote
+from preflight.base.shell import quote, visible
 from preflight.settings.dialects import ArtefactNames, Rendering, service_name
 from preflight.settings.dialects.environment import variables
 from preflight.settings.dialects.limits import container_limits
@@ -28,9 +28,10 @@ def docker(plan: Plan, names: ArtefactNames) -> Rendering:
         options.append(("--ulimit", f"{name}={number}:{number}"))
     options += [("--cap-add", setting.name) for setting in plan.of(Kind.CAPABILITY)]
     options += [("--security-opt", _security(s.name, s.wanted)) for s in plan.of(Kind.SECURITY)]
-    options += [("--device", setting.name) for setting in plan.of(Kind.DEVICE)]
+    devices, unnamed = _devices(plan)
+    options += [("--device", device) for device in devices]
     kept, removed, notes = variables(plan)
-    notes += left
+    notes += [*left, *unnamed]
     options += [("--env", f"{name}={value}") for name, value in kept.items()]
     notes += [f"{name} must not be set: remove its --env" for name in removed]
     if gpus is not None:
@@ -47,6 +48,14 @@ def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
     if plan.of(Kind.IPC):
         return [("--ipc", "host")]
     return [("--shm-size", setting.wanted) for setting in plan.of(Kind.SHM_SIZE)]
+
+
+def _devices(plan: Plan) -> tuple[list[str], list[str]]:
+    """Return the device files that can be named, and notes: behind a colon stands another path."""
+    names = [setting.name for setting in plan.of(Kind.DEVICE)]
+    said = "is left out: docker takes what is behind its colon for a place in the container"
+    notes = [f"the device {visible(name)} {said}" for name in names if ":" in name]
+    return [name for name in names if ":" not in name], notes
 
 
 def _security(name: str, wanted: str) -> str:
@@ -73,17 +82,17 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
     limits = {name: -1 if value == "unlimited" else int(value) for name, value in found.items()}
     if limits:
         service["ulimits"] = {name: {"soft": n, "hard": n} for name, n in limits.items()}
+    devices, unnamed = _devices(plan)
     lists = {
         "cap_add": [setting.name for setting in plan.of(Kind.CAPABILITY)],
         "security_opt": [_colon(s.name, s.wanted) for s in plan.of(Kind.SECURITY)],
-        "devices": [f"{s.name}:{s.name}" for s in plan.of(Kind.DEVICE)],
+        "devices": [f"{name}:{name}" for name in devices],
     }
-    service |= {key: found for key, found in lists.items() if found}
+    service |= {key: [*map(_literal, found)] for key, found in lists.items() if found}
     kept, removed, notes = variables(plan)
-    notes += left
+    notes += [*left, *unnamed]
     if kept:
-        # Compose fills in ${...} of every value, and takes $$ for a dollar sign.
-        service["environment"] = {name: value.replace("$", "$$") for name, value in kept.items()}
+        service["environment"] = {name: _literal(value) for name, value in kept.items()}
     notes += [f"{name} must not be set: remove it from environment" for name in removed]
     gpus = plan.value(Kind.GPUS, "gpus")
     if gpus is not None and not plan.workload.has_gpus:  # Compose keeps both reservations
@@ -98,6 +107,11 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
     own = plan.source if plan.workload.container and not plan.workload.kind else "compose.yaml"
     first = header(plan.source, f"docker compose -f {quote(own)} -f FILE up")
     return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_on_the_host(plan)))
+
+
+def _literal(value: str) -> str:
+    """Return a value for Compose, which fills in ${...} of each and takes $$ for a dollar sign."""
+    return value.replace("$", "$$")
 
 
 def _colon(name: str, wanted: str) -> str:

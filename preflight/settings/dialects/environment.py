@@ -21,7 +21,7 @@ def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
     for setting in plan.of(Kind.ENVIRONMENT):
         if not is_variable(setting.name):
             notes.append(f"{setting.name!r} is left out: it is not a valid name of a variable")
-        elif setting.wanted:
+        elif setting.wanted or not setting.now:  # of the launch: set to nothing, which counts
             kept[setting.name] = setting.wanted
         else:
             removed.append(setting.name)
