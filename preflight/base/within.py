@@ -56,5 +56,7 @@ def save(name: str, path: str, content: bytes, mode: int, limit_seconds: float) 
             write_whole(path, content, mode)
         else:
             within(limit_seconds, name, lambda: write_whole(path, content, mode))
+    except LateError:  # which says what was opened
+        raise
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise UsageError(f"{name}: {getattr(error, 'strerror', None) or error}") from None

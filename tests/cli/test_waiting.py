@@ -18,6 +18,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.apart import apart
 from preflight.base.usage_error import UsageError
+from preflight.base.within import save
 from preflight.inputs import host_source
 from tests.paths import ROOT
 
@@ -245,3 +246,10 @@ def _is_there(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_what_was_waited_for_is_said_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError) as late:
+        save("--html pipe", str(tmp_path / "pipe"), b"x", 0o600, 0.2)
+    assert str(late.value).startswith("--html pipe: no answer in 0.2 s")
