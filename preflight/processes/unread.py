@@ -12,7 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.launchers import tasks
 from preflight.launches.source import Command, Origin, Reading, Word, brief, open_name
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program, with_router
-from preflight.programs.sglang_arguments import is_own_argument, unresolved
+from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
 
 # Programs that hold memory of their own, which nothing here counts.
 UNCOUNTED = {
@@ -122,11 +122,14 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         before = ""
         for word in process.arguments:
             flag = word.text.partition("=")[0] if word.text.startswith("-") else before
+            container = process.command.container
+            in_pod = container is not None and container.engine == "kubernetes"
+            if in_pod and operators_in(word):
+                continue  # its operator gives it to each pod
             for name in word.unresolved:
-                held, container = process.command.environment.get(name), process.command.container
+                held = process.command.environment.get(name)
                 if name in _OF_EACH:
                     continue
-                in_pod = container is not None and container.engine == "kubernetes"
                 if in_pod and held is not None and held.unresolved == (name,):
                     continue  # the cluster gives it to each pod
                 said = flag.lstrip("-") or process.kind.value

@@ -105,6 +105,7 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
 
 # Variables that LeaderWorkerSet and RBG give every pod of a group.
 _OPERATORS = ("LWS_", "RBG_")
+_SUBSTITUTION = re.compile(r"\$\(([^()]*)\)")
 
 
 class _Text(str):
@@ -142,6 +143,17 @@ def is_own_argument(name: str) -> bool:
     return _OWN_ARGUMENT.fullmatch(name) is not None
 
 
+def operators_in(word: Word) -> list[str]:
+    """Return the variables of an operator that a pod's shell would take for commands.
+
+    ``sh -c 'server --nnodes $(LWS_GROUP_SIZE)'``: Kubernetes fills them in before the shell runs.
+    """
+    if not all(map(is_output, word.unresolved)):
+        return []
+    found = _SUBSTITUTION.findall(word.text)
+    return found if all(name.startswith(_OPERATORS) for name in found) else []
+
+
 def unresolved(word: Word) -> Unknown:
     """Return why a word's text is not known, and what gives its variables."""
     if all(map(is_own_argument, word.unresolved)):
@@ -150,6 +162,11 @@ def unresolved(word: Word) -> Unknown:
             reason, advice="name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
         )
     shown = list(dict.fromkeys(open_name(word, name) for name in word.unresolved))
+    given_in_pod = operators_in(word)
+    if given_in_pod:
+        names = ", ".join(given_in_pod)
+        reason = f"{names} is not set where {word.text!r} stands ({word.origin})"
+        return Unknown(reason, advice=f"run this check in the pod: its operator sets {names} there")
     if all(map(is_output, word.unresolved)):
         return Unknown(f"{shown[0]} is not run here ({word.origin})")
     names = ", ".join(shown)

@@ -638,6 +638,19 @@ def test_a_variable_of_an_operator_is_not_asked_of_the_manifest(text: str, advic
     assert unresolved(Word(text, Origin("pod.yaml"), names)).advice == advice
 
 
+X_OF_LWS = "run this check in the pod: its operator sets LWS_X there"
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"), [("$(LWS_X):1", X_OF_LWS), ("$(hostname)$(LWS_X)", ""), ("$(x LWS_X)", "")]
+)
+def test_a_shell_in_a_pod_does_not_run_what_its_operator_sets(text: str, advice: str) -> None:
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, "
+    pod += f'image: i, command: [sh, -c, "mooncake_client --host={text}"]}}]}}\n'
+    (command,) = read(pod).commands
+    assert unresolved(command.words[1]).advice == advice
+
+
 @pytest.mark.parametrize(("kind", "said", "count"), [("Job", "3", 3), ("CronJob", "2", 2)])
 def test_a_job_starts_as_many_pods_as_run_side_by_side(kind: str, said: str, count: int) -> None:
     pod = "{containers: [{name: c, image: i, command: [mooncake_client, --port=1]}]}"
