@@ -97,7 +97,8 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
             return there(name)
         return Unknown(
             f"{name}: ~ has reached the program as it is: a shell expands it only at the start of "
-            f"a word or of an assignment's value. Write $HOME{name[1:]}"
+            "a word or of an assignment's value",
+            advice=f"write $HOME{name[1:]} in the launch",
         )
 
     return read

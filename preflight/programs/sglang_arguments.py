@@ -174,7 +174,9 @@ def unresolved(word: Word) -> Unknown:
     given = " ".join(f"{name}=..." for name in word.unresolved if name.isidentifier())
     # A host that is recorded (--root) has the variables of its own environment alone.
     advice = f"give {given} in an --env-file or, on this host, in front of this command"
-    advice = advice if given else ""
+    left_out = [name for name in shown if name.startswith("<")]
+    if not given:
+        advice = f"write a value in place of {', '.join(left_out)}" if left_out else ""
     of_pod = [name for name in word.unresolved if f"$({name})" in word.text]
     if given and of_pod:  # Kubernetes fills those in from the container's own variables alone
         operators = [name for name in of_pod if name.startswith(_OPERATORS)]

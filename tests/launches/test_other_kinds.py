@@ -591,6 +591,11 @@ def test_a_job_of_ray_has_the_limits_of_its_cluster(tmp_path: Path) -> None:
     assert all(isinstance(limit.soft, Unknown) for limit in last.values())
 
 
+def test_what_an_example_leaves_open_is_to_be_written(tmp_path: Path) -> None:
+    (command,) = read(tmp_path, "mooncake_client --host=<machine IP> -v\n", "guide.sh").commands
+    assert unresolved(command.words[1]).advice == "write a value in place of <machine IP>"
+
+
 GIVEN = "give TP=... in an --env-file or, on this host, in front of this command"
 
 

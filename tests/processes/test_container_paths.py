@@ -131,7 +131,7 @@ def test_a_tilde_inside_a_word_names_no_home() -> None:
     (service,) = (one for one in understand(reading.commands, read_file) if one.store)
     assert service.store is not None
     assert isinstance(service.store.client, Unknown)
-    assert service.store.client.reason.endswith("Write $HOME/m.json")
+    assert service.store.client.advice == "write $HOME/m.json in the launch"
     assert opened == []
 
 
