@@ -16,7 +16,7 @@ from checks.base.finding import (
     passed,
     skip,
 )
-from checks.base.fold import fold, fold_names
+from checks.base.fold import fold, fold_alike, fold_names
 from checks.base.needs import GivenGpus, LaunchNeeds, ProcessNeeds, running_with_last
 from checks.base.units import Quantity
 from checks.base.unknown import Unknown
@@ -75,6 +75,7 @@ ADD_UP = (
 )
 # Shares that are written as decimals: 0.7 and 0.3 are one whole.
 ROUNDING = 1e-6
+_MOST_NAMES = 4  # of processes in one sentence
 
 
 @CHECKS.check("gpu.count", the_launch)
@@ -185,7 +186,8 @@ def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:
     whole = sum(1.0 if share.fraction is None else share.fraction for share in shares)
     if len({one.id.command for one in together}) < 2 or whole <= 1 + ROUNDING:
         return None
-    names = " and ".join(one.name for one in together)
+    each = tuple(dict.fromkeys(one.name for one in together))  # of one line they have one name
+    names = " and ".join(each) if len(each) <= _MOST_NAMES else fold_alike(each, _MOST_NAMES)
     found = passed(Subject(place, "gpu"), f"{len(together)} processes ({names})", "1")
     if any(share.of_total for share in shares):
         parts = (

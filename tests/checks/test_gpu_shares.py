@@ -316,3 +316,21 @@ def vllm_counted(tmp_path: Path, text: str) -> list[str]:
 )
 def test_more_workers_of_vllm_than_gpus(tmp_path: Path, words: str, expected: list[str]) -> None:
     assert vllm_counted(tmp_path, words) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "names"),
+    [
+        (f"for i in {{0..7}}; do {SGLANG} 0.5 --port $((30000 + i)) & done\n", "l.sh:1 rank 0"),
+        (f"{SGLANG} 0.6 &\n{SGLANG} 0.6 --port 1 &\n", "l.sh:1 rank 0 and l.sh:2 rank 0"),
+    ],
+)
+def test_processes_of_one_name_are_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str, names: str
+) -> None:
+    (tmp_path / "l.sh").write_text(script)
+    run(["check", "--json", "--only", "gpu.count", "--root", "demo:h800", f"{tmp_path}/l.sh"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    (shared,) = (one for one in found if one["status"] == "warn")
+    have = shared["have"] if isinstance(shared["have"], str) else shared["have"]["text"]
+    assert have.replace(f"{tmp_path}/", "").endswith(f" processes ({names})")
