@@ -55,6 +55,11 @@ class ProcessKind(Enum):
 # Servers, and a router in front of them.
 _CONSUMERS = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM, ProcessKind.LMCACHE, ProcessKind.TRTLLM)
 _WITH_ROUTER = "sglang_router.launch_server"
+# What Dynamo makes of its own values of SGLang's flags; those that it takes away are defaults here.
+_DYNAMOS_VALUES = {
+    "--disaggregation-mode": {"agg": "null", "pd": "null", "encode": "null"},
+    "--load-format": {"gms": "auto"},
+}
 # A module (after -m) or a program's name, and what it is.
 _MODULES = {
     "sglang.launch_server": ProcessKind.SGLANG,
@@ -429,7 +434,8 @@ def _without_dynamos(
     """Return what ``dynamo.sglang`` hands on to SGLang; Unknown where a file of its own decides.
 
     Its own flags (ai-dynamo 1.6.1: --namespace, --endpoint, --dyn-...) go with their values: they
-    are those that SGLang has not. So does what is misspelled, which ends the worker.
+    are those that SGLang has not. So does what is misspelled, which ends the worker. Of its own
+    values of SGLang's flags it makes SGLang's (sglang/args.py).
     """
     names = ("--disagg-config", "--disagg-config-key")
     given = [name for name in names if any(w.text.partition("=")[0] == name for w in words)]
@@ -449,7 +455,19 @@ def _without_dynamos(
             )
         if keeps:
             kept.append(word)
-    return tuple(kept), unread
+    return tuple(_without_dynamos_values(kept)), unread
+
+
+def _without_dynamos_values(words: list[Word]) -> Iterator[Word]:
+    flag = ""
+    for word in words:
+        name, equals, attached = word.text.partition("=")
+        if equals:
+            meant = _DYNAMOS_VALUES.get(name, {}).get(attached)
+        else:
+            meant = _DYNAMOS_VALUES.get(flag, {}).get(word.text)
+        yield word if meant is None else word._replace(text=f"{name}={meant}" if equals else meant)
+        flag = word.text
 
 
 def _server(

@@ -53,9 +53,15 @@ HANDED_ON = (
     ("--use-sglang-tokenizer --base-gpu-id 1 --embedding-worker", "--base-gpu-id 1"),
     ("--custom-jinja-template t --chat-template c", "--chat-template c"),
 )
+# Its own values of SGLang's flags, of which it makes SGLang's behind that parser.
+OWN_VALUES = (
+    ("--disaggregation-mode encode --tp 2", "--tp 2"),
+    ("--disaggregation-mode=pd --load-format=gms", "--disaggregation-mode=null --load-format=auto"),
+    ("--disaggregation-mode prefill --load-format gms", "--disaggregation-mode prefill"),
+)
 
 
-@pytest.mark.parametrize(("words", "handed"), HANDED_ON)
+@pytest.mark.parametrize(("words", "handed"), HANDED_ON + OWN_VALUES)
 def test_the_words_that_dynamo_hands_on(tmp_path: Path, words: str, handed: str) -> None:
     (process,) = sized(tmp_path, f"python3 -m dynamo.sglang {words}\n").inputs.processes
     (alone,) = sized(tmp_path, f"python3 -m sglang.launch_server {handed}\n").inputs.processes
