@@ -33,8 +33,8 @@ _IN_BINARY = re.compile(rf"\0({_NAME})(?=\0)".encode())
 
 
 def names_of_sglang(release: str) -> Iterator[str]:
-    """Yield the names in the sources of one release of SGLang's server."""
-    for path in (unpacked(release) / "sglang" / "srt").rglob("*.py"):
+    """Yield the names in the sources of one release of SGLang, those of its other servers too."""
+    for path in (unpacked(release) / "sglang").rglob("*.py"):
         for match in _IN_PYTHON.finditer(path.read_text(errors="replace")):
             yield match["text"] or match["setting"]
 
