@@ -202,6 +202,7 @@ class ProcessNeeds(NamedTuple):
     which a wrapper or its container binds it. looked_up: devices that its program looks up as
     it starts, and ends where one is missing. gate_bytes: of MemAvailable, what its program itself
     asks for before it starts, for all its processes here. limit_bytes: of a memory limit, the same.
+    accelerator: what it computes on in place of a GPU, "" where that is none: ``npu``.
     """
 
     name: str
@@ -233,6 +234,7 @@ class ProcessNeeds(NamedTuple):
     gate_bytes: int = 0
     looked_up: RdmaUse | None = None
     limit_bytes: int = 0
+    accelerator: str = ""
 
     @property
     def runtime(self) -> str:

@@ -15,6 +15,7 @@ from checks.base.finding import (
     Subject,
     passed,
     skip,
+    unknown,
 )
 from checks.base.fold import fold, fold_alike, fold_names
 from checks.base.needs import GivenGpus, LaunchNeeds, ProcessNeeds, running_with_last
@@ -84,6 +85,7 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     # Ranks of other hosts have the same numbers.
     shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
     shared += _of_vllm(needs, gpus)
+    shared += _of_others(needs)
     if not processes:
         if shared:
             return shared
@@ -105,6 +107,16 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
             one = one._replace(subject=f"container at {container[0]}{where}")
         found.append(one)
     return [*found, *shared]
+
+
+def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
+    ranks: dict[str, list[str]] = {}
+    for process in needs.processes:
+        if process.accelerator:
+            ranks.setdefault(process.accelerator, []).append(process.name)
+    for device, names in ranks.items():
+        why = f"how many {device.upper()}s are here is not read"
+        yield unknown(fold_names(names), why, need=f"{len(names)} {device.upper()}s")
 
 
 def _of_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:

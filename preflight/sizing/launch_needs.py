@@ -50,6 +50,10 @@ _PROGRAMS = {
 # The first release that refuses more workers than the host has GPUs, where nothing says how they
 # are started; 0.11.0 takes Ray where it is installed (vllm/config/parallel.py, __post_init__).
 VLLM_REFUSES = (0, 11, 1)
+# SGLang's devices that are no GPU: of Ascend's, one PCI function may be two.
+_ACCELERATORS = ("npu",)
+# Variables that choose among what is no GPU of CUDA or ROCm: Ascend's, and Intel's.
+_SHOWS_OTHERS = ("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
@@ -204,6 +208,7 @@ def _members(
         uses_uring=False if offload is None else offload.uring,
         container=container_limits(process.command),
         limits=set_limits(process.command),
+        accelerator=_accelerator(process),
         run_as=process.command.run_as,
         named_nodes=tuple(named_nodes(process.command)),
         id=ProcessId(process.number),
@@ -290,8 +295,13 @@ def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
     return found
 
 
+def _accelerator(process: LaunchProcess) -> str:
+    device = None if process.server is None else process.server.value("device")
+    return str(device) if device in _ACCELERATORS else ""
+
+
 def _gpu(process: LaunchProcess, rank: int) -> int | None:
-    if process.server is None or process.server.value("device") == "cpu":
+    if process.server is None or process.server.value("device") in ("cpu", *_ACCELERATORS):
         return None
     first, step = process.server.value("base_gpu_id"), process.server.value("gpu_id_step")
     if not isinstance(first, int) or not isinstance(step, int):
@@ -301,8 +311,11 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
     """Return what a rank takes of its GPU; None for ``rank``: all of the process."""
-    words = [process.command.environment.get(name) for name in _HIDES_GPUS]
+    environment = process.command.environment
+    words = [environment.get(name) for name in _HIDES_GPUS]
     if any(word is not None and word.unresolved for word in words):
+        return None
+    if not environment.keys().isdisjoint(_SHOWS_OTHERS):
         return None
     consumer, server = process.consumer, process.server
     sure = not process.command.doubts  # else it may be another's alternative

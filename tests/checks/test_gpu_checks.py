@@ -92,6 +92,9 @@ def test_a_host_without_gpus(tmp_path: Path) -> None:
         if check != "gpu.count":
             assert {one.status for one in judge(check, plain, PREFILL)} == {Status.SKIP}
     assert only("gpu.count", plain, launch(rank(0, gpu=None))).status is Status.PASS
+    npus = [rank(number, gpu=None, accelerator="npu") for number in range(16)]
+    count = only("gpu.count", plain, launch(*npus))
+    assert (count.status, str(count.need)) == (Status.UNKNOWN, "16 NPUs")
 
 
 def test_an_erdma_instance(tmp_path: Path) -> None:

@@ -440,3 +440,30 @@ def test_what_a_transport_without_verbs_pins_is_not_known(
     assert isinstance(rank.regions, Unknown) is not known
     assert (rank.rdma is not None) == (settings[-4:] == "rdma")
     assert isinstance(rank.regular_bytes, int)
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus", "accelerator"),
+    [
+        ("python -m sglang.launch_server --model-path m --tp 2", [0, 1], ""),
+        ("python -m sglang.launch_server --model-path m --tp 2 --device npu", [None, None], "npu"),
+        ("python -m sglang.launch_server --model-path m --tp 2 --device cpu", [None, None], ""),
+    ],
+)
+def test_what_is_no_gpu_takes_none(
+    line: str, gpus: list[int | None], accelerator: str, tmp_path: Path, root: Root
+) -> None:
+    ranks = _needs(_script(tmp_path, f"{line}\n"), root).processes
+    assert [one.gpu for one in ranks] == gpus
+    assert {one.accelerator for one in ranks} == {accelerator}
+
+
+@pytest.mark.parametrize("name", ["ASCEND_RT_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"])
+def test_a_vllm_on_other_devices_shares_no_gpu(name: str, tmp_path: Path, root: Root) -> None:
+    line = "vllm serve m --tensor-parallel-size 2\n"
+    shared, other = (
+        [one.gpu_share for one in _needs(_script(tmp_path, text), root).processes]
+        for text in (line, f"{name}=0 {line}")
+    )
+    assert None not in shared
+    assert set(other) == {None}
