@@ -84,7 +84,7 @@ def test_known_problems_and_defaults_come_and_go(
     tmp_path: Path, host: str, capsys: Capture
 ) -> None:
     path = launch(tmp_path, LAUNCHES["sparse attention, stages"])
-    versions = ("--from", "sglang=0.5.12", "--to", "sglang=0.5.23")
+    versions = ("--from", "sglang=0.5.10", "--to", "sglang=0.5.23")
     _, changes = differs(capsys, "--root", host, "--mooncake-version", "0.3.12", *versions, path)
     rows = {(row["section"], row["subject"], row["name"]): row for row in changes}
     gone = {row["subject"] for row in changes if row["section"] == "advisories" and not row["to"]}
