@@ -119,7 +119,8 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
             dropped = _at(spot, usage.dropped)
             # Where nothing is without the arena, nothing but the arena is with it.
             must_have = dropped if usage.serves_all or not dropped else peak
-            if spot.nodes and not _touches(spot, usage):
+            touched = (usage.mapped, usage.dropped, usage.headroom)
+            if spot.nodes and not any(pages.get(spot) for pages in touched):
                 continue  # its pages can come from another node
             if must_have:
                 needs[spot] = max(needs.get(spot, 0), everything - peak + must_have)
@@ -138,10 +139,6 @@ def pool_needs(needs: Pages) -> dict[Spot, int]:
             whole = Spot(spot.page_size_bytes, None)
             together[whole] = together.get(whole, 0) + pages
     return {spot: max(pages, together.get(spot, 0)) for spot, pages in needs.items()}
-
-
-def _touches(spot: Spot, usage: Usage) -> bool:
-    return any(pages.get(spot, 0) for pages in (usage.mapped, usage.dropped, usage.headroom))
 
 
 def _spots(every: Iterable[Pages]) -> list[Spot]:

@@ -17,6 +17,7 @@ from checks.base.units import (
     format_bytes,
     format_need,
     format_page_size,
+    round_up,
 )
 from checks.base.unknown import Unknown, unread
 from checks.hugetlb.boot import (
@@ -93,12 +94,9 @@ def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
             yield passed(key[1], have, need)
             continue
         text = "Kubernetes limits the container to the hugepages that its resources name"
-        advice = f"set resources.limits and requests: hugepages-2Mi: {_mebibytes(need_bytes)}Mi"
+        wanted = round_up(need_bytes, MIB) // MIB
+        advice = f"set resources.limits and requests: hugepages-2Mi: {wanted}Mi"
         yield passed(key[1], have, need).failed(text, advice)
-
-
-def _mebibytes(size: int) -> int:
-    return -(-size // MIB)
 
 
 # /proc/buddyinfo counts in base pages: 4 KiB on x86-64, and on arm64 unless it was built otherwise.

@@ -26,16 +26,12 @@ def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge /dev/shm as it is here, and as each of the launch's containers would have its own."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
     groups: dict[str, list[ProcessNeeds]] = {}
-    for process in needs.processes:
-        if process.gpu is not None or process.shm_bytes or not _anybody(needs):
-            origin = "" if process.container is None else process.container.origin
-            groups.setdefault(origin, []).append(process)
+    sharing = [one for one in needs.processes if one.gpu is not None or one.shm_bytes]
+    for process in sharing or needs.processes:
+        origin = "" if process.container is None else process.container.origin
+        groups.setdefault(origin, []).append(process)
     for group in groups.values() or ((),):
         yield from _shm_of(memory, group)
-
-
-def _anybody(needs: LaunchNeeds) -> bool:
-    return any(process.gpu is not None or process.shm_bytes for process in needs.processes)
 
 
 def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[Finding]:

@@ -226,6 +226,7 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
         if (by_itself or not alone) and _holds(each, with_others, seen):
             case, values = each, with_others
             break
+    printing = (one.check for one in advisories() if pattern.id in one.log)
     return Explanation(
         pattern.id,
         pattern.printer,
@@ -240,13 +241,8 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
         _filled(case.decided, values),
         _filled(pattern.apart, values),
         _filled(case.remedy or pattern.remedy, values),
-        (*(case.checks or pattern.checks), *_records_of(pattern)),
+        (*(case.checks or pattern.checks), *printing),
     )
-
-
-def _records_of(pattern: Pattern) -> tuple[str, ...]:
-    """Return the records of known problems that print such a line."""
-    return tuple(one.check for one in advisories() if pattern.id in one.log)
 
 
 def _of_others(case: Case, seen: Hits) -> Values:

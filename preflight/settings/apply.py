@@ -70,7 +70,7 @@ def steps_of(
         for step in _files(plan, root, writer):
             if step.kind == "link":
                 refused += [step.path] if step.before is not None else []
-            elif not force and not _replaceable(step, writer):
+            elif not force and (writer.is_link(step.path) or not is_ours(step.before or "")):
                 refused.append(step.path)
             files.append(step)
     steps = (*values, *files)
@@ -150,10 +150,6 @@ def _with_rows(text: str, writer: Writer) -> str:
     said = {tuple(line.split()[:3]) for line in text.splitlines()}
     rows = [line for line in found[0].splitlines() if line and not line.startswith("#")]
     return "\n".join([text, *(row for row in rows if tuple(row.split()[:3]) not in said)])
-
-
-def _replaceable(step: ApplyStep, writer: Writer) -> bool:
-    return not writer.is_link(step.path) and is_ours(step.before or "")
 
 
 def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, str]]:
