@@ -132,7 +132,7 @@ class Finding(NamedTuple):
     skip or unknown, why. advice: what to do about it, one sentence. settings: the same, as data.
     consequence: where it is not the one that the check declares first. cause: of an unknown, the
     reason alone, which others may share. asks: the command of this program that says, of the same
-    launch, what would do.
+    launch, what would do. sets: the variables that have to be set, where the advice asks for that.
     """
 
     check: str
@@ -148,6 +148,7 @@ class Finding(NamedTuple):
     consequence: Consequence | None = None
     cause: str = ""
     asks: str = ""
+    sets: tuple[str, ...] = ()
 
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
@@ -165,6 +166,7 @@ class Finding(NamedTuple):
         """Return that the same subject could not be judged, and what stood in the way."""
         why = Unknown(why) if isinstance(why, str) else why
         more.setdefault("cause", why.cause)
+        more.setdefault("sets", why.sets)
         return self._judged(Status.UNKNOWN, why.reason, why.advice, (), more)
 
     def skipped(self, text: str, **more: Any) -> "Finding":

@@ -22,22 +22,31 @@ class Unknown:
     """Why a fact is missing; ``absent`` when the file does not exist, as opposed to unreadable.
 
     cause: the reason alone, where ``reason`` begins with what it is that is not known for it.
-    advice: what makes it known, one sentence, "" for nothing that could be said.
+    advice: what makes it known, one sentence, "" for nothing that could be said. sets: the
+    variables that have to be set for it, where that is what the advice asks for.
     """
 
-    __slots__ = ("absent", "advice", "cause", "reason")
+    __slots__ = ("absent", "advice", "cause", "reason", "sets")
 
     def __init__(
-        self, reason: str, absent: bool = False, *, cause: str = "", advice: str = ""
+        self,
+        reason: str,
+        absent: bool = False,
+        *,
+        cause: str = "",
+        advice: str = "",
+        sets: tuple[str, ...] = (),
     ) -> None:
         self.reason = reason
         self.absent = absent
         self.cause = cause or reason
         self.advice = advice
+        self.sets = sets
 
     def of(self, what: str) -> Unknown:
         """Return another Unknown for the same reason, with ``what`` in front of it."""
-        return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice)
+        whole = f"{what}{self.reason}"
+        return Unknown(whole, cause=self.cause, advice=self.advice, sets=self.sets)
 
     def __repr__(self) -> str:
         return f"Unknown({self.reason!r}, absent={self.absent})"

@@ -14,6 +14,7 @@ from preflight.base.one_line import clean, shortened, with_last_name, with_short
 from preflight.base.shell import together
 from preflight.check.report import MOST_NAMES, Report, Row, amounts, count_text, verdict_reason
 from preflight.judging.refusal import REFUSED
+from preflight.launches.source import give_variables
 from preflight.render.text import cell_widths, filled, headed, table, wrapped
 
 Paint = Callable[[str, str], str]
@@ -81,7 +82,11 @@ def report_text(
         parts += [_passes(report, paint, width), _skips(report, paint, width)]
     else:
         groups = by_cause(wanting)
-        parts = [head, _lines(groups, paint, width, launch_file(report)), _to_do(groups, width)]
+        parts = [
+            head,
+            _lines(groups, paint, width, launch_file(report)),
+            _to_do(groups, width, launch_file(report)),
+        ]
     parts += [] if more is None else [_notes(report, width, verbosity, more)]
     text = "\n\n".join(part for part in parts if part)
     if text.count("\n") < SCREEN_LINES and len(text.encode()) < TAIL_BYTES:
@@ -264,14 +269,21 @@ _MOST_OWN = 3
 def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
     """Return what mends the groups, the worst first; alike advice is one step."""
     found: dict[str, list[Row]] = {}
+    every = [row for rows in groups for row in rows if row.ignored is None]
+    names = dict.fromkeys(name for row in every for name in row.finding.sets)
+
+    def advised(row: Row) -> str:
+        # All variables that are wanted are given at once.
+        return clean(give_variables(names) if row.finding.sets else row.finding.advice)
+
     for rows in groups:
         wanted = [row for row in rows if row.ignored is None]
         own: dict[str, list[Row]] = {}
         for row in wanted:
-            own.setdefault(clean(row.finding.advice), []).append(row)
+            own.setdefault(advised(row), []).append(row)
         own = {each: its for each, its in own.items() if each or any(row.commands for row in its)}
         few = 1 < len(own) <= _MOST_OWN and one_of(list(own)) is None
-        advice = "" if few else _folded(row.finding.advice for row in wanted)
+        advice = "" if few else _folded(map(advised, wanted))
         for each, of_it in (own if few else {advice: wanted}).items():
             if each or any(row.commands for row in of_it):
                 found.setdefault(each, []).extend(of_it)
@@ -292,13 +304,14 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
     return told
 
 
-def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:
+def _to_do(groups: Sequence[Sequence[Row]], width: int, file: str) -> str:
     """Return the steps, numbered: a sentence, and the commands for this place."""
     found = steps(groups)
     lines = ["To do:"] if found else []
     for number, step in enumerate(found, 1):
         head = f"{number:>2}. {step.head}"
-        lines += wrapped(f"{head}: {step.advice}" if step.advice else head, width)
+        advice = with_last_name(step.advice, file)
+        lines += wrapped(f"{head}: {advice}" if advice else head, width)
         # A command is not wrapped: it is to be copied.
         lines += [f"      {line}" for line in step.commands]
     return "\n".join(lines)

@@ -125,7 +125,8 @@ def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
     own = (each for each in not_set(sizing.inputs.processes) if each.cause not in told)
     for each in dict.fromkeys((*sizing.unread, *own)):
         subject = f"{each.what} ({each.origin})"
-        yield Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why, advice=each.advice)
+        found = Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why)
+        yield found._replace(advice=each.advice, sets=each.sets)
 
 
 def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:

@@ -215,6 +215,15 @@ def open_name(word: Word, name: str) -> str:
     return brief(word.text) if is_output(name) else name
 
 
+def give_variables(names: Iterable[str]) -> str:
+    """Return how the variables that nobody sets are given to this program.
+
+    A host that is recorded (--root) has the variables of its own environment alone.
+    """
+    given = " ".join(f"{name}=..." for name in names)
+    return f"give {given} in an --env-file or, on this host, in front of this command"
+
+
 def brief(text: str) -> str:
     """Return a text, cut off for a sentence where it is long."""
     return text if len(text) <= 80 else text[:77] + "..."

@@ -66,7 +66,7 @@ _SEVERAL = frozenset("clush mpiexec mpirun parallel pdsh prun srun torchrun xarg
 class NotRead(NamedTuple):
     """what: the program, file or condition. why: what is not known for want of it.
 
-    cause: how a size that follows from it says so.
+    cause: how a size that follows from it says so. sets: the variables that the advice asks for.
     """
 
     what: str
@@ -74,6 +74,7 @@ class NotRead(NamedTuple):
     origin: Origin
     advice: str = ""
     cause: str = ""
+    sets: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -140,8 +141,9 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     for name, (flags, word) in found.items():
         shown = ", ".join([*dict.fromkeys(flags)][:6])
         why = f"nothing here says what it is, and it decides {shown}"
-        advice = unresolved(word if is_own_argument(name) else whole).advice  # one for them all
-        yield NotRead(name, why, word.origin, advice, unresolved(word).cause)
+        given = unresolved(word if is_own_argument(name) else whole)  # one for them all
+        cause = unresolved(word).cause
+        yield NotRead(name, why, word.origin, given.advice, cause, given.sets)
 
 
 def count_of(process: LaunchProcess) -> int | Unknown:

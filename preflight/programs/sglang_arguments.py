@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.base.pages import Default
 from checks.base.unknown import Unknown
-from preflight.launches.source import Origin, ReadFile, Word, is_output, open_name
+from preflight.launches.source import Origin, ReadFile, Word, give_variables, is_output, open_name
 from preflight.programs.sglang_argument_tables import (
     CONVERTERS,
     ArgumentTable,
@@ -171,9 +171,8 @@ def unresolved(word: Word) -> Unknown:
         return Unknown(f"{shown[0]} is not run here ({word.origin})")
     names = ", ".join(shown)
     # Not $(...), or $1: nothing in front of this command gives those.
-    given = " ".join(f"{name}=..." for name in word.unresolved if name.isidentifier())
-    # A host that is recorded (--root) has the variables of its own environment alone.
-    advice = f"give {given} in an --env-file or, on this host, in front of this command"
+    given = tuple(name for name in word.unresolved if name.isidentifier())
+    advice = give_variables(given)
     left_out = [name for name in shown if name.startswith("<")]
     if not given:
         advice = f"write a value in place of {', '.join(left_out)}" if left_out else ""
@@ -185,7 +184,8 @@ def unresolved(word: Word) -> Unknown:
         inside = f"run this check in the pod: its operator sets {', '.join(operators)} there"
         advice = "; ".join([named] * bool(own) + [inside] * bool(operators))
     said = "not set" if given else "not known"
-    return Unknown(f"{names} is {said} where {word.text!r} stands ({word.origin})", advice=advice)
+    why = f"{names} is {said} where {word.text!r} stands ({word.origin})"
+    return Unknown(why, advice=advice, sets=() if of_pod else given)
 
 
 def word_value(word: Word) -> str | Unknown:

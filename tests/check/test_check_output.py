@@ -445,3 +445,19 @@ def test_the_last_line_names_what_this_command_can_say_more() -> None:
     fine = reported([Finding("a.b", PASS, "x", "1 B", "1 B")])
     assert report_text(fine, plain, 80, 0).endswith("\n\nMore: -v lists what was looked at")
     assert "More" not in report_text(fine, plain, 80, 0, more=())
+
+
+def test_variables_that_are_wanted_are_asked_for_at_once() -> None:
+    """One step, though each finding knows of its own variable alone."""
+    origin = Origin("/srv/launch.sh", 3)
+    words = [Word(f"--x=${name}", origin, (name,)) for name in ("TP", "PORT", "TP")]
+    rows = [
+        unknown("launch", unresolved(word))._replace(check=check)
+        for word, check in zip(words, ("a.b", "a.c", "a.d"), strict=True)
+    ]
+    text = report_text(
+        report(Findings(rows, lambda _: None, lambda _: ()), {}, None, "/"), plain, 80, 0
+    )
+    said = " ".join(text.split())
+    assert "1. a.b, a.d and 1 more: give TP=... PORT=... in an --env-file or, on this" in said
+    assert " 2. " not in said
