@@ -158,7 +158,7 @@ def call_key(name: str, *arguments: str | int) -> str:
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
     """Return a recorded answer, or Unknown where nothing was recorded.
 
-    An object with the one key ``unknown`` (and ``absent``) is an Unknown.
+    An object with the key ``unknown`` and others of ``_OF_UNKNOWN`` alone is an Unknown.
     """
     if key not in calls:
         return Unknown(
@@ -167,9 +167,14 @@ def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
             advice="check on the host itself, or capture it with this launch",
         )
     answer = calls[key]
-    if isinstance(answer, dict) and "unknown" in answer and answer.keys() <= {"unknown", "absent"}:
-        return Unknown(str(answer["unknown"]), answer.get("absent") is True)
+    if isinstance(answer, dict) and "unknown" in answer and answer.keys() <= _OF_UNKNOWN:
+        absent = answer.get("absent") is True
+        cause, advice = (str(answer.get(name, "")) for name in ("cause", "advice"))
+        return Unknown(str(answer["unknown"]), absent, cause=cause, advice=advice)
     return answer
+
+
+_OF_UNKNOWN = {"unknown", "absent", "cause", "advice"}
 
 
 def live_call(name: str, *arguments: str | int) -> Any | Unknown:

@@ -86,7 +86,8 @@ def _map(change: Callable[[str], str], value: Any) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Unknown):
-        return Unknown(change(value.reason), value.absent)
+        cause, advice = change(value.cause), change(value.advice)
+        return Unknown(change(value.reason), value.absent, cause=cause, advice=advice)
     if isinstance(value, Mapping):
         return {_map(change, key): _map(change, item) for key, item in value.items()}
     if isinstance(value, list | tuple):

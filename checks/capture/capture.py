@@ -202,7 +202,12 @@ def _known(answers: Mapping[str, Any | Unknown]) -> Json:
 
 def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
     return {
-        name: {"unknown": answer.reason, "absent": answer.absent}
+        name: {
+            "unknown": answer.reason,
+            "absent": answer.absent,
+            **({"cause": answer.cause} if answer.cause != answer.reason else {}),
+            **({"advice": answer.advice} if answer.advice else {}),
+        }
         for name, answer in answers.items()
         if isinstance(answer, Unknown)
     }
