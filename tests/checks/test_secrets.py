@@ -230,6 +230,17 @@ def test_a_word_that_is_dropped_takes_no_part_of_a_name_with_it(host: str, tmp_p
     assert b"kuwhfksrekxy" not in read_archive(str(file)).files["/capture.json"]
 
 
+def test_a_variable_whose_name_alone_says_nothing_is_gone_from_a_whole_launch(
+    host: str, tmp_path: Path
+) -> None:
+    script, file = tmp_path / "launch.sh", tmp_path / "host.tar.gz"
+    script.write_text(_script(["export ETCDCTL_USER=root:kuwhfksrekxy"], SETTINGS))
+    assert run(["capture", "--keep-launch", "--root", host, str(file), str(script)]) == 0
+    content = read_archive(str(file)).files["/capture.json"]
+    assert b"kuwhfksrekxy" not in content
+    assert b"127.0.0.1:1" in content
+
+
 def test_comments_of_the_hosts_files_are_not_recorded(tmp_path: Path) -> None:
     """They may hold anything; lines stay where they are, and so does who wrote the file."""
     root = build_host(tmp_path / "host", gpu_host())
