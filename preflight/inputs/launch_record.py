@@ -148,8 +148,8 @@ def _with_own(reading: Reading) -> Reading:
 def _secrets(reading: Reading) -> Iterator[str]:
     for command in reading.commands:
         for name, word in command.environment.items():
-            shown = clean_text(f"{name}={word.text}")
-            if is_secret(name) or shown == f"{name}='{REMOVED}'":
+            assigned = clean_text(f"{name}={word.text}")
+            if is_secret(name) or assigned == f"{name}='{REMOVED}'":
                 yield from _secret(word.text)
         for words in (tuple(word.text for word in command.words), *command.wrappers):
             yield from _secret_words(words)
