@@ -121,15 +121,21 @@ class GpuShare(NamedTuple):
     elsewhere_below: int = 0
 
 
+# What device plugins of Kubernetes call whole GPUs, and the PCI vendor id of those that have it.
+GPU_RESOURCES = {"nvidia.com/gpu": "0x10de", "amd.com/gpu": "0x1002"}
+
+
 class GivenGpus(NamedTuple):
     """The GPUs of the host that a container is given.
 
     number: how many, the first ones where ``names`` is empty; None for all. names: their numbers or
-    UUIDs on the host, in the order in which CUDA counts them.
+    UUIDs on the host, in the order in which CUDA counts them. resource: what a device plugin of
+    Kubernetes calls them (``amd.com/gpu``), which one maker's GPUs alone have; "" for any GPU.
     """
 
     number: int | None = None
     names: tuple[str, ...] = ()
+    resource: str = ""
 
 
 class ContainerLimits(NamedTuple):

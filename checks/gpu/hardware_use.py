@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checks.base.needs import GivenGpus, LaunchNeeds, ProcessNeeds
+from checks.base.needs import GPU_RESOURCES, GivenGpus, LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts
 from checks.pci.facts import PciFunction
@@ -106,12 +106,22 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
 @or_unknown
 def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
     """Return the PCI addresses of the GPUs of the process's container or job, in CUDA's order."""
-    physical = known(physical_gpus(gpus))
     given = known(asked_gpus(process))
+    if given is not None and lacks_resource(gpus, given):
+        return ()
+    physical = known(physical_gpus(gpus))
     if given is None or not given.names:
         return physical[: given.number] if given is not None else physical
     found = [known(_named_gpu(name, physical, gpus)) for name in given.names]
     return tuple(address for address in physical if address in found)
+
+
+def lacks_resource(gpus: GpuFacts, given: GivenGpus) -> bool:
+    """Return whether the host certainly has no GPU of the maker whose resource is asked for."""
+    if not given.resource or isinstance(gpus.accelerators, Unknown):
+        return False
+    vendor = GPU_RESOURCES[given.resource]
+    return bool(gpus.accelerators) and all(one.vendor != vendor for one in gpus.accelerators)
 
 
 def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:

@@ -26,6 +26,7 @@ from checks.gpu.hardware_use import (
     asked_gpus,
     given_gpus,
     gpu_processes,
+    lacks_resource,
     taken_gpu,
     visible_gpus,
     visible_setting,
@@ -243,7 +244,7 @@ def _refuses(one: ProcessNeeds, other: ProcessNeeds) -> bool:
 # How the one who describes a container gives it more GPUs.
 GIVE_MORE = {
     "compose": "count or device_ids under deploy.resources.reservations.devices",
-    "kubernetes": "nvidia.com/gpu under its resources.limits",
+    "kubernetes": "{resource} under its resources.limits",
     "": "--gpus-per-node, or --gres=gpu:N, of sbatch or srun",
 }
 DOCKER_GPUS = "--gpus all, or names: --gpus '\"device=0,1\"'"
@@ -259,6 +260,10 @@ NOT_GIVEN = {
 }
 
 
+def _give_more(runtime: str, resource: str = "") -> str:
+    return GIVE_MORE.get(runtime, DOCKER_GPUS).format(resource=resource or "nvidia.com/gpu")
+
+
 def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
     highest = max(process.gpu for process in processes if process.gpu is not None)
     subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
@@ -269,10 +274,16 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     )
     container = processes[0].container
     asked = asked_gpus(processes[0])
+    if isinstance(asked, GivenGpus) and lacks_resource(gpus, asked):
+        return finding._replace(have=Quantity("none given", 0, "GPUs")).failed(
+            f"it asks for {asked.resource}, which no GPU of this host has: such a pod is not "
+            "scheduled here",
+            f"ask for the resource of the host's GPUs, or run it where {asked.resource} is",
+        )
     if isinstance(asked, GivenGpus):
         given = len(asked.names) or asked.number
         if given is not None and given <= highest:
-            where = GIVE_MORE.get(processes[0].runtime, DOCKER_GPUS)
+            where = _give_more(processes[0].runtime, asked.resource)
             whose = "job of Slurm" if container is None else "container"
             place = "" if container is None else f" at {container.origin}"
             return finding._replace(
@@ -291,7 +302,7 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     finding = finding._replace(have=Quantity(f"{found or 'none'} visible", found, "GPUs"))
     if found > highest:
         if container is not None and asked is None and container.runtime in NOT_GIVEN:
-            where = GIVE_MORE.get(container.runtime, DOCKER_GPUS)
+            where = _give_more(container.runtime)
             why = f"the container at {container.origin} is given {NOT_GIVEN[container.runtime]}"
             return finding._replace(have="").unknown(Unknown(why, advice=f"give it GPUs: {where}"))
         return finding._replace(status=Status.PASS)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from checks.base.needs import UNLIMITED, ContainerLimits, GivenGpus, SetLimit
+from checks.base.needs import GPU_RESOURCES, UNLIMITED, ContainerLimits, GivenGpus, SetLimit
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Size, named_gpus
 from preflight.launches.source import Command, Word
 
 _PAGE_UNITS = {"Ki": KIB, "Mi": MIB, "Gi": GIB}
-# What device plugins of Kubernetes call whole GPUs.
-_GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 # What gives a container a GPU without --gpus: a runtime of OCI, or the device's own node.
 _GPU_RUNTIME = re.compile("nvidia|amd|ascend|habana")
 _GPU_NODE = re.compile(r"/dev/(?:nvidia(\d+)$|nvidia|kfd|dri|davinci|accel|dxg)")
@@ -102,9 +100,10 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
     """Return the GPUs asked for, else NVIDIA_VISIBLE_DEVICES; None where neither tells them."""
-    for name in _GPU_RESOURCES:
+    for name in GPU_RESOURCES:
         if count := settings.resources.get(name):
-            return GivenGpus(int(count)) if count.isdecimal() else Unknown(f"{name}: {count}")
+            known = count.isdecimal()
+            return GivenGpus(int(count), (), name) if known else Unknown(f"{name}: {count}")
     if settings.gpus is not None:
         return settings.gpus
     if variable is not None and variable.unresolved:

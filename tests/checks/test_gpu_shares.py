@@ -231,6 +231,7 @@ RESERVED = "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], 
             "8 visible",
         ),
         (GPU_POD % (8, 8), "pass", "8 visible"),
+        (GPU_POD.replace("nvidia.com", "amd.com") % (2, 2), "fail", "none given"),  # of NVIDIA's
         (GPU_POD % (8, 4), "fail", "4 given"),
         (GPU_POD % (1, 0), "fail", "none given"),
         (GPU_SERVICE % (4, "gpus: all"), "pass", "8 visible"),
