@@ -42,7 +42,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     size = str(format_bytes(everything * spot.page_size_bytes))
     taken = wanted.taken.get(spot, 0)
     if taken < everything:  # nodes that have to have more together than is ever taken
-        size += f", {format_bytes(taken * spot.page_size_bytes)} at once"
+        size += f", at most {format_bytes(taken * spot.page_size_bytes)} in use"
     need = counted(everything, "pages", f"{{}} ({size})")
     stock = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, [spot])[spot]
     if isinstance(stock, Unknown):

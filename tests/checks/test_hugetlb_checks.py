@@ -126,7 +126,7 @@ def test_a_pool_needs_what_its_nodes_need_together(tmp_path: Path) -> None:
     usages = [usage({NODE_0: 20, NODE_1: 28})._replace(headroom={NODE_0: 4, NODE_1: 4})]
     facts = facts_of(root, "hugetlb")
     found = findings(hugetlb_checks.CHECKS, facts, launch(usages), "hugetlb.shortage")[0]
-    assert found.need == "56 pages (112.00 MiB, 96.00 MiB at once)"
+    assert found.need == "56 pages (112.00 MiB, at most 96.00 MiB in use)"
     assert found.formula.startswith("24 on node 0 + 32 on node 1; at most 48 are taken at once")
     assert sum(int(setting.wanted) for setting in found.settings) == 56
     # What is never taken at once is charged to no cgroup.
