@@ -12,7 +12,7 @@ from functools import wraps
 from typing import NoReturn, ParamSpec, TypeVar
 
 # How a fact of a container is learned that its host does not show.
-RUN_INSIDE = "Run this check inside the container: what it gets is seen there."
+RUN_INSIDE = "run this check inside the container: what it gets is seen there"
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -80,7 +80,7 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
         unseen = unknown(process.name, limit, need=need)
         if process.runtime not in _TAKE_LIMITS:
             return unseen
-        advice = "Run this check inside the container, or set nofile for it."
+        advice = "run this check inside the container, or set nofile for it"
         return unseen._replace(advice=advice, settings=(_files_setting(process, ""),))
     soft, hard = ("unlimited" if part is None else str(part) for part in limit)
     have = f"{hard} files" if soft == hard else f"{soft} files soft, {hard} hard"
@@ -89,9 +89,9 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     found = passed(process.name, have, need, evidence=evidence)
     if after.refused is not None and after.refused.must:
         return not_started(found, after.refused)
-    advice = "Raise the limit of open files where the process is started."
+    advice = "raise the limit of open files where the process is started"
     if after.by is not None:
-        advice = f"Raise the limit of open files that the launch itself sets: {after.by.origin}."
+        advice = f"raise the limit of open files that the launch itself sets: {after.by.origin}"
     if limit.hard is not None and limit.hard < LEAST_FILES:
         return found.failed(
             "Too many open files: it aborts at its start",
@@ -227,6 +227,6 @@ def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         return found
     return found.warned(
         "limits and permissions seen here are not those that the server will have",
-        "Run this check as that user.",
+        "run this check as that user",
         need=other,
     )

@@ -122,7 +122,7 @@ def not_started(found: Finding, refused: SetLimit) -> Finding:
     return found.failed(
         f"{refused.origin} raises {refused.name} above the hard limit: Operation not permitted, "
         "and the program is not started",
-        "Raise the hard limit first, or leave it there.",
+        "raise the hard limit first, or leave it there",
         consequence=Consequence.WILL_NOT_START,
     )
 

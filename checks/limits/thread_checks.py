@@ -172,12 +172,12 @@ def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, Setting]:
     now = str(ceiling.limit)
     if ceiling.source.endswith("pids.max"):
         advice = (
-            "Start the container with --pids-limit=-1 (docker, podman), raise podPidsLimit of the "
-            "node's kubelet (Kubernetes), or TasksMax of the unit or slice (systemd)."
+            "start the container with --pids-limit=-1 (docker, podman), raise podPidsLimit of the "
+            "node's kubelet (Kubernetes), or TasksMax of the unit or slice (systemd)"
         )
         return advice, Setting(Kind.CGROUP, ceiling.source, "max", now)
     if ceiling.source == LIMITS:
-        advice = "Raise RLIMIT_NPROC (ulimit -u) where the launch is started."
+        advice = "raise RLIMIT_NPROC (ulimit -u) where the launch is started"
         return advice, Setting(Kind.ULIMIT, "nproc", "unlimited", now)
     name = ceiling.source.removeprefix("/proc/sys/").replace("/", ".")
     wanted = str(ceiling.used + need.usual + OWN_THREADS)

@@ -41,7 +41,7 @@ def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Fi
     if not initial and held and not (isinstance(memlock, Limit) and memlock.soft is None):
         found = found.warned(
             "CAP_IPC_LOCK shows in CapEff and does not lift RLIMIT_MEMLOCK for RDMA",
-            "Start the container with memlock unlimited, or in the host's user namespace.",
+            "start the container with memlock unlimited, or in the host's user namespace",
             (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(memlock)),),
             need="the initial user namespace, or memlock unlimited",
         )
@@ -66,7 +66,7 @@ def _remapped(needs: LaunchNeeds | None, remapped: str) -> Iterator[Finding]:
             evidence=(Evidence(DOCKER_CONFIG, f"userns-remap: {remapped}"),),
         ).warned(
             "Docker remaps users, so IPC_LOCK and privileged do not lift RLIMIT_MEMLOCK",
-            "Give the container memlock unlimited.",
+            "give the container memlock unlimited",
             (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),),
         )
 
@@ -105,10 +105,10 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
     if memlock.soft is None:
         return found
     text = "what it starts gets this limit, unless it sets its own"
-    advice = f"Set LimitMEMLOCK=infinity in a drop-in of {unit.name}.service and restart it."
+    advice = f"set LimitMEMLOCK=infinity in a drop-in of {unit.name}.service and restart it"
     if unit.running is not None and unit.configured == Limit(None, None):
         text += f"; {unit.source} says unlimited, but {daemon} runs with what it had before"
-        advice = f"Restart {unit.name}.service."
+        advice = f"restart {unit.name}.service"
     return found.warned(text, advice, (_unit_setting(unit.name, memlock),), need="unlimited")
 
 
@@ -150,7 +150,7 @@ def _unit_then(limits: LimitFacts, unit: UnitLimit) -> Finding:
     found = _then(daemon, now, then, source)
     if found.status is not Status.WARN:
         return found
-    advice = f"Set LimitMEMLOCK=infinity in a drop-in of {unit.name}.service."
+    advice = f"set LimitMEMLOCK=infinity in a drop-in of {unit.name}.service"
     return found._replace(advice=advice, settings=(_unit_setting(unit.name, known(then)),))
 
 
@@ -169,7 +169,7 @@ def _login_then(limits: LimitFacts) -> Finding:
         bounds.append(given[-1])
     found = _then("logins", limits.memlock, Limit(*bounds), rows[-1].source)
     if found.status is Status.WARN:
-        found = found._replace(advice=f"Write it into {rows[-1].source}: root - memlock unlimited")
+        found = found._replace(advice=f"write it into {rows[-1].source}: root - memlock unlimited")
     return found
 
 
@@ -216,7 +216,7 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         have="the runtime's default",
         advice=RUN_INSIDE
         if container.runtime == "kubernetes"  # a manifest has no place for the limit
-        else "Run this check inside the container, or set memlock for it.",
+        else "run this check inside the container, or set memlock for it",
         settings=()
         if container.runtime == "kubernetes"
         else (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),),
@@ -232,7 +232,7 @@ def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:
         return found
     return found.warned(
         "what Docker starts gets this limit, unless it sets its own",
-        "Give the container --ulimit memlock=-1.",
+        "give the container --ulimit memlock=-1",
         (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default), described_by=runtime),),
         need="unlimited",
     )
@@ -272,7 +272,7 @@ def _declared(process: ProcessNeeds) -> Finding:
     now = "" if container.memlock_bytes is None else str(container.memlock_bytes)
     return found.warned(
         "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
-        "Give the container memlock unlimited, or run it as user 0.",
+        "give the container memlock unlimited, or run it as user 0",
         (Setting(Kind.ULIMIT, "memlock", "unlimited", now, described_by=container.runtime),),
         need="user 0, or memlock unlimited",
     )
@@ -294,7 +294,7 @@ def _inert_here(limits: LimitFacts) -> Finding:
         return found
     return found.warned(
         "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
-        "Give the container memlock unlimited, or run it as user 0.",
+        "give the container memlock unlimited, or run it as user 0",
         (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(limits.memlock)),),
         need="user 0, or memlock unlimited",
     )

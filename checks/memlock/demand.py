@@ -214,12 +214,12 @@ def _with_launch(
         base = base._replace(origin=f"{base.origin}; {after.refused.origin} is refused more")
     if by is not None:
         evidence += (Evidence(by.origin, f"memlock {_raw(after.limit)}"),)
-        hint = f"Raise the limit that the launch itself sets: {by.origin}."
+        hint = f"raise the limit that the launch itself sets: {by.origin}"
         if by.soft is Bound.LOGIN:
-            hint = f"Raise memlock for that user in {PAM_FOLDER}."
+            hint = f"raise memlock for that user in {PAM_FOLDER}"
         elif by.soft is Bound.SYSTEMD:
-            hint = "Write LimitMEMLOCK=infinity under [Service]."
-            hint = hint if by.where else "Start it with systemd-run -p LimitMEMLOCK=infinity."
+            hint = "write LimitMEMLOCK=infinity under [Service]"
+            hint = hint if by.where else "start it with systemd-run -p LimitMEMLOCK=infinity"
         unit = "" if by.soft is Bound.LOGIN else by.where
         base = base._replace(origin=by.origin, by_launch=True, unit=unit, hint=hint)
     return base._replace(limit=after.limit, evidence=evidence, refused=after.refused)
@@ -246,7 +246,7 @@ def _login_hint(limits: LimitFacts) -> str:
     if not lifts:
         return ""
     who = f"{lifts[-1].domain} at login"
-    return f"Log in anew: {lifts[-1].source} lifts it for {who}; a service needs its own setting."
+    return f"log in anew: {lifts[-1].source} lifts it for {who}; a service needs its own setting"
 
 
 def _raw(limit: Limit | Unknown) -> str:

@@ -87,27 +87,30 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
             f"only {left} are left for queue pairs and completion queues, which mlx5 and others "
             'pin too: "Failed to create QP: Cannot allocate memory [12]" as more peers connect'
         )
-        advice = f"Lift RLIMIT_MEMLOCK, or leave {format_bytes(reserve)} above the need."
+        advice = f"lift RLIMIT_MEMLOCK, or leave {format_bytes(reserve)} above the need"
         return passed("", have, need).warned(text, advice, settings)
     if isinstance(granted.void, Unknown):
         why = granted.void.of("the limit is too low, and whether it counts is not known: ")
         return unknown("", why, have, need)
     if granted.doubt:
         text = f"it starts only as root ({granted.doubt}): for other users the limit is too low"
-        advice = "Lift the limit, which then holds for every user, or set the user to root."
+        advice = "lift the limit, which then holds for every user, or set the user to root"
         return passed("", have, need).warned(text, advice, settings)
     error = "Cannot allocate memory [12]" if limit.soft else "Operation not permitted [1]"
     text = f'registering fails with "Failed to register memory ...: {error}"'
     hard = limit.hard
     if hard is None or hard >= wanted.bytes:
         text += "; the hard limit is high enough, but nothing raises the soft one to it"
-    advice = granted.hint or "Lift RLIMIT_MEMLOCK where the process is started."
-    advice = f"{advice} {_within(soft, wanted)}".rstrip()
+    advice = granted.hint or "lift RLIMIT_MEMLOCK where the process is started"
+    advice += _within(soft, wanted)
     return passed("", have, need).failed(text, advice, settings)
 
 
 def _within(soft: int, wanted: Demand) -> str:
-    """Return what would fit into the limit as it is: fewer bytes, or fewer NICs; "" for none."""
+    """Return what would fit into the limit as it is: fewer bytes, or fewer NICs; "" for none.
+
+    It goes on with the sentence that says to lift the limit.
+    """
     if wanted.more is not None or not soft:
         return ""
     each = (wanted.bytes - wanted.ring_bytes) // wanted.nics
@@ -115,13 +118,13 @@ def _within(soft: int, wanted: Demand) -> str:
     if less_bytes > each * MOST_LESS:
         return ""  # what would be left is no launch
     less = format_bytes(less_bytes)
-    text = f"Or keep the limit, and register {less} less on each of the {wanted.nics} NICs"
+    text = f"; or keep the limit, and register {less} less on each of the {wanted.nics} NICs"
     if wanted.nics == 1:
-        text = f"Or keep the limit, and register {less} less"
+        text = f"; or keep the limit, and register {less} less"
     nics = (soft - wanted.ring_bytes) // each if each else 0
     if nics > 0:
         text += f", or use {nics} NIC{'s' if nics > 1 else ''} instead of {wanted.nics}"
-    return f"{text}. Huge pages count as other memory does."
+    return f"{text} (huge pages count as other memory does)"
 
 
 @or_unknown
@@ -168,7 +171,7 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     assert isinstance(limit, Limit)
     return found.warned(
         "a ring whose buffer does not fit works without it; one that fits leaves less for RDMA",
-        "Lift RLIMIT_MEMLOCK where the process is started.",
+        "lift RLIMIT_MEMLOCK where the process is started",
         _lift(granted, limit.soft, process.runtime),
     )
 

@@ -41,7 +41,7 @@ def _judge_numactl(
         return found
     probes = probes_numactl(_version(software, needs))
     package = Setting(Kind.PACKAGE, "numactl", "installed")
-    found = found._replace(advice="Install numactl.", settings=(package,))
+    found = found._replace(advice="install numactl", settings=(package,))
     why = "SGLang before 0.5.15 loses the rank here, newer ones do not bind it: "
     if not found.known(probes, why):
         return found.failed('the rank ends at once with "exec: numactl: not found"')

@@ -90,7 +90,7 @@ def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: Proces
     need = "Mooncake installed"
     if not isinstance(engine, Environment):
         text = f"neither SGLang nor Mooncake is installed for {looked_at}"
-        advice = "Run this check with the interpreter that runs the launch."
+        advice = "run this check with the interpreter that runs the launch"
         return passed(process.name, need=need).unknown(text, advice=advice)
     found = passed(process.name, _have(engine), need)
     if engine.package is not None:
@@ -98,7 +98,7 @@ def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: Proces
     folders = ", ".join(engine.folders)
     return found.failed(
         f'it ends with "ImportError: {_MISSING_TEXT}"',
-        f"Install mooncake-transfer-engine for {engine.interpreter}.",
+        f"install mooncake-transfer-engine for {engine.interpreter}",
         (pip_install(engine, "mooncake-transfer-engine"),),
         have="none",
         evidence=(Evidence(folders, "no folder mooncake with engine.so in it"),),
@@ -172,7 +172,7 @@ def _judge_copies(
         told = " or ".join(_told(files))
         release = f"its programs are of release {told}" if told else "its release is unknown"
         text = f"an import takes {engine.package}, which came with no wheel: {release}"
-        advice = "Remove its folder from PYTHONPATH, or uninstall the wheel that it shadows."
+        advice = "remove its folder from PYTHONPATH, or uninstall the wheel that it shadows"
         return found.warned(text, advice, need="one of them")
     if len(engine.mooncake) < 2:
         return _judge_files(found, engine, files, records)
@@ -187,7 +187,7 @@ def _judge_copies(
     keep = engine.mooncake[0]
     return found.warned(
         text,
-        "Uninstall all of them and install the one that is meant.",
+        "uninstall all of them and install the one that is meant",
         (
             command(
                 *(engine.interpreter, "-m", "pip", "uninstall", "--yes", *names),
@@ -225,7 +225,7 @@ def _judge_files(
     text = f"the installed files are not those of {named}: {', '.join(wrong[:3])}{more}"
     return found.warned(
         text,
-        "Install it again, unless somebody changed these files on purpose.",
+        "install it again, unless somebody changed these files on purpose",
         (pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={named}"),),
         need="the files that its RECORD lists",
     )
@@ -326,14 +326,14 @@ def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str
     if library in engine.cuda:
         folder = engine.cuda[library]
         setting = Setting(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", folder)
-        return f"Add {folder} to LD_LIBRARY_PATH.", setting
+        return f"add {folder} to LD_LIBRARY_PATH", setting
     if library == "libcuda.so.1":  # a driver is not a package to install from here
-        advice = "Run where the NVIDIA driver is (docker: --gpus all), or use the -non-cuda wheel."
+        advice = "run where the NVIDIA driver is (docker: --gpus all), or use the -non-cuda wheel"
         return advice, None
     if library.startswith("libcudart.so."):
         major = library.rpartition(".")[2]
         suffix = f"-cu{major}" if major.isdecimal() and int(major) < 13 else ""
-        advice = f"Install the CUDA {major} runtime, or the wheel of Mooncake for the CUDA here."
+        advice = f"install the CUDA {major} runtime, or the wheel of Mooncake for the CUDA here"
         wheel = pip_install(engine, f"nvidia-cuda-runtime{suffix}")
         return advice, None if engine.torch is None else wheel
     if library in PACKAGES:

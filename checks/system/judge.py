@@ -53,7 +53,7 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
         return found.unknown(process.uses_uring, have="")
     return found.failed(
         "it starts, and every read of what was offloaded to the SSD fails",
-        f"{_refuser(system, errno)}; or remove MOONCAKE_OFFLOAD_USE_URING from the launch.",
+        f"{_refuser(system, errno)}; or remove MOONCAKE_OFFLOAD_USE_URING from the launch",
         _allow(system, errno, process),
         have=f"refused: {os.strerror(errno)}",
     )
@@ -66,12 +66,12 @@ def errno_refuses(errno: int | Unknown | None) -> bool:
 
 def _refuser(system: SystemFacts, refused_with: int) -> str:
     if refused_with == ENOMEM:
-        return "Lift RLIMIT_MEMLOCK, which this kernel applies to a ring"
+        return "lift RLIMIT_MEMLOCK, which this kernel applies to a ring"
     if isinstance(system.uring_disabled, int) and system.uring_disabled:
-        return "Set kernel.io_uring_disabled to 0"
+        return "set kernel.io_uring_disabled to 0"
     if system.seccomp == "filter":
-        return "Allow io_uring in the container's seccomp profile"
-    return "The kernel has no io_uring"
+        return "allow io_uring in the container's seccomp profile"
+    return "the kernel has no io_uring"
 
 
 def _allow(system: SystemFacts, refused_with: int, process: ProcessNeeds) -> tuple[Setting, ...]:
@@ -112,7 +112,7 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
             spelled = f"{kernel_size(missing[-1])}B"  # the largest, as the variable has it
             yield found.failed(
                 "mapping them fails with Invalid argument, so the server does not start",
-                "Set MC_STORE_HUGEPAGE_SIZE to a size that this kernel has.",
+                "set MC_STORE_HUGEPAGE_SIZE to a size that this kernel has",
                 (Setting(Kind.ENVIRONMENT, "MC_STORE_HUGEPAGE_SIZE", "2MB", spelled),),
                 have=f"{have}, huge pages of {listed}",
                 need=f"huge pages of {wanted}",
@@ -168,7 +168,7 @@ def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
         found = found._replace(need=f"{major}.{minor} or newer", formula=wants[-1].what)
     if missing:
         text = "; ".join(f"without {want.what}, {want.without}" for want in missing)
-        found = found.warned(text, "Use a newer kernel, unless this one has it back-ported.")
+        found = found.warned(text, "use a newer kernel, unless this one has it back-ported")
     yield found
 
 

@@ -156,7 +156,7 @@ def _version(subject: AdvisorySubject, product: str) -> str | Unknown:
     """Return the release that the launch is sized for; Unknown where it is an assumption."""
     found, name = release_of(subject.sized, product), _NAMES[product]
     if found.assumed:
-        return Unknown(f"the release of {name} is not known", advice=f"Give --{product}-version.")
+        return Unknown(f"the release of {name} is not known", advice=f"give --{product}-version")
     return str(found.value)
 
 

@@ -100,7 +100,7 @@ def test_a_drop_in_without_a_restart_changes_nothing() -> None:
     runtimes = unit(8 * MIB, configured=Limit(None, None))
     finding = one("memlock.runtime-limit", None, limits(None, runtimes=runtimes))
     assert finding.status is Status.WARN
-    assert finding.advice == "Restart containerd.service."
+    assert finding.advice == "restart containerd.service"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_sglang_wants_65535_files(container: Any, nofile: Any, status: Status) -
 def test_a_container_whose_daemon_is_not_seen_is_told_how_to_set_its_files() -> None:
     finding = one("limits.nofile", launch(rank(container=docker())), limits(nofile=Limit(9, 9)))
     assert finding.status is Status.UNKNOWN
-    assert finding.advice == "Run this check inside the container, or set nofile for it."
+    assert finding.advice == "run this check inside the container, or set nofile for it"
     assert [(each.name, each.wanted) for each in finding.settings] == [("nofile", "65535")]
 
 

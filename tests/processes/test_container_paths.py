@@ -207,7 +207,7 @@ def test_names_are_looked_up_where_the_process_runs() -> None:
     ]
     (open_one,) = [service for service in found if isinstance(service.host, Unknown)]
     assert open_one.name == "elsewhere"
-    assert open_one.host.advice.startswith("Run this check inside the container")  # type: ignore[union-attr]
+    assert open_one.host.advice.startswith("run this check inside the container")  # type: ignore[union-attr]
 
 
 def test_pods_on_their_hosts_network_are_told_apart() -> None:
