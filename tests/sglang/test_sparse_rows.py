@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from preflight.processes.processes import LaunchOptions
+from preflight.sglang.host_pool_records import PoolKind
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.sglang.test_source_pools import bounds
 from tests.sizing.test_source_sizing import size
@@ -91,3 +92,29 @@ def test_what_releases_changed(tmp_path: Path, version: str, flags: str, row: in
     # Before 0.5.22 each layer kept index keys on the host.
     layers = LAYERS if version < "0.5.22" else INDEX_LAYERS
     assert found == (l2_bytes(row, layers), l2_bytes(row, layers))
+
+
+def test_a_run_that_was_measured_on_0_5_16(tmp_path: Path) -> None:
+    """Eight ranks of GLM-5.2 with --hicache-size 270, as InferenceX publishes what it measured.
+
+    270.00 GB of rows, 61.88 GB of index keys, of every layer, and 3.46 GB of the draft's rows,
+    which has no index keys of its own on the host. Of its slots it names 6,009,728, the draft's.
+    """
+    root = Host({2 * MIB: HostPool(total=0)}, memory_bytes=4096 * GIB).write(tmp_path)
+    text = (
+        "python3 -m sglang.launch_server --model-path zai-org/GLM-5.2 --tp 8 --page-size 64 "
+        f"{FP8} --dsa-prefill-backend trtllm --dsa-decode-backend trtllm "
+        "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1 "
+        "--speculative-num-draft-tokens 4 --enable-hierarchical-cache --hicache-size 270 "
+        "--hicache-write-policy write_back --hicache-io-backend direct "
+        "--hicache-mem-layout page_first_direct"
+    )
+    options = LaunchOptions(mooncake_version="0.3.13.post1", sglang_version="0.5.16")
+    sizing = size(root, text, options=options)
+    pools = sizing.inputs.memory[0].pools
+    found = [(pool.kind, pool.tokens, round(pool.bytes / 1e9, 2)) for pool in pools]
+    assert found == [
+        (PoolKind.KV, 6009664, 270.0),
+        (PoolKind.INDEXER, 6009664, 61.88),
+        (PoolKind.DRAFT, 6009728, 3.46),
+    ]
