@@ -70,7 +70,10 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
         )
         return found.warned(text, advice, settings)
     if stock.most_pages < start:
-        text = f"{start - stock.most_pages} pages are missing: {_consequence(spot)}"
+        follows = _consequence(spot)
+        if spot.node is None and stock.most_pages >= taken:
+            follows = "a node has fewer than its share, and no other node stands in for it"
+        text = f"{start - stock.most_pages} pages are missing: {follows}"
         return found.failed(text, advice, settings)
     text = (
         f"between {stock.least_pages} and {stock.most_pages} pages can be had here, as reserved "

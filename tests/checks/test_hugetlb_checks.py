@@ -134,6 +134,17 @@ def test_a_pool_needs_what_its_nodes_need_together(tmp_path: Path) -> None:
     assert [one.need for one in limit] == ["96.00 MiB"]
 
 
+def test_a_pool_that_holds_all_but_no_node_its_share_says_so(tmp_path: Path) -> None:
+    """50 pages hold the 48 that are in use, and not the 56 that the nodes have to have free."""
+    pool = HostPool(nodes={0: (25, 25), 1: (25, 25)})
+    root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path)
+    usages = [usage({NODE_0: 20, NODE_1: 28})._replace(headroom={NODE_0: 4, NODE_1: 4})]
+    facts = facts_of(root, "hugetlb")
+    (found,) = findings(hugetlb_checks.CHECKS, facts, launch(usages), "hugetlb.shortage")
+    assert found.status is Status.FAIL
+    assert found.text.startswith("6 pages are missing: a node has fewer than its share")
+
+
 def test_an_arena_that_may_fall_back_is_a_warning(tmp_path: Path) -> None:
     root = Host(pools={PAGE: HostPool(total=50)}).write(tmp_path)
     with_arena = Usage("rank", {ANY: 60}, {ANY: 20}, True, {})
