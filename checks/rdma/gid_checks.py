@@ -36,12 +36,12 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         found = port_problem(nic, use.environment) if reach is None else reach
         if found is not None:
             return found
-        return gid_problem(nic, use.environment, use.release)
+        return gid_problem(nic, use.environment, use.release, use.host_table)
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
         choice = gid_choice(nic, use.environment, use.release)
-        if isinstance(choice, Unknown):
+        if isinstance(choice, Unknown) or (choice.gid is None and not use.host_table):
             return finding
         folder = f"{RDMA_DEVICES}/{nic.name}/ports/{port_of(use.environment)}/gids"
         if choice.gid is None:

@@ -88,6 +88,11 @@ class Use(NamedTuple):
     release: MooncakeRelease | None
 
     @property
+    def host_table(self) -> bool:
+        """See the function of this name, of all its processes."""
+        return all(map(host_table, self.processes))
+
+    @property
     def who(self) -> str:
         if len(self.processes) < 2:
             return self.processes[0].name if self.processes else "host"
@@ -114,7 +119,7 @@ def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
         devices = devices_in_use(rdma, process, release)
         given = {k: v for k, v in process.environment.items() if k in _VARIABLES}
         takes = tuple(nic for nic in rdma.present if nic.name in devices.candidates)
-        key = repr((devices, sorted(given.items())))
+        key = repr((devices, sorted(given.items()), host_table(process)))
         use = found.get(key, Use((), devices, takes, release))
         found[key] = use._replace(processes=(*use.processes, process))
     return list(found.values())
@@ -168,7 +173,9 @@ def devices_in_use(
 
     def opened(name: str) -> Lost | Unknown | None:
         problem = port_problem(there[name], environment)
-        return gid_problem(there[name], environment, release) if problem is None else problem
+        if problem is None:
+            problem = gid_problem(there[name], environment, release, host_table(process))
+        return problem
 
     reached, problems = _without_problem(candidates, reach)
     names, more = _without_problem(reached, opened)
@@ -330,11 +337,28 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 
 @or_unknown
 def gid_problem(
-    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
+    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None, of_host: bool
 ) -> Lost | Unknown | None:
-    """Return what is wrong where Mooncake finds no GID on the port that it opens, else None."""
+    """Return what is wrong where Mooncake finds no GID on the port that it opens, else None.
+
+    of_host: see ``host_table``.
+    """
     choice = known(gid_choice(nic, environment, release))
-    return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
+    if choice.gid or of_host:
+        return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
+    return Unknown(
+        f"{choice.how} on the host, and its network may add entries of its own",
+        advice="run this check inside the container: its own addresses are in the table there",
+    )
+
+
+def host_table(process: ProcessNeeds) -> bool:
+    """Return whether the GIDs that a process finds are certainly those of the host's addresses.
+
+    A network of Kubernetes or of a plugin may give a device addresses once the container starts.
+    """
+    container = process.container
+    return container is None or container.host_network or container.own_network
 
 
 @or_unknown

@@ -65,6 +65,13 @@ class Named(NamedTuple):
     by: str
 
 
+class RefusedBy(NamedTuple):
+    """An error that one release is known to end with; another may take the same words."""
+
+    release: str
+    says: str
+
+
 class Consumer(NamedTuple):
     """One process of a launch: its workers on this host, and what each of them takes.
 
@@ -79,7 +86,8 @@ class Consumer(NamedTuple):
     engine beside them; None without. transfer_protocol: what that engine goes by, "" without one.
     registers_gpu: what of the GPU's memory it registers, "" for
     nothing. settings: what all this follows from. ports: what it listens on, by what it is.
-    refused: its own errors: it will not start. misread, ignored: what was written and is taken for
+    refused: its own errors, in every release: it will not start. refused_by: those that are known
+    of the release alone as which it was read. misread, ignored: what was written and is taken for
     something else, or not at all. uncounted: what of it is in no number. hosts: over how many hosts
     one engine runs. node: which of them this one is, None where it runs on one host or nothing says
     so; leader: the address of the first, "" where it is not written.
@@ -96,6 +104,7 @@ class Consumer(NamedTuple):
     registers_gpu: str = ""
     ports: tuple[tuple[str, SettingValue], ...] = ()
     refused: tuple[str, ...] = ()
+    refused_by: tuple[RefusedBy, ...] = ()
     misread: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
@@ -109,6 +118,18 @@ class Consumer(NamedTuple):
     gpu_fraction: float | None = None
     gpu_fills: bool = False
     executor: str = ""
+
+    def doubt_of(self, release: str) -> str:
+        """Return why it may run another release than this one, as which it was read; "" if not."""
+        product, _, read = release.partition(" ")
+        named = self.named.get(product.lower())
+        if named is None:
+            return f"{release} is assumed, as nothing names its release"
+        return (
+            ""
+            if named.release == read
+            else f"{release} is assumed, and {named.by} has {named.release}"
+        )
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
         """Yield what its launch names in another release than it was read as, and as which."""
@@ -167,6 +188,7 @@ class ConsumerParts:
         self.pools: list[WorkerPool] = []
         self.ports: list[tuple[str, SettingValue]] = []
         self.refused: list[str] = []
+        self.refused_by: list[RefusedBy] = []
         self.misread: list[str] = []
         self.ignored: list[str] = []
         self.uncounted: list[str] = []
@@ -194,7 +216,7 @@ class ConsumerParts:
         )
 
 
-_LISTS = "clients pools ports refused misread ignored uncounted parts sockets".split()
+_LISTS = "clients pools ports refused refused_by misread ignored uncounted parts sockets".split()
 
 
 def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingValue:

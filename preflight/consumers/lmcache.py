@@ -18,6 +18,7 @@ from preflight.consumers.consumer import (
     Client,
     Consumer,
     ConsumerParts,
+    RefusedBy,
     WorkerPool,
     attempt,
     flags_of,
@@ -117,8 +118,8 @@ def read_lmcache(
     try:
         values = lmcache_values(text, plain, said)
     except Exception as error:  # whatever LMCache's own conversions raise ends it there too
-        refused = f"LMCache: {type(error).__name__}: {error}"
-        return Consumer(RELEASE, refused=(refused,), misread=tuple(said))
+        refused = RefusedBy(RELEASE, f"LMCache: {type(error).__name__}: {error}")
+        return Consumer(RELEASE, refused_by=(refused,), misread=tuple(said))
     for key, value in overrides.items():
         if key.startswith("lmcache."):
             overridden(values, key.removeprefix("lmcache."), value)
@@ -141,8 +142,11 @@ class _Takes(ConsumerParts):
         self.extra: dict[str, Any] = extra if isinstance(extra, dict) else {}
         self.misread = said
         if not isinstance(extra, dict):
-            self.refused.append(f"AttributeError: extra_config is {extra!r}, and no mapping")
+            self._refuse(f"AttributeError: extra_config is {extra!r}, and no mapping")
         self.uncounted = [text for name, text in _UNCOUNTED.items() if values[name]]
+
+    def _refuse(self, says: str) -> None:
+        self.refused_by.append(RefusedBy(RELEASE, says))
 
     def all(self) -> Consumer:
         values = self.values
@@ -171,13 +175,13 @@ class _Takes(ConsumerParts):
         values = self.values
         size = attempt(lambda: int(values["max_local_cpu_size"] * GIB))
         if isinstance(size, str):
-            self.refused.append(f"LMCache: max_local_cpu_size: {size}")
+            self._refuse(f"LMCache: max_local_cpu_size: {size}")
             return
         device_only = values["enable_pd"] and not values["local_cpu"]
         if size > 0 and not (device_only and values["nixl_buffer_device"] != "cpu"):
             huge = HUGEPAGE_BYTES if values["local_cpu_use_hugepages"] else None
             if huge and values["enable_p2p"]:
-                self.refused.append("ValueError: Hugepages are not supported with P2P mode")
+                self._refuse("ValueError: Hugepages are not supported with P2P mode")
             memory = OwnPool(size, size, self.rdma, False, huge, _NO_PAGES if huge else "")
             first = attempt(lambda: int(float(self.extra["first_rank_max_local_cpu_size"]) * GIB))
             mla = first if isinstance(first, int) and self._first_if_mla else size
@@ -185,7 +189,7 @@ class _Takes(ConsumerParts):
         if values["enable_hidden_state_cache"]:
             more = attempt(lambda: int(values["max_hidden_state_cpu_size"] * GIB))
             if isinstance(more, str):
-                self.refused.append(f"max_hidden_state_cpu_size: {more}")
+                self._refuse(f"max_hidden_state_cpu_size: {more}")
             else:
                 self.pools.append(WorkerPool(OwnPool(more, more)))
 
@@ -215,7 +219,7 @@ class _Takes(ConsumerParts):
         if url is None:
             return
         if not str(url).startswith("mooncakestore://"):
-            self.refused.append(f"LMCache: Unsupported external lookup client: {url}")
+            self._refuse(f"LMCache: Unsupported external lookup client: {url}")
             return
         client = StoreClient(0, LOOKUP_BUFFER_BYTES, Protocol.TCP)
         master = _RIGHT_KEYS["master_server_address"][1]
@@ -304,7 +308,8 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
         elif config.get("type") == "mooncake_store":
             setup = {k: str(v) for k, v in config.items() if k not in _L2_KEYS and v is not None}
             problem, client = setup_client({**_MOONCAKE_DEFAULTS, **setup})
-            found.refused += [f"--l2-adapter: {problem}"] if problem else []
+            if problem:
+                found.refused_by.append(RefusedBy(RELEASE, f"--l2-adapter: {problem}"))
             if client is not None:
                 found.clients.append(Client(_store_of(client, setup)))
     last = {name: values[-1] for name, values in flags.items()}
@@ -312,13 +317,12 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
     if "l1-manager" in last:
         found.uncounted.append("what --l1-manager takes")
     elif size is None or "eviction-policy" not in last:
-        found.refused.append(
-            "ValueError: Legacy L1 configuration requires --l1-size-gb and --eviction-policy"
-        )
+        says = "ValueError: Legacy L1 configuration requires --l1-size-gb and --eviction-policy"
+        found.refused_by.append(RefusedBy(RELEASE, says))
     elif size.unresolved:
         found.uncounted.append(f"its L1 pool ({unresolved(size).reason})")
     else:
-        found.pools += _l1_pool(last, size.text, found.rdma, found.refused)
+        found.pools += _l1_pool(last, size.text, found)
     if size is not None:
         found.settings["l1_size_gb"] = SettingValue(size.text, str(size.origin))
     for what, flag, default in _SERVER_PORTS:
@@ -328,27 +332,26 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
     return found.consumer(RELEASE)
 
 
-def _l1_pool(
-    flags: Mapping[str, Word], text: str, registered: bool, refused: list[str]
-) -> list[WorkerPool]:
+def _l1_pool(flags: Mapping[str, Word], text: str, found: ConsumerParts) -> list[WorkerPool]:
     size = attempt(lambda: int(float(text) * GIB))
     if isinstance(size, str):
-        refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")
+        found.refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")
         return []
     name = flags.get("shm-name")
     shared = name is not None and name.text != ""
     if "l1-use-hugepages" in flags:
         if shared:
-            refused.append("ValueError: l1-use-hugepages is incompatible with shared memory.")
+            says = "ValueError: l1-use-hugepages is incompatible with shared memory."
+            found.refused_by.append(RefusedBy(RELEASE, says))
         error = (
             f"RuntimeError: Insufficient hugepages: {-(-size // HUGEPAGE_BYTES)} required for a "
             f"{size} byte L1 buffer"
         )
-        return [WorkerPool(OwnPool(size, size, registered, False, HUGEPAGE_BYTES, error))]
+        return [WorkerPool(OwnPool(size, size, found.rdma, False, HUGEPAGE_BYTES, error))]
     first = attempt(lambda: int(flags["l1-init-size-gb"].text) * GIB)
     lazy = "no-l1-use-lazy" not in flags and not shared
     least = min(size, first if isinstance(first, int) else _LAZY_BYTES) if lazy else size
-    return [WorkerPool(OwnPool(size, least, registered, shared))]
+    return [WorkerPool(OwnPool(size, least, found.rdma, shared))]
 
 
 def _store_of(client: StoreClient, setup: Mapping[str, str]) -> StoreProcess:

@@ -17,6 +17,7 @@ from preflight.consumers.consumer import (
     Client,
     Consumer,
     ConsumerParts,
+    RefusedBy,
     WorkerPool,
     attempt,
     chunked_pool,
@@ -226,7 +227,7 @@ class _Connectors(ConsumerParts):
             if unknown[0] in _FORMER_TRANSFER_KEYS:
                 self.misread.append(f"{said}, says {RELEASE}; earlier releases took it")
             else:
-                self.refused.append(said)
+                self.refused_by.append(RefusedBy(RELEASE, said))
         self._connector(config)
 
     def _config(self) -> dict[str, Any]:

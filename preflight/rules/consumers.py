@@ -19,11 +19,28 @@ RULES = RuleSet("consumers")
 
 def _said(name: str, process: LaunchProcess) -> Iterator[Seen]:
     for text in getattr(process.consumer, name, ()):
-        yield Seen(f"{process.kind.value}: {text}" if name == "refused" else text)
+        yield Seen(text)
 
 
-for _name in ("refused", "misread", "ignored"):
+for _name in ("misread", "ignored"):
     RULES.process(f"consumer-{_name}")(partial(_said, _name))
+
+
+@RULES.process("consumer-refused")
+def consumer_refused(process: LaunchProcess) -> Iterator[Seen]:
+    consumer = process.consumer
+    if consumer is not None:
+        by = (one.says for one in consumer.refused_by if not consumer.doubt_of(one.release))
+        for text in (*consumer.refused, *by):
+            yield Seen(f"{process.kind.value}: {text}")
+
+
+@RULES.process("consumer-refused-by-assumed")
+def consumer_refused_by_assumed(process: LaunchProcess) -> Iterator[Seen]:
+    consumer = process.consumer
+    for release, says in () if consumer is None else consumer.refused_by:
+        if consumer is not None and (doubt := consumer.doubt_of(release)):
+            yield Seen(f"{process.kind.value}: {says} ({doubt})")
 
 
 @RULES.process("consumer-release")
@@ -109,7 +126,8 @@ def _segment_of_file(process: LaunchProcess) -> Iterator[tuple[str, str]]:
         if word is not None and word.text and not word.unresolved:
             refused = store.error or size is None
             yield word.text, "refused" if refused else format_bytes(max(0, size or 0))
-    ends = () if process.consumer is None else process.consumer.refused
+    consumer = process.consumer
+    ends = () if consumer is None else (*consumer.refused, *consumer.refused_by)
     for own in process.stores:
         unknown = isinstance(own.client, Unknown)
         if own.file and (own.refused or (unknown and ends)):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.needs import ProcessNeeds, RdmaUse
+from checks.base.needs import ContainerLimits, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown
 from checks.rdma.use import Cause, DevicesInUse, Transport, devices_in_use, uses
 from checks.releases.mooncake import mooncake_release, release_of
@@ -43,6 +43,28 @@ NO_GIDS = replace(RXE1, gids=())
 def used(host: FakeHost, folder: Path, asking: ProcessNeeds, release: Any = NEWEST) -> DevicesInUse:
     facts = facts_of(host, folder, launch(asking))
     return devices_in_use(facts, asking, release)
+
+
+@pytest.mark.parametrize(
+    ("limits", "known"),
+    [
+        (ContainerLimits("pod.yaml:5", "kubernetes"), False),
+        (ContainerLimits("a.sh:1", "docker"), False),  # --network of a plugin
+        (ContainerLimits("pod.yaml:5", "kubernetes", host_network=True), True),
+        (ContainerLimits("a.sh:1", "docker", own_network=True), True),  # nothing is moved into it
+        (None, True),
+    ],
+)
+def test_a_network_of_its_own_may_add_the_gid_that_the_host_lacks(
+    tmp_path: Path, limits: ContainerLimits | None, known: bool
+) -> None:
+    asking = process(environment={"NCCL_IB_GID_INDEX": "7"})._replace(container=limits)
+    names = used(FakeHost((RXE0,)), tmp_path, asking).names
+    if known:
+        assert names == ()
+    else:
+        assert isinstance(names, Unknown) and "entry 7 of the GID table is empty" in names.reason
+        assert names.advice.startswith("run this check inside the container")
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_where_the_pools_size_comes_from(
 
 def test_a_size_with_a_unit_is_lost() -> None:
     found = read(LMCACHE_MAX_LOCAL_CPU_SIZE="20GB")
-    assert "max_local_cpu_size: TypeError" in found.refused[0]
+    assert "max_local_cpu_size: TypeError" in found.refused_by[0].says
     assert "20GB" in found.misread[0]
 
 
@@ -84,7 +84,9 @@ def test_a_file_that_is_not_here_is_named() -> None:
 
 def test_what_it_refuses_is_in_its_own_words() -> None:
     found = read(LMCACHE_MIN_RETRIEVE_TOKENS="-1")
-    assert found.refused == ("LMCache: ValueError: min_retrieve_tokens must be >= 0, got -1",)
+    assert [one.says for one in found.refused_by] == [
+        "LMCache: ValueError: min_retrieve_tokens must be >= 0, got -1"
+    ]
 
 
 def test_a_store_of_each_worker_and_its_key_trap() -> None:
@@ -159,12 +161,14 @@ def test_a_hidden_state_cache_without_a_size_is_refused(value: object) -> None:
     if value == "x":  # LMCache keeps its default
         assert len(found.pools) == 2
     else:
-        assert found.refused[0].startswith("max_hidden_state_cpu_size: ")
+        assert found.refused_by[0].says.startswith("max_hidden_state_cpu_size: ")
 
 
 def test_an_extra_config_that_is_no_mapping_is_refused() -> None:
     found = read({"lmcache.extra_config": [1]})
-    assert found.refused == ("AttributeError: extra_config is [1], and no mapping",)
+    assert [one.says for one in found.refused_by] == [
+        "AttributeError: extra_config is [1], and no mapping"
+    ]
 
 
 def test_a_first_worker_of_a_model_that_may_have_mla_is_counted_whole(tmp_path: Path) -> None:
@@ -194,7 +198,8 @@ def test_the_server_holds_one_pool() -> None:
     assert ports == {"port": 5555, "prometheus port": 9090, "HTTP port": 8080}
     huge = server("--l1-size-gb=1", "--eviction-policy=LRU", "--l1-use-hugepages")
     assert huge.pools[0].memory.hugepage_bytes == 2 * MIB
-    assert "requires --l1-size-gb and --eviction-policy" in server("--l1-size-gb", "1").refused[0]
+    (says,) = server("--l1-size-gb", "1").refused_by
+    assert "requires --l1-size-gb and --eviction-policy" in says.says
 
 
 def test_the_servers_store_takes_mooncakes_own_keys() -> None:

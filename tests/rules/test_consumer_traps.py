@@ -99,6 +99,7 @@ def of_file(
 
 
 TRT_FILE = {**P2P, "model_key": "m", "role": "capacity", "protocol": "tcp"}
+BY_ASSUMED = "consumer-refused-by-assumed"
 REFUSED, MISREAD, IGNORED = "consumer-refused", "consumer-misread", "consumer-ignored"
 READ_APART = "store-file-read-differently"
 TRAPS = (
@@ -319,7 +320,7 @@ TRAPS = (
             "LMCACHE_LMCACHE_WORKER_PORTS=1 LMCACHE_P2P_HOST=a LMCACHE_P2P_INIT_PORTS=1 "
             f"LMCACHE_P2P_LOOKUP_PORTS=1 LMCACHE_TRANSFER_CHANNEL=nixl {LM}",
         ),
-        REFUSED,
+        BY_ASSUMED,
         "Hugepages are not supported with P2P",
         (f"LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 {LM}",),
     ),
@@ -347,14 +348,14 @@ TRAPS = (
     Trap(
         "the server wants a size",
         (LMC_SERVER.format(""),),
-        REFUSED,
+        BY_ASSUMED,
         "requires --l1-size-gb",
         (LMC_SERVER.format("--l1-size-gb 1"),),
     ),
     Trap(
         "huge pages of the server in shared memory",
         (LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages --shm-name x"),),
-        REFUSED,
+        BY_ASSUMED,
         "incompatible with shared memory",
         (LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages"),),
     ),

@@ -33,7 +33,36 @@ STORE = connector("MooncakeStoreConnector")
 NO_ROLE = json.dumps({"kv_connector": "MooncakeConnector"})
 POOL = connector("OffloadingConnector", cpu_bytes_to_use=1 << 30)
 
+LMCACHE = "vllm serve m --kv-transfer-config " + repr(
+    json.dumps({"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"})
+)
+
+
+def lmcache_of(image: str) -> Command:
+    command = process(LMCACHE, {"LMCACHE_ENABLE_CONTROLLER": "true"})
+    return command._replace(container=ContainerSettings("docker", image))
+
+
 EXAMPLES = (
+    *(
+        Example(
+            "consumer-refused-by-assumed",
+            (lmcache_of(image),),
+            f"controller_pull_url is required when enable_controller=True (LMCache 0.5.6 is {why})",
+            (LMCACHE, lmcache_of("lmcache/vllm-openai:v0.5.6")),
+        )
+        for image, why in (
+            ("lmcache/vllm-openai:latest", "assumed, as nothing names its release"),
+            ("lmcache/vllm-openai@sha256:ab", "assumed, as nothing names its release"),
+            ("lmcache/vllm-openai:v0.4.2", "assumed, and its image has 0.4.2"),
+        )
+    ),
+    Example(
+        "consumer-refused",
+        (lmcache_of("lmcache/vllm-openai:v0.5.6"),),
+        "controller_pull_url is required when enable_controller=True",
+        (lmcache_of("lmcache/vllm-openai:latest"),),
+    ),
     Example(
         "consumer-refused",
         (f"vllm serve m --kv-transfer-config '{NO_ROLE}'",),
