@@ -202,8 +202,13 @@ def _heads(text: Mapping[str, object]) -> Heads:
 def _sliding_heads(text: Mapping[str, object]) -> Heads:
     head_dim = positive(text, "swa_head_dim") if text.get("swa_head_dim") else _head_dim(text)
     v_head_dim = positive(text, "swa_v_head_dim") if text.get("swa_v_head_dim") else head_dim
-    key = "swa_num_key_value_heads"
-    kv_heads = positive(text, key) if text.get(key) is not None else _kv_heads(text)
+    key, other = "swa_num_key_value_heads", text.get("attention_other_setting")
+    if text.get(key) is not None:
+        kv_heads = positive(text, key)
+    elif isinstance(other, Mapping):  # Step-3.5: get_swa_num_kv_heads
+        kv_heads = positive(other, "num_attention_groups")
+    else:
+        kv_heads = _kv_heads(text)
     return Heads(kv_heads, head_dim, v_head_dim)
 
 
@@ -238,15 +243,30 @@ def _index_layers(
     """Return the layers with an indexer of their own: some models share one between several."""
     if text.get("index_topk") is None or architectures[0] not in _architectures().sparse:
         return ()
-    types = names(text, "indexer_types")
-    if types:
-        return tuple(
-            layer for layer in range(count) if layer >= len(types) or types[layer] != "shared"
-        )
-    for key in ("indexer_types", "cli_factor", "index_topk_pattern", "index_topk_freq"):
-        if text.get(key) not in (None, 1):
+    return tuple(layer for layer in range(count) if not _shares_index(text, layer))
+
+
+def _shares_index(text: Mapping[str, object], layer: int) -> bool:
+    """Return whether a layer takes another's index (dsa_layer_skips_topk, in its order).
+
+    cli_factor counts LongCat's layers, of which each has two blocks: not understood.
+    """
+    if text.get("indexer_types") is None and text.get("cli_factor") not in (None, 1):
+        raise ConfigError("cli_factor: which layers keep index keys is not understood")
+    for key, shared in (("indexer_types", "shared"), ("index_topk_pattern", "S")):
+        given = text.get(key)
+        if given is None:
+            continue
+        types = tuple(given) if isinstance(given, str) else names(text, key)
+        if not types:
             raise ConfigError(f"{key}: which layers keep index keys is not understood")
-    return tuple(range(count))
+        return layer < len(types) and types[layer] == shared
+    if text.get("index_topk_freq") is None:
+        return False
+    every, first = positive(text, "index_topk_freq", MOST_LAYERS), 2
+    if text.get("index_skip_topk_offset") is not None:
+        first = positive(text, "index_skip_topk_offset", MOST_LAYERS)
+    return max(layer - first + 1, 0) % every != 0
 
 
 def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> LinearState | Unknown:
@@ -296,7 +316,10 @@ def layer_kinds(
     table = _architectures()
     for architecture in architectures:
         if architecture.startswith(table.other_pools):
-            raise ConfigError(f"{architecture}: its pools have rules of their own")
+            raise ConfigError(
+                f"{architecture}: its pools have rules of their own, which are not computed here "
+                "(--model-config does not help)"
+            )
     count = positive(text, "num_hidden_layers", MOST_LAYERS)
     for key in table.other_hybrids:
         if text.get(key) not in (None, False):

@@ -194,7 +194,57 @@ def test_what_is_not_understood_is_unknown(change: dict[str, Any], word: str) ->
     assert word in found.reason
 
 
+@pytest.mark.parametrize(
+    ("fields", "layers"),
+    [
+        ({}, range(12)),
+        ({"index_topk_freq": 4}, (0, 1, 5, 9)),
+        ({"index_topk_freq": 4, "index_skip_topk_offset": 3}, (0, 1, 2, 6, 10)),
+        ({"index_topk_pattern": "FSSFSS"}, (0, 3, 6, 7, 8, 9, 10, 11)),
+        ({"index_topk_pattern": "FS" * 6, "index_topk_freq": 4}, (0, 2, 4, 6, 8, 10)),
+        ({"indexer_types": ["full", "shared"], "index_topk_freq": 4}, (0, *range(2, 12))),
+    ],
+)
+def test_layers_that_share_an_index(fields: dict[str, Any], layers: tuple[int, ...]) -> None:
+    """As dsa_layer_skips_topk of 0.5.23 says for these fields, by hand."""
+    config = {**DEEPSEEK, "num_hidden_layers": 12, "index_topk": 2048, "index_head_dim": 128}
+    found = geometry_from_config({**config, **fields}, "model")
+    assert isinstance(found, ModelGeometry)
+    assert found.index_layers == tuple(layers)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cli_factor": 2},
+        {"index_topk_freq": 0},
+        {"index_skip_topk_offset": 0},
+        {"indexer_types": 3},
+    ],
+)
+def test_index_layers_that_are_not_understood(fields: dict[str, Any]) -> None:
+    config = {**DEEPSEEK, "index_topk": 2048, "index_head_dim": 128, "index_topk_freq": 4}
+    found = geometry_from_config({**config, **fields}, "model")
+    assert isinstance(found, Unknown)
+    assert next(iter(fields)) in found.reason
+
+
+def test_the_sliding_heads_of_step_3_5() -> None:
+    """Its attention_other_setting has them, as get_swa_num_kv_heads reads it."""
+    config = {
+        **QWEN3_8B,
+        "architectures": ["Step3p5ForCausalLM"],
+        "layer_types": ["full_attention", "sliding_attention"] * 18,
+        "attention_other_setting": {"num_attention_groups": 4},
+    }
+    found = geometry_from_config(config, "model")
+    assert isinstance(found, ModelGeometry)
+    assert found.sliding is not None
+    assert (found.heads.kv_heads, found.sliding.kv_heads) == (8, 4)
+
+
 MORE_KEYS = """text_config quantization_config index_topk index_head_dim indexer_types
+index_topk_freq index_topk_pattern index_skip_topk_offset cli_factor attention_other_setting
 linear_attn_config hybrid_layer_pattern full_attention_interval linear_key_head_dim
 num_nextn_predict_layers""".split()
 KEYS = sorted({*QWEN3_8B, *DEEPSEEK, *GPT_OSS, *MORE_KEYS})
@@ -237,7 +287,7 @@ def test_no_json_makes_it_raise(base: dict[str, Any], change: dict[str, Any]) ->
 def test_every_well_known_model_has_a_geometry(name: str) -> None:
     known = well_known_model(name)
     if isinstance(known, Unknown):  # what SGLang keeps of it is not computed here, and said so
-        assert known.reason.endswith("its pools have rules of their own")
+        assert "its pools have rules of their own, which are not computed here" in known.reason
     else:
         assert known.source
 

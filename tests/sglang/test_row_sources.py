@@ -18,7 +18,7 @@ import pytest
 
 from checks.base.unknown import Unknown
 from checks.releases.sglang import parse_version, sglang_release
-from preflight.sglang.model_geometry import ModelGeometry
+from preflight.sglang.model_geometry import ModelGeometry, geometry_from_config
 from preflight.sglang.pool_request import GpuKind, Hardware, SizedServer, _row
 from preflight.sglang.well_known_models import WellKnownModel, well_known_model
 from tests.paths import ROOT
@@ -218,3 +218,45 @@ def test_every_row_is_that_of_sglangs_own_functions(version: str) -> None:
             wrong.append((vars(case), real, ours))
     assert compared > 500
     assert not wrong, (len(wrong), wrong[:20])
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("version", VERSIONS[2:])  # before, indexer_types was not read
+def test_layers_with_an_index_are_those_of_sglangs_own_function(version: str) -> None:
+    """Of every release that reads indexer_types, over the fields that share an index."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    from sglang_wheels import unpacked
+
+    name, scope = "dsa_layer_skips_topk", {"is_deepseek_dsa": lambda _: True}
+    folder = unpacked(version) / "sglang" / "srt"
+    body = functions(folder, "configs/model_config.py", (name,))
+    exec(compile(ast.fix_missing_locations(ast.Module(body, [])), version, "exec"), scope)
+    skips: Any = scope[name]
+    compared = 0
+    for freq, offset, pattern, types in product(
+        (None, 1, 2, 4, 7),
+        (None, 1, 3, 5),
+        (None, "FSFS", "S" * 4, "F" + "S" * 11),
+        (None, ["full", "shared", "shared"], ["full"] * 12),
+    ):
+        fields = {
+            "index_topk_freq": freq,
+            "index_skip_topk_offset": offset,
+            "index_topk_pattern": pattern,
+            "indexer_types": types,
+        }
+        config = {
+            "architectures": ["GlmMoeDsaForCausalLM"],
+            "num_hidden_layers": 12,
+            "kv_lora_rank": LATENT,
+            "qk_rope_head_dim": ROTARY,
+            "index_topk": 2048,
+            "index_head_dim": 128,
+            **fields,
+        }
+        geometry = geometry_from_config(config, "model")
+        assert isinstance(geometry, ModelGeometry)
+        own = tuple(layer for layer in range(12) if not skips(SimpleNamespace(**fields), layer))
+        assert geometry.index_layers == own, fields
+        compared += 1
+    assert compared == 5 * 4 * 4 * 3

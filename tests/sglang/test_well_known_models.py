@@ -74,14 +74,22 @@ def test_sparse_models_keep_index_keys() -> None:
 
 
 def test_which_models_carry_a_draft_layer() -> None:
-    """The MTP layer decides the size of a draft's pool: DeepSeek and GLM publish it, Kimi none."""
+    """The MTP layer decides the size of a draft's pool: some publish it, Kimi has none."""
     found = {name: well_known_model(name) for name in well_known_names()}
     layers = {
         name: model.geometry.nextn_layers
         for name, model in found.items()
         if isinstance(model, WellKnownModel)
     }
-    theirs = ("DeepSeek-V3", "DeepSeek-R1", "GLM", "MiMo-7B", "nvidia/DeepSeek", "nvidia/GLM")
+    theirs = (
+        "DeepSeek-V3",
+        "DeepSeek-R1",
+        "GLM",
+        "MiMo-7B",
+        "nvidia/DeepSeek",
+        "nvidia/GLM",
+        "Ling",
+    )
     assert {name for name, count in layers.items() if count} == {
         name for name in layers if name.startswith(theirs) and "Distill" not in name
     }
@@ -94,6 +102,7 @@ DENSE = {
     "Qwen2.5-14B": (152064, 13824, "bias"),
     "Qwen2.5-32B": (152064, 27648, "bias"),
     "Qwen2.5-72B": (152064, 29568, "bias"),
+    "Qwen2-72B": (152064, 29568, "bias"),
     "Qwen3-8B": (151936, 12288, "norm"),
     "Qwen3-14B": (151936, 17408, "norm"),
     "Qwen3-32B": (151936, 25600, "norm"),
@@ -165,7 +174,9 @@ def test_spellings(path: str, name: str) -> None:
         "/hub/models--nvidia--Llama-3.1-405B-Instruct-FP8/snapshots/1",
         "zai-org/GLM-4.5V",
         "zai-org/GLM-4.6-Flash",
-        "mistralai/Mistral-Large-3",
+        "mistralai/Mistral-Large-4",
+        "inclusionAI/Ling-2.5-1T",
+        "CohereLabs/c4ai-command-r-08-2024",  # 8 heads, where v01 has 64
         "MiniMaxAI/MiniMax-M1",
         "Llama-3.2-11B-Vision",
         "-FP8",
@@ -247,10 +258,13 @@ deepseek-ai/DeepSeek-R1 61 0 1 576 0
 zai-org/GLM-5 78 0 1 576 78
 zai-org/GLM-5.1 78 0 1 576 78
 zai-org/GLM-5.2 78 0 1 576 21
+zai-org/GLM-5.3 78 0 1 576 21
 moonshotai/Kimi-K3 24 69 1 576 0
 moonshotai/Kimi-K2.5 61 0 1 576 0
 moonshotai/Kimi-K2.6 61 0 1 576 0
 moonshotai/Kimi-K2.7-Code 61 0 1 576 0
+Qwen/Qwen3.8-2.4T-A95B 23 69 4 256 0
+Qwen/Qwen3.8-27B 16 48 4 256 0
 Qwen/Qwen3.6-27B 16 48 4 256 0
 Qwen/Qwen3.6-35B-A3B 10 30 2 256 0
 Qwen/Qwen3.5-397B-A17B 15 45 2 256 0
@@ -259,6 +273,7 @@ Qwen/Qwen3.5-35B-A3B 10 30 2 256 0
 Qwen/Qwen3.5-27B 16 48 4 256 0
 Qwen/Qwen3.5-9B 8 24 4 256 0
 Qwen/Qwen3.5-4B 8 24 4 256 0
+Qwen/Qwen3.5-2B 6 18 2 256 0
 Qwen/Qwen3.5-0.8B 6 18 2 256 0
 Qwen/Qwen3-235B-A22B 94 0 4 128 0
 Qwen/Qwen3-32B 64 0 8 128 0
@@ -280,6 +295,24 @@ MiniMaxAI/MiniMax-M2 62 0 8 128 0
 MiniMaxAI/MiniMax-M2.1 62 0 8 128 0
 MiniMaxAI/MiniMax-M2.5 62 0 8 128 0
 MiniMaxAI/MiniMax-M2.7 62 0 8 128 0
+CohereLabs/c4ai-command-r-v01 40 0 64 128 0
+CohereLabs/c4ai-command-r-plus 64 0 8 128 0
+XiaomiMiMo/MiMo-V2.5 9 39 4 192 0
+XiaomiMiMo/MiMo-V2.5-Pro 10 60 8 192 0
+"""
+# Three layers in four slide in these: SGLang keeps every token of them too, as is_hybrid_swa_model
+# does not name their architectures.
+SLIDING_IN_ONE_POOL = """
+CohereLabs/c4ai-command-r7b-12-2024 8 24 8 128
+CohereLabs/c4ai-command-a-03-2025 16 48 8 128
+CohereLabs/command-a-plus-05-2026-bf16 8 24 8 128
+"""
+# The rest of the catalogue.
+POOLS_OF_THEIR_OWN = """
+dots-studio/dots3-note-prev deepseek-ai/DeepSeek-V4.1-Flash deepseek-ai/DeepSeek-V4-Pro-0813
+deepseek-ai/DeepSeek-V4-Flash-0731 zai-org/GLM-5.3-Flash thinkingmachines/Inkling
+thinkingmachines/Inkling-Small google/gemma-4-E2B google/gemma-4-E4B google/gemma-4-26B-A4B
+google/gemma-4-31B MiniMaxAI/MiniMax-M3
 """
 
 
@@ -291,6 +324,72 @@ def test_the_table_agrees_with_another_catalogue(line: str) -> None:
     row = geometry.kv_lora_rank + geometry.qk_rope_head_dim or geometry.heads.head_dim
     found = (full, len(geometry.layers) - full, geometry.heads.kv_heads, row)
     assert (*found, len(geometry.index_layers)) == tuple(map(int, numbers))
+
+
+@pytest.mark.parametrize("line", SLIDING_IN_ONE_POOL.strip().splitlines())
+def test_layers_that_slide_in_the_one_pool_keep_every_token(line: str) -> None:
+    name, full, sliding, heads, width = line.split()
+    geometry = known(name).geometry
+    assert geometry.layers == (LayerKind.FULL,) * (int(full) + int(sliding))
+    assert (geometry.heads.kv_heads, geometry.heads.head_dim) == (int(heads), int(width))
+
+
+@pytest.mark.parametrize("name", POOLS_OF_THEIR_OWN.split())
+def test_pools_of_a_kind_that_is_not_computed_are_unknown_and_why(name: str) -> None:
+    found = well_known_model(name)
+    assert isinstance(found, Unknown)
+    assert (
+        "rules of their own, which are not computed here (--model-config does not" in found.reason
+    )
+
+
+def test_the_whole_catalogue_is_in_the_table() -> None:
+    lines = CATALOGUE.strip().splitlines() + SLIDING_IN_ONE_POOL.strip().splitlines()
+    assert len(lines) + len(POOLS_OF_THEIR_OWN.split()) == 62
+
+
+@pytest.mark.parametrize(
+    ("path", "layers", "heads", "width"),
+    [
+        ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", 40, 8, 128),
+        ("Mistral-Small-3.2", 40, 8, 128),
+        ("Qwen/Qwen2-72B-Instruct-AWQ", 80, 8, 128),
+        ("Qwen/Qwen3-Omni-30B-A3B-Thinking", 48, 4, 128),
+        ("inclusionAI/Ling-1T-FP8", 80, 8, 128),
+    ],
+)
+def test_models_by_the_names_that_people_write(
+    path: str, layers: int, heads: int, width: int
+) -> None:
+    geometry = known(path).geometry
+    assert geometry.layers == (LayerKind.FULL,) * layers
+    assert (geometry.heads.kv_heads, geometry.heads.head_dim) == (heads, width)
+
+
+@pytest.mark.parametrize(
+    "path", ["mistralai/Mistral-Large-3", "mistralai/Mistral-Large-3-675B-Instruct-2512-NVFP4"]
+)
+def test_mistral_large_3_has_the_latent_rows_of_deepseek(path: str) -> None:
+    """70,272 bytes a token, as the gallery that lists its params.json says: 68.6 KiB."""
+    assert known(path).geometry.kind is AttentionKind.MLA
+    assert kv_bytes_per_token(path) == 61 * 576 * 2 == 70272
+
+
+def test_step_3_5_slides_in_three_layers_of_four() -> None:
+    geometry = known("stepfun-ai/Step-3.5-Flash-FP8").geometry
+    full = [layer for layer, kind in enumerate(geometry.layers) if kind is LayerKind.FULL]
+    assert full == list(range(0, 45, 4))
+    assert geometry.sliding == geometry.heads == (8, 128, 128)
+
+
+def test_the_parameters_of_ling_1t_follow_from_its_fields() -> None:
+    """999.7 billion: 4 dense layers, 76 of 256 experts and one that is shared, a router each."""
+    hidden, expert = 8192, 3 * 8192 * 2048
+    heads = known("Ling-1T").geometry.heads
+    attention = hidden * heads.head_dim * (64 + 2 * heads.kv_heads + 64)
+    experts = 257 * expert + 256 * hidden
+    layers = 80 * attention + 76 * experts + 4 * 3 * hidden * 18432
+    assert round((layers + 2 * 157184 * hidden) / 1e9, 1) == 999.7
 
 
 def test_a_misspelt_name_is_no_model_and_is_told_the_one_that_may_be_meant() -> None:
