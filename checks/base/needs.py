@@ -76,7 +76,8 @@ class SetLimit(NamedTuple):
     is known of it (systemd, a container's engine). must: whether the program is not started where
     it is refused. setter: who sets it; of LOGIN whose limit it is. where: the unit that sets it or
     leaves it to systemd; of LOGIN the service of PAM. otherwise: set only where the one before it
-    of that name is refused (``ulimit -l unlimited || ulimit -l 65536``).
+    of that name is refused (``ulimit -l unlimited || ulimit -l 65536``); follows: only where it is
+    not (``ulimit -n 9999 && ulimit -n 4096``).
     """
 
     name: str
@@ -88,6 +89,7 @@ class SetLimit(NamedTuple):
     setter: RunAs = RunAs()
     where: str = ""
     otherwise: bool = False
+    follows: bool = False
 
 
 # Of each limit that checks judge: how prlimit and systemd name it.

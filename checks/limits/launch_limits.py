@@ -50,7 +50,7 @@ def start_limit(
     for one in process.limits:
         if one.name != name or (elsewhere and one.soft is Bound.LOGIN):
             continue  # the image's own files are not seen
-        if one.otherwise and not refused:
+        if refused if one.follows else one.otherwise and not refused:
             continue
         raises = one.raises or may(one.setter, "SYS_RESOURCE", process.container, limits, system)
         found = _after(found, one, raises, limits)

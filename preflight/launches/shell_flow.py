@@ -147,6 +147,7 @@ class ShellFlow(ABC):
         self.failing = False  # exit has a status that tells of an error
         self.tested = 0  # how many conditions around: set -e ends nothing in there
         self.otherwise = False  # this is done where the host refuses the limit before it
+        self.follows = False  # this is done where the host takes the limit before it
         self.levels = 0  # the loops that break and continue leave
         self.ended = TRUE  # what return says
         self.turns = 0  # of all loops
@@ -220,7 +221,9 @@ class ShellFlow(ABC):
             elif joint == "||" and ended.limits:
                 ended = yield self.refused(ended.limits, steps)
             elif wanted.value and not wanted.soft:
+                outer, self.follows = self.follows, self.follows or bool(ended.limits)
                 ended = yield steps
+                self.follows = outer
                 if self.gives_up():
                     note = self.undecided_note(text, first, position - 1, ended)
                     self.doubts = (*self.doubts, note)
@@ -249,9 +252,9 @@ class ShellFlow(ABC):
     def refused(self, limits: tuple[SetLimit, ...], steps: Steps) -> Steps:
         """Go through what follows ``ulimit ... ||``: its limits hold where that one is refused."""
         mark, starts, notes = self.shell.mark(), len(self.commands), len(self.notes)
-        outer, self.otherwise = self.otherwise, True
+        outer, self.otherwise, self.follows = (self.otherwise, self.follows), True, False
         ended = yield steps
-        self.otherwise = outer
+        self.otherwise, self.follows = outer
         changed = self.shell.changed(mark)
         self.shell.back_to(mark)
         del self.commands[starts:]

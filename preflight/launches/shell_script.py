@@ -812,7 +812,10 @@ class _Script(ShellFlow):
         if program == "ulimit":
             said = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
             self.note("ulimit", said, origin)
-            limits = [one._replace(otherwise=self.otherwise) for one in ulimit(words)]
+            limits = [
+                one._replace(otherwise=self.otherwise, follows=self.follows)
+                for one in ulimit(words)
+            ]
             for limit in limits:
                 self.shell.set_limit(limit)
             return TRUE._replace(limits=tuple(limits))

@@ -63,7 +63,8 @@ def test_a_network_of_its_own_may_add_the_gid_that_the_host_lacks(
     if known:
         assert names == ()
     else:
-        assert isinstance(names, Unknown) and "entry 7 of the GID table is empty" in names.reason
+        assert isinstance(names, Unknown)
+        assert "entry 7 of the GID table is empty" in names.reason
         assert names.advice.startswith("run this check inside the container")
 
 
