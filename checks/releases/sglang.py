@@ -111,6 +111,9 @@ class SglangRelease(NamedTuple):
     raw_on_amd: frozenset[str] = frozenset()  # the kernels that read it
     role_decides_row: bool = False
     raw_for_tilelang: bool = False
+    # Sparse attention, as the message names it that refuses a KV cache of any other dtype than
+    # bfloat16 and fp8_e4m3 (_dsa_kv_cache_dtype_default); None where nothing refuses one.
+    refuses_sparse_dtypes: str | None = None
     page_head: bool = False  # the layout of that name exists
     # L2 comes from the storage backend's allocator; else from torch.empty, on regular pages.
     backend_allocates: bool = False
@@ -180,7 +183,9 @@ def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
 _CHANGES = (
     _change("0.5.3", segment_divisor=SegmentDivisor.TP, config_file=True, typed=_PREFETCH),
     _change("0.5.4", gigabytes=True, device="", absent=_STANDALONE | _OFFLOAD | _TENANT),
-    _change("0.5.4.post2", pinned_power_of_two=False, pins_itself=True),
+    _change(
+        "0.5.4.post2", pinned_power_of_two=False, pins_itself=True, refuses_sparse_dtypes="NSA"
+    ),
     _change("0.5.5.post3", extra_page=True),
     _change(
         "0.5.6",
@@ -191,7 +196,7 @@ _CHANGES = (
         set_counts=True,
     ),
     _change("0.5.7", absent=_OFFLOAD | _TENANT, backend_allocates=True),
-    _change("0.5.8", stage_in_keys=True),
+    _change("0.5.8", stage_in_keys=True, refuses_sparse_dtypes="DSA"),
     _change(
         "0.5.9",
         indexer=Indexer.INSIDE_PER_LAYER,

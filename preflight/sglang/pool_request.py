@@ -18,6 +18,8 @@ from preflight.sglang.model_geometry import ModelGeometry
 
 # --kv-cache-dtype: what one element takes; auto follows the model.
 _ITEM_BYTES = {"fp8_e5m2": 1, "fp8_e4m3": 1, "bf16": 2, "bfloat16": 2, "auto": None}
+# What sparse attention takes of them: it has no kernels for the rest.
+_SPARSE_DTYPES = ("auto", "bf16", "bfloat16", "fp8_e4m3")
 # get_req_to_token_extra_context_len (mem_cache/allocation_sizing.py), without drafts.
 _ROW_HEADROOM_TOKENS = 4
 
@@ -86,6 +88,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
     for value in (size, ratio, page, kv_type, layout, draft_type):
         known(value)
     dcp = known(server.number("dcp_size"))
+    _refuse_sparse_dtype(sized, kv_type)
     if kv_type not in _ITEM_BYTES:
         raise UnknownFactError(Unknown(f"--kv-cache-dtype {kv_type} is not sized here"))
     item_bytes, raw_rows = _row(sized, kv_type)
@@ -114,6 +117,20 @@ def pool_request(sized: SizedServer) -> PoolRequest:
         draft_item_bytes=draft_bytes,
         partition=partition,
     )
+
+
+def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
+    """Stop where SGLang does: sparse attention keeps its rows as bfloat16 or fp8_e4m3 alone."""
+    geometry, name = sized.hardware.geometry, sized.release.refuses_sparse_dtypes
+    if name is None or isinstance(geometry, Unknown) or not geometry.index_layers:
+        return
+    if kv_type not in _SPARSE_DTYPES:
+        words = (
+            f"AssertionError: DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 "
+            "kv_cache_dtype"
+        )
+        advice = f"give --kv-cache-dtype fp8_e4m3 or bfloat16 in place of {kv_type}"
+        raise UnknownFactError(Refusal(words, advice=advice))
 
 
 def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from preflight.processes.processes import LaunchOptions
-from preflight.sglang.host_pool_records import PoolKind
+from preflight.sglang.host_pool_records import PoolKind, Refusal
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.sglang.test_source_pools import bounds
 from tests.sizing.test_source_sizing import size
@@ -92,6 +92,40 @@ def test_what_releases_changed(tmp_path: Path, version: str, flags: str, row: in
     # Before 0.5.22 each layer kept index keys on the host.
     layers = LAYERS if version < "0.5.22" else INDEX_LAYERS
     assert found == (l2_bytes(row, layers), l2_bytes(row, layers))
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "dtype"),
+    [
+        ("0.5.4.post2", "NSA", "fp8_e5m2"),
+        ("0.5.7", "NSA", "fp8_e5m2"),
+        ("0.5.8", "DSA", "fp8_e5m2"),
+        ("0.5.23", "DSA", "fp8_e5m2"),
+        ("0.5.23", "DSA", "nvfp4"),
+        ("0.5.23", "DSA", "mxfp8"),
+    ],
+)
+def test_no_other_dtype_starts(tmp_path: Path, version: str, name: str, dtype: str) -> None:
+    """The assertion of each release that has one, and no size of rows that nobody allocates."""
+    refused = refusal(tmp_path, f"{SERVER} --kv-cache-dtype {dtype}", version)
+    assert refused is not None
+    assert refused.reason == (
+        f"AssertionError: DeepSeek {name} only supports bf16/bfloat16 or fp8_e4m3 kv_cache_dtype"
+    )
+
+
+def test_what_is_not_refused(tmp_path: Path) -> None:
+    """The release before the assertion, and a model whose attention is not sparse."""
+    old = f"{SERVER} --kv-cache-dtype fp8_e5m2"
+    assert refusal(tmp_path / "old", old, "0.5.4.post1") is None
+    dense = old.replace("zai-org/GLM-5.2", "deepseek-ai/DeepSeek-V3")
+    assert refusal(tmp_path / "dense", dense, "0.5.23") is None
+
+
+def refusal(tmp_path: Path, text: str, version: str) -> Refusal | None:
+    root = Host({2 * MIB: HostPool(total=0)}, memory_bytes=2048 * GIB).write(tmp_path)
+    options = LaunchOptions(mooncake_version="0.3.13.post1", sglang_version=version)
+    return size(root, text, options=options).inputs.memory[0].refused
 
 
 def test_a_run_that_was_measured_on_0_5_16(tmp_path: Path) -> None:
