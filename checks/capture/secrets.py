@@ -93,7 +93,8 @@ _OPTIONS = (
     r"ngrok[ \t]+(?:config[ \t]+add-)?authtoken[ \t]+",
     r"ossutil\w*[ \t]+config\b[^\n;&|]{0,160}?[ \t]-k[ \t]*",
     # What is handed to a program that reads a password.
-    rf"(?:echo|printf)[ \t]+(?:-\w+[ \t]+)?(?={_WORD}[^\n;&|]{{0,80}}\|[ \t]*"
+    rf"(?:echo|printf)[ \t]+(?:-[\w-]+[ \t]+)?(?:(?=[^\s|]*%){_WORD}[ \t]+(?=[^\s|]))?"
+    rf"(?={_WORD}[^\n;&|]{{0,80}}\|[ \t]*"
     r"(?:chpasswd\b|sudo[ \t]+-\w*S|(?:docker|podman|nerdctl|helm|oras)\b[^\n;&|]{0,160}?"
     r"--password-stdin))",
     # A line of GRUB's menu; those of PAM, which begin alike, end in a module.
