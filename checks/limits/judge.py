@@ -46,7 +46,7 @@ LEAST_FILES = 24
 USUAL_FILES = 1024
 # What libraries, stacks and arenas of a process's threads map besides: a round figure.
 PROGRAM_BYTES = 16 * GIB
-_RAISE = "Raise the limit where the process is started."
+_RAISE = "raise the limit where the process is started"
 # Whose description of a container has a place for its limits; a manifest has none.
 _TAKE_LIMITS = ("docker", "podman", "nerdctl", "compose")
 _NO_MEMORY = "the limit refuses memory though some is free: the process aborts"

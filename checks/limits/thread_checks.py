@@ -181,7 +181,7 @@ def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, Setting]:
         return advice, Setting(Kind.ULIMIT, "nproc", "unlimited", now)
     name = ceiling.source.removeprefix("/proc/sys/").replace("/", ".")
     wanted = str(ceiling.used + need.usual + OWN_THREADS)
-    return f"Raise {name} on the host.", Setting(Kind.SYSCTL, name, wanted, now)
+    return f"raise {name} on the host", Setting(Kind.SYSCTL, name, wanted, now)
 
 
 def _tightest(limit: Limit | Unknown) -> float:

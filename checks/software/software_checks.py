@@ -316,7 +316,7 @@ def _judge_file(
     remedies = [_remedy(system, engine, library) for library, _ in missing]
     return passed(subject, f"{listed} not found", f"what {file.name} needs", evidence=seen).failed(
         f'it ends with "{what}: {error}"',
-        " ".join(dict.fromkeys(advice for advice, _ in remedies)),
+        "; ".join(dict.fromkeys(advice for advice, _ in remedies)),
         tuple(dict.fromkeys(setting for _, setting in remedies if setting is not None)),
     )
 
@@ -339,10 +339,10 @@ def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str
     if library in PACKAGES:
         red_hat = unread(system) is None and system.distribution in _RED_HAT
         setting = Setting(Kind.PACKAGE, PACKAGES[library][red_hat], "installed")
-        return f"Install the package that has {library}.", setting
+        return f"install the package that has {library}", setting
     words = [f"{one.name}=={one.version}" for one in engine.mooncake[:1]]
     again = pip_install(engine, "--force-reinstall", "--no-deps", *words) if words else None
-    return "Install the wheel again: this library is one of its own.", again
+    return "install the wheel again: this library is one of its own", again
 
 
 @CHECKS.check("software.version-skew", the_launch)

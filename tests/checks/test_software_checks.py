@@ -398,6 +398,16 @@ def test_who_has_the_library(library: str, distribution: str, setting: Setting |
     assert finding.status is Status.FAIL
     assert finding.settings == (() if setting is None else (setting,))
     assert f"{library}: cannot open shared object file" in finding.text
+    assert finding.advice[0].islower()
+    assert not finding.advice.endswith(".")
+
+
+def test_what_is_to_do_about_two_libraries_is_one_sentence() -> None:
+    missing = (("libnuma.so.1", "store.so"), ("libmlx5.so.1", "store.so"))
+    seen = software(files=(CompiledFile("store.so", missing, ""),))
+    finding = one("software.library-missing", launch(rank()), seen, distribution="debian")
+    packages = "install the package that has {}".format
+    assert finding.advice == f"{packages('libnuma.so.1')}; {packages('libmlx5.so.1')}"
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,7 @@ def test_the_kernels_own_bounds() -> None:
     assert finding.status is Status.FAIL
     (setting,) = finding.settings
     assert (setting.kind, setting.name) == (Kind.SYSCTL, "kernel.pid_max")
+    assert finding.advice == "raise kernel.pid_max on the host"
     wanted = ThreadFacts((Ceiling(name, int(setting.wanted), 32764),), (), 0, 2)
     assert found(launch(CLIENT), wanted)["kernel"].status is Status.PASS
 
