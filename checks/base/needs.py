@@ -211,6 +211,7 @@ class ProcessNeeds(NamedTuple):
     it starts, and ends where one is missing. gate_bytes: of MemAvailable, what its program itself
     asks for before it starts, for all its processes here. limit_bytes: of a memory limit, the same.
     accelerator: what it computes on in place of a GPU, "" where that is none: ``npu``.
+    transport: by which it moves memory where that is neither RDMA nor TCP: ``ascend``, ``efa``.
     """
 
     name: str
@@ -243,6 +244,7 @@ class ProcessNeeds(NamedTuple):
     looked_up: RdmaUse | None = None
     limit_bytes: int = 0
     accelerator: str = ""
+    transport: str = ""
 
     @property
     def runtime(self) -> str:

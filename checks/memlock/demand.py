@@ -58,6 +58,25 @@ def registering(needs: LaunchNeeds | None) -> LaunchNeeds:
     return launch
 
 
+def pinning(needs: LaunchNeeds | None) -> LaunchNeeds:
+    """Return the launch. Raises UnjudgedError where none of its processes pins memory for it."""
+    launch = the_launch(needs)
+    return launch if any(map(pins, launch.processes)) else registering(needs)
+
+
+def pins(process: ProcessNeeds) -> bool:
+    """Return whether a process pins, or may pin, what it moves to other hosts."""
+    return process.rdma is not None or process.transport != ""
+
+
+def pinned_unseen(transport: str) -> Unknown:
+    """Return why nobody knows here what is pinned by a transport that is neither RDMA nor TCP."""
+    return Unknown(
+        f"what the transport {transport!r} pins, and under which limit, is not known",
+        advice="lift RLIMIT_MEMLOCK where the process is started: then it is enough for any",
+    )
+
+
 def registering_or_host(needs: LaunchNeeds | None) -> LaunchNeeds | None:
     """Return the launch, as ``registering`` does; None without one: the host alone is judged."""
     return None if needs is None else registering(needs)

@@ -13,7 +13,16 @@ from checks.base.unknown import Unknown, known, or_unknown, unread
 from checks.limits.facts import LimitFacts
 from checks.limits.launch_limits import not_started
 from checks.limits.runtimes import Limit
-from checks.memlock.demand import QUEUES_PER_NIC_BYTES, Demand, Grant, demand, grant, registering
+from checks.memlock.demand import (
+    QUEUES_PER_NIC_BYTES,
+    Demand,
+    Grant,
+    demand,
+    grant,
+    pinned_unseen,
+    pinning,
+    pins,
+)
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.registration import largest_region_bytes
 from checks.rdma.use import devices_in_use
@@ -26,13 +35,15 @@ MOST_LESS = 0.9
 _LIFT = Setting(Kind.ULIMIT, "memlock", "unlimited")
 
 
-@CHECKS.check("memlock.limit", registering)
+@CHECKS.check("memlock.limit", pinning)
 def memlock_limit(
     needs: LaunchNeeds, limits: LimitFacts, rdma: RdmaFacts, system: SystemFacts
 ) -> Iterator[Finding]:
     release = release_of(needs.mooncake_version)
     yield from fold(
-        _judge_limit(system, limits, rdma, process, release) for process in needs.rdma_processes
+        _judge_limit(system, limits, rdma, process, release)
+        for process in needs.processes
+        if pins(process)
     )
 
 
@@ -44,7 +55,10 @@ def _judge_limit(
     release: MooncakeRelease | None,
 ) -> Finding:
     granted = grant(system, limits, process)
-    wanted = demand_on(system, rdma, process, release)
+    if process.rdma is None:
+        wanted: Demand | Unknown = pinned_unseen(process.transport)
+    else:
+        wanted = demand_on(system, rdma, process, release)
     if isinstance(wanted, Demand) and not wanted.nics:
         text = "no NIC is in use, so nothing is registered (see the checks of rdma)"
         return skip(text, process.name)

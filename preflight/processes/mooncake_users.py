@@ -119,10 +119,6 @@ def store_protocol(process: LaunchProcess) -> str | Unknown | None:
     )
 
 
-# Protocols of Mooncake that register memory with RDMA devices.
-_VERBS = ("rdma", "efa", "barex")
-
-
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
     """Return the store's devices of one rank (0 for a process of its own); None without RDMA."""
     server, store = process.server, process.store
@@ -194,17 +190,19 @@ def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
 
 
 def other_transport(process: LaunchProcess) -> str:
-    """Return the transport of a server's store or engine that is neither RDMA nor TCP; "" for none.
+    """Return the transport of its store's client or engine that is neither RDMA nor TCP, or "".
 
     What it pins, and under which limit, is its driver's to say.
     """
-    server = process.server
+    server, protocol = process.server, store_protocol(process)
+    store = None if server is None else server.store
+    # In standalone storage a mooncake_client moves it, and a store with an error nothing.
+    if store is not None and (store.error or store.value("standalone_storage") is True):
+        protocol = None
+    if isinstance(protocol, str) and protocol not in ("", "rdma", "tcp"):
+        return protocol
     if server is None:
         return ""
-    store = server.store
-    protocol = store.value("protocol") if store is not None and not store.error else ""
-    if isinstance(protocol, str) and protocol not in ("", "tcp", *_VERBS):
-        return protocol
     moves = server.mode in ("prefill", "decode")
     moves = moves and server.value("disaggregation_transfer_backend") == "mooncake"
     return "ascend" if moves and _is_npu(server) else ""

@@ -8,6 +8,7 @@ from checks.base.finding import Subject
 from checks.base.needs import GpuShare, LaunchNeeds, ProcessNeeds, Storage
 from checks.base.pages import MemoryKind, ProcessId, Region
 from checks.base.unknown import Unknown, known
+from checks.memlock.demand import pinned_unseen
 from preflight.consumers.consumer import Consumer
 from preflight.launches.source import Reading
 from preflight.mooncake.allocations import (
@@ -209,6 +210,7 @@ def _members(
         container=container_limits(process.command),
         limits=set_limits(process.command),
         accelerator=_accelerator(process),
+        transport=other_transport(process),
         run_as=process.command.run_as,
         named_nodes=tuple(named_nodes(process.command)),
         id=ProcessId(process.number),
@@ -250,9 +252,8 @@ def _members(
         mapped = (*replay.allocations, *replay.heap)
         handed = _of_owner(replay)
         regions = tuple(all_regions_of(a for a in mapped if a not in handed))
-        if other := other_transport(process):
-            why = Unknown(f"what the transport {other!r} pins, and under which limit, is not known")
-            member = member._replace(regions=why if regions else ())
+        if base.transport:
+            member = member._replace(regions=pinned_unseen(base.transport) if regions else ())
         elif handed or not isinstance(unknown, Unknown):
             member = member._replace(regions=regions)
         if not isinstance(unknown, Unknown):

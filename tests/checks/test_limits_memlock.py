@@ -465,3 +465,19 @@ def test_the_records_of_these_tests_are_nics_in_use() -> None:
     from checks.rdma.use import devices_in_use
 
     assert devices_in_use(rdma(2), rank()).names == ("mlx5_0", "mlx5_1")
+
+
+@pytest.mark.parametrize(("memlock", "status"), [(8 * MIB, Status.UNKNOWN), (None, Status.PASS)])
+def test_what_another_transport_pins_is_unknown_unless_nothing_limits_it(
+    memlock: int | None, status: Status
+) -> None:
+    """It was skipped as if it pinned nothing."""
+    process = rank(rdma=None, transport="ascend")
+    finding = one("memlock.limit", launch(process), limits(memlock))
+    assert finding.status is status
+    if status is Status.UNKNOWN:
+        assert "'ascend'" in finding.text
+        assert finding.advice
+    assert one("memlock.limit", launch(process._replace(transport="")), limits(8 * MIB)).text == (
+        "no process of the launch uses RDMA"
+    )

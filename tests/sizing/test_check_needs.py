@@ -424,7 +424,7 @@ def test_a_tensor_parallel_server_writes_a_page_of_shared_memory(
     ("settings", "words", "known"),
     [
         ("MOONCAKE_PROTOCOL=rdma", "", True),
-        ("MOONCAKE_PROTOCOL=efa", "", True),
+        ("MOONCAKE_PROTOCOL=efa", "", False),
         ("MOONCAKE_PROTOCOL=ascend", "", False),
         ("MOONCAKE_PROTOCOL=tcp", "", True),
         # SGLang's own engine on an NPU, which moves KV.
@@ -467,3 +467,33 @@ def test_a_vllm_on_other_devices_shares_no_gpu(name: str, tmp_path: Path, root: 
     )
     assert None not in shared
     assert set(other) == {None}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mooncake_client --global_segment_size=1gb --protocol={}\n",
+        "MOONCAKE_MASTER=10.0.0.1:50051 MOONCAKE_PROTOCOL={} "
+        "python -m mooncake.mooncake_store_service\n",
+    ],
+)
+@pytest.mark.parametrize(
+    ("protocol", "transport"),
+    [("ascend", "ascend"), ("ub", "ub"), ("efa", "efa"), ("tcp", ""), ("rdma", "")],
+)
+def test_a_store_client_names_a_transport_without_verbs(
+    line: str, protocol: str, transport: str, tmp_path: Path, root: Root
+) -> None:
+    (client,) = _needs(_script(tmp_path, line.format(protocol)), root).processes
+    assert client.transport == transport
+    assert (client.rdma is not None) == (protocol == "rdma")
+
+
+def test_a_rank_in_standalone_storage_moves_nothing_by_its_stores_transport(
+    tmp_path: Path, root: Root
+) -> None:
+    """The mooncake_client that has the segment does."""
+    line = f"MOONCAKE_PROTOCOL=ascend {{}} {STORE} --model-path Qwen/Qwen3-8B --hicache-size 1\n"
+    for given, transport in (("", "ascend"), ("MOONCAKE_STANDALONE_STORAGE=1", "")):
+        rank = _needs(_script(tmp_path, line.format(given)), root).processes[0]
+        assert rank.transport == transport
