@@ -111,7 +111,7 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
             text = "the kernel slows every process of the cgroup down: the start may never end"
             found = found._replace(text=text, consequence=Consequence.DEGRADED)
         yield found
-    yield from _containers(needs)
+    yield from container_memory(needs)
     if headroom is None or "slurm" not in headroom.source:
         yield from _slurm_job(needs)
 
@@ -156,7 +156,7 @@ def _limited(
     return found
 
 
-def _containers(needs: LaunchNeeds) -> Iterator[Finding]:
+def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge the limits of the launch's own manifest, each by the processes of its container."""
     inside: dict[tuple[str, int], list[ProcessNeeds]] = {}
     for process in needs.processes:

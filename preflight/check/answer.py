@@ -54,10 +54,11 @@ def checked(
     found = _explained([*over, *seen.of_host, *of_launch], seen, host_checks, again)
     understood = ""
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
-        from preflight.reading.understood import sentence, uses_neither
+        from preflight.reading.understood import left_out, sentence, uses_neither
 
         processes = seen.launch.sizing.inputs.processes
         understood = sentence(processes)
+        understood += left_out(seen.launch.sizing.reading)
         if (group := seen.launch.sizing.group) is not None:
             understood += f"; {group.text}"
         if uses_neither(processes):

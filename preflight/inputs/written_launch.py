@@ -12,7 +12,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.memory.judge import regular_bytes
+from checks.memory.judge import container_memory, regular_bytes
 from preflight.base.shell import quote
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.inputs.host_words import host_words
@@ -274,6 +274,10 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     available = sizing.shown.host.memory_bytes("MemAvailable")
     lower = sizing._replace(inputs=sizing.inputs._replace(most=sizing.inputs.least))
     least_needs, most_needs = launch_needs(lower._replace(most=sizing.least)), launch_needs(sizing)
+    if limited := _of_containers(least_needs):
+        return sizing._replace(status="fails", reason=limited)
+    if (limited := _of_containers(most_needs)) and sizing.status != "unknown":
+        sizing = sizing._replace(status="unknown", reason=limited)
     least, most = regular_bytes(least_needs), regular_bytes(most_needs)
     if isinstance(available, Unknown) or isinstance(least, Unknown) or isinstance(most, Unknown):
         return sizing
@@ -291,6 +295,18 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
         why = why.reason if isinstance(why, Unknown) else why
         return sizing._replace(status="unknown", reason=why)
     return sizing
+
+
+def _of_containers(needs: LaunchNeeds) -> str:
+    """Return why the memory limit of a container is too little, as ``check`` judges it; "" if not.
+
+    The launch itself sets these limits, whatever the host has.
+    """
+    for one in container_memory(needs):
+        if one.status is Status.FAIL:
+            where = f"memory of the container at {one.subject}"
+            return f"{where}: {one.have}, {one.need} on regular pages needed"
+    return ""
 
 
 def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:

@@ -41,10 +41,14 @@ def text(plan: Plan, names: ArtefactNames) -> Rendering:
     if rest:
         lines += ["", "as wanted, or not judged here"]
         lines += [_wrapped(f"  {_name(setting)}: {_wanted(setting)}") for setting in rest]
-    lines += _listed("not known", [f"{gap.topic}: {gap.reason}" for gap in plan.gaps])
+    topics: dict[str, list[str]] = {}
+    for gap in plan.gaps:
+        topics.setdefault(gap.reason, []).append(gap.topic)
+    lines += _listed("not known", [f"{', '.join(of)}: {why}" for why, of in topics.items()])
+    undecided = [why for why in plan.undecided if why not in topics]  # each is said once
     if held_back:
         lines += _listed(f"cannot be had now: {ASK_FIT}", plan.impossible)
-    lines += _listed("cannot be read here, so apply takes no pages", plan.undecided)
+    lines += _listed("cannot be read here, so apply takes no pages", undecided)
     lines += _listed("decided between", plan.conflicts)
     lines += _listed("not in this plan", plan.unread)
     lines += _listed("left out, because their names look like those of secrets", plan.left_out)

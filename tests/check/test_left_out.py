@@ -1,0 +1,69 @@
+"""A verdict that is not about all of a launch says so, and one refusal is said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from preflight.cli.main import run
+from preflight.cli.sizing import run as run_sizing
+
+Capture = pytest.CaptureFixture[str]
+LIMITED = """\
+services:
+  s:
+    image: lmsysorg/sglang:v0.5.9
+    mem_limit: %s
+    command: mooncake_client --global_segment_size=10GB --protocol=tcp
+"""
+SERVICES = """\
+services:
+  m:
+    image: lmsysorg/sglang:v0.5.9
+    network_mode: host
+    command: mooncake_master --port 50051
+  s:
+    image: lmsysorg/sglang:v0.5.9
+    profiles: [gpu]
+    network_mode: host
+    command: python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 16
+"""
+
+
+def said(capsys: Capture, *words: str) -> str:
+    run([*words])
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("profile", ["gpu", ""])
+def test_the_sentence_of_check_names_a_service_that_its_profile_leaves_out(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    monkeypatch.delenv("COMPOSE_PROFILES", raising=False)
+    path = tmp_path / "compose.yaml"
+    path.write_text(SERVICES.replace("    profiles: [gpu]\n", "") if not profile else SERVICES)
+    out = said(capsys, "check", "--root", "demo:h800", "--timeout", "600", str(path))
+    left_out = "1 mooncake_master; service s is not started: it belongs to profile gpu alone"
+    assert (left_out in out) is bool(profile)
+    assert ("SGLang server (" in out) is not bool(profile)
+
+
+def test_one_refusal_stands_once_in_a_plan(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text("python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size x\n")
+    out = said(capsys, "plan", "--root", "demo:h800", str(path))
+    assert out.count("correct the launch first") == 1
+    assert "pages, memory: correct the launch first" in out
+
+
+@pytest.mark.parametrize(("limit", "word"), [("4g", "WILL NOT START"), ("40g", "FITS")])
+def test_sizing_knows_the_memory_limit_of_the_container(
+    tmp_path: Path, capsys: Capture, limit: str, word: str
+) -> None:
+    path = tmp_path / "compose.yaml"
+    path.write_text(LIMITED % limit)
+    run_sizing(["--root", "demo:h800", str(path)])
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith(word)
+    assert ("4.00 GiB allowed, 10.00 GiB on regular pages needed" in out) is (limit == "4g")
