@@ -13,6 +13,7 @@ from typing import Any
 
 from checks.base.needs import RdmaUse
 from checks.base.unknown import Unknown
+from checks.releases.sglang import sglang_release
 from preflight.launches.source import Word
 from preflight.processes.container_paths import place_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
@@ -154,12 +155,12 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     store = server.store
     # In standalone storage a mooncake_client has the devices, and the rank only shared memory.
     if store is None or store.error or store.value("standalone_storage") is True:
-        return engine_devices(server, rank)
+        return None if _engine_transport(server) else engine_devices(server, rank)
     protocol = store.value("protocol")
     if isinstance(protocol, Unknown):
         return RdmaUse(protocol, store.settings["protocol"].origin)
     if protocol != "rdma":
-        return engine_devices(server, rank)
+        return None if _engine_transport(server) else engine_devices(server, rank)
     setting = store.settings["device_name"]
     value = setting.value
     if isinstance(value, str) and value.strip().startswith("{"):
@@ -201,11 +202,21 @@ def other_transport(process: LaunchProcess) -> str:
         protocol = None
     if isinstance(protocol, str) and protocol not in ("", "rdma", "tcp"):
         return protocol
-    if server is None:
+    return "" if server is None else _engine_transport(server)
+
+
+def _engine_transport(server: SglangServer) -> str:
+    """Return the transport of SGLang's own engine where that is neither RDMA nor TCP, or ""."""
+    if server.mode not in ("prefill", "decode"):
         return ""
-    moves = server.mode in ("prefill", "decode")
-    moves = moves and server.value("disaggregation_transfer_backend") == "mooncake"
-    return "ascend" if moves and _is_npu(server) else ""
+    if server.value("disaggregation_transfer_backend") != "mooncake":
+        return ""
+    if _is_npu(server):
+        return "ascend"
+    word = server.command.environment.get("MOONCAKE_PROTOCOL")
+    named = "" if word is None else word.text
+    takes = sglang_release(server.arguments.version).engine_takes_protocol
+    return named if takes and named == "efa" else ""
 
 
 def _is_npu(server: SglangServer) -> bool:

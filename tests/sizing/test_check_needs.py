@@ -497,3 +497,17 @@ def test_a_rank_in_standalone_storage_moves_nothing_by_its_stores_transport(
     for given, transport in (("", "ascend"), ("MOONCAKE_STANDALONE_STORAGE=1", "")):
         rank = _needs(_script(tmp_path, line.format(given)), root).processes[0]
         assert rank.transport == transport
+
+
+@pytest.mark.parametrize(("release", "transport"), [("0.5.12", ""), ("0.5.13", "efa")])
+def test_an_engine_over_efa_takes_no_rdma_devices(
+    release: str, transport: str, tmp_path: Path, root: Root
+) -> None:
+    """SGLang's engine goes by MOONCAKE_PROTOCOL from 0.5.13 on; before, by RDMA all the same."""
+    line = (
+        "MOONCAKE_PROTOCOL=efa python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B "
+        "--disaggregation-mode prefill --disaggregation-transfer-backend mooncake\n"
+    )
+    rank = _needs(_script(tmp_path, line), root, sglang=release).processes[0]
+    assert rank.transport == transport
+    assert (rank.rdma is None) == (transport == "efa")
