@@ -392,6 +392,17 @@ def test_containerds_drop_in_reads_back_as_unlimited(rdma_plan: Plan, tmp_path: 
     assert "containerd.service" in notes(rdma_plan, "systemd")
 
 
+def test_a_containers_limit_that_is_not_known_lowers_none_of_the_hosts(tmp_path: Path) -> None:
+    """Its daemon and logins may have more than 65535; an unlimited one lowers nothing."""
+    files = FILES._replace(now="", described_by="docker")
+    found = of_settings(tmp_path, files, MEMLOCK._replace(now="", described_by="docker"))
+    assert "nofile=65535" in text(found, "docker")
+    for name in ("limits", "systemd", "containerd", "ansible"):
+        written = text(found, name).lower()
+        assert "nofile" not in written
+        assert "memlock" in written
+
+
 SIZES = tuple(Setting(Kind.ULIMIT, name, "unlimited", "9") for name in ("as", "data", "fsize"))
 
 

@@ -27,6 +27,21 @@ def ulimits(plan: Plan) -> dict[str, str]:
     }
 
 
+def host_limits(plan: Plan) -> dict[str, str]:
+    """Return what logins and units of the host are to have for it.
+
+    Without a number for a container whose limit is not known: theirs may be higher.
+    """
+    return {
+        setting.name: setting.wanted
+        for setting in plan.of(Kind.ULIMIT)
+        if not setting.setting.unit
+        and (
+            setting.wanted == "unlimited" or setting.setting.now or not setting.setting.described_by
+        )
+    }
+
+
 def container_limits(plan: Plan) -> tuple[dict[str, str], list[str]]:
     """Return what an engine takes with --ulimit, and a note on each limit that it does not."""
     found = ulimits(plan)
@@ -61,7 +76,7 @@ def pam_rows(plan: Plan) -> list[tuple[str, str, str]]:
     """Return ``(domain, limit, value)`` of each row, in the units of limits.conf(5)."""
     return [
         (domain, name, _pam(name, value))
-        for name, value in ulimits(plan).items()
+        for name, value in host_limits(plan).items()
         for domain in ("*", "root")
     ]
 
@@ -74,7 +89,7 @@ def _pam(name: str, value: str) -> str:
 
 def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a drop-in for the unit that starts the server, whatever that is called."""
-    found = ulimits(plan)
+    found = host_limits(plan)
     for unit in unit_limits(plan).values():
         found = {**unit, **found}
     units = list(unit_limits(plan))
@@ -91,7 +106,7 @@ def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def containerd(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a drop-in for the daemon that starts pods: they have the limits that it has."""
-    found = {**unit_limits(plan).get(CONTAINERD, {}), **ulimits(plan)}
+    found = {**unit_limits(plan).get(CONTAINERD, {}), **host_limits(plan)}
     note = (
         f"write it to {drop_in(CONTAINERD)}, then: sudo systemctl daemon-reload; "
         "sudo systemctl restart containerd; pods that run keep their old limits"
