@@ -32,7 +32,7 @@ _PARTS_OF_NAMES = (
 _PROGRAMS = (
     "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic password etcdctl "
     "smbclient ldap lftp unzip zip 7z ssh-keygen htpasswd chpasswd sudo useradd usermod ngrok "
-    "ossutil"
+    "ossutil munge expect"
 ).split()
 _QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
 # A name begins where a word does: a text may be one word of 4 MiB.
@@ -49,6 +49,8 @@ _NAMED = (
     (rf"{_NAME}=", rf"{_QUOTED}|[^\s;&|\"']+"),
     # name = value, of INI and TOML, and <name>value</name>
     (rf"(?m:^)[ \t]*{_NAME}[ \t]+=[ \t]*", rf"{_QUOTED}|[^\s\"'][^\n]*"),
+    # The same within a line, as words of a command: one word; what a test compares is none.
+    (rf"(?<!\$){_NAME}[ \t]+=[ \t]+", rf"{_QUOTED}|[^\s;&|\"'=][^\s;&|\"']*"),
     (rf"<{_NAME}>", r"[^<>\s][^<>\n]*"),
     # --name value: the next word of a line, of the next one, of a list in YAML's two forms.
     (
@@ -68,7 +70,12 @@ _NAMED_AFTER = (
     rf"value:[ \t]*(?P<value>{_QUOTED}|[^\s\"',}}]+)[ \t]*(?:,|\n)\s*name:[ \t]*[\"']?{_NAME}"
 )
 # Options whose name says nothing, of the programs that take a secret there.
-_WORD = rf"(?:{_QUOTED}|[^\s;&|\"']+)"
+_WORD = rf"(?:{_QUOTED}|\\\"[^\"\n]*\"|[^\s;&|\"']+)"
+# Programs that read a password from their input, behind the bar, which may be quoted.
+_READERS = (
+    r"[ \t]*[\"']?\|[\"']?[ \t]*(?:chpasswd\b|sudo[ \t]+-\w*S"
+    r"|(?:docker|podman|nerdctl|helm|oras)\b[^\n;&|]{0,160}?--password-stdin)"
+)
 _REGISTRIES = "docker|podman|nerdctl|helm|oras|crane|skopeo"
 _OPTIONS = (
     r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user(?:=|[ \t]+))",
@@ -94,9 +101,15 @@ _OPTIONS = (
     r"ossutil\w*[ \t]+config\b[^\n;&|]{0,160}?[ \t]-k[ \t]*",
     # What is handed to a program that reads a password.
     rf"(?:echo|printf)[ \t]+(?:-[\w-]+[ \t]+)?(?:(?=[^\s|]*%){_WORD}[ \t]+(?=[^\s|]))?"
-    rf"(?={_WORD}[^\n;&|]{{0,80}}\|[ \t]*"
-    r"(?:chpasswd\b|sudo[ \t]+-\w*S|(?:docker|podman|nerdctl|helm|oras)\b[^\n;&|]{0,160}?"
-    r"--password-stdin))",
+    rf"(?={_WORD}[^\n;&|]{{0,80}}{_READERS})",
+    r"(?:chpasswd|sudo[ \t]+-\w*S)\b[^\n;&|]{0,160}?<<<[ \t]*",
+    r"munge\b[^\n;&|]{0,160}?[ \t](?:-s[ \t]*|--string(?:=|[ \t]+))",
+    # What expect types: a word in quotes, or one that ends in a return.
+    r"send(?:_user)?[ \t]+(?:--?[ \t]+)?(?=\\?[\"']|[^\s\"']+\\r)",
+    # The same where the program in front is not seen: a cut line, words of an env file.
+    r"(?<![^\s\"'=])(?<!cat )(?<!tee )(?=[^\s;&|/]{6,80}"
+    rf"{_READERS})",
+    r"(?<![\w\-])-U[ \t]*[\"']?[\w.\-\\/]{1,80}%(?!\()",
     # A line of GRUB's menu; those of PAM, which begin alike, end in a module.
     r"(?m:^)[ \t]*password[ \t]+[\w.\-]+[ \t]+(?!\S+\.so\b)(?=\S+[ \t]*(?m:$))",
 )
@@ -112,6 +125,8 @@ _FORMS = re.compile(
     r"|hv[sb]\.[\w\-]{16,}|tskey-[\w\-]{10,}|eyJ[\w\-]{8,}\.[\w\-]{8,}(?:\.[\w\-]*)?"
     r"|AGE-SECRET-KEY-1[0-9A-Z]{20,}|d[oa][opr]_v1_[0-9a-f]{40,}|dapi[0-9a-f]{32}|gsk_\w{20,}"
     r"|r8_[A-Za-z0-9]{20,}|pplx-\w{20,})"
+    # Of openssl's options, whose name may be in another line.
+    r"|(?<![\w.\-/])pass:[^\s:;&|\"'][^\s;&|\"']{3,}"
     r"|(?<=webhookb2/)[^\s\"']+|(?<=/bot)\d{6,12}:[\w\-]{20,}"
     r"|(?<=hooks\.slack\.com/services/)[\w/]+"
     r"|(?<=/api/webhooks/)[\w/\-]+"
@@ -122,6 +137,8 @@ _PLAIN = re.compile(
     r"-?\d{1,4}|\d{0,3}\.\d{1,6}|true|false|yes|no|on|off|none|null|\d{1,7}(?:\.\d+)? .*",
     re.IGNORECASE,
 )
+# What follows a colon in a sentence: two short plain words, where a value is one word or strange.
+_SENTENCE = re.compile(r"[A-Za-z]{1,11},?[ \t]+[a-z]{1,14}(?![\w:=])")
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.S
 )
@@ -176,7 +193,7 @@ def _named() -> tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]:
 @cache
 def _options() -> tuple[re.Pattern[str], ...]:
     # \\n in front: of a script in JSON.
-    start = r"(?:\b|(?<=\\n))"
+    start = r"(?:\b|(?<=\\n)|(?=-)|(?<![^\s\"'=]))"
     return tuple(re.compile(rf"{start}(?:{words})(?P<value>{_WORD})") for words in _OPTIONS)
 
 
@@ -196,7 +213,7 @@ def clean_text(text: str, removed: dict[str, None] | None = None, *, of_host: bo
         for head, value in _named():
             text = _without_named(text, head, value, gone, of_host)
         text = re.sub(_NAMED_AFTER, lambda match: _replaced(match, gone), text)
-    if any(program in lower for program in _PROGRAMS):
+    if any(program in lower for program in _PROGRAMS) or ("%" in text and "-U" in text):
         for pattern in _options():
             text = pattern.sub(lambda match: _valued(match, gone), text)
     if "@" in text or len(text) >= _LEAST_FORM:
@@ -219,6 +236,12 @@ def clean_words(
         shown = word
         if equals and value and _NAME_ALONE.fullmatch(name) and is_secret(name):
             shown = f"{name}={_bare(value, name, gone)}"
+        elif (
+            before.endswith(":")
+            and _NAME_ALONE.fullmatch(_unquoted(before))
+            and is_secret(_unquoted(before))
+        ):
+            shown = _bare(word, _unquoted(before), gone)
         elif before.startswith("-") and "=" not in before and is_secret(before):
             shown = word if word.startswith("-") else _bare(word, before, gone)
         if shown == word:
@@ -227,6 +250,10 @@ def clean_words(
         before = word
     line = clean_text(" ".join(found), gone, of_host=of_host)
     return [word if word in line else REMOVED for word in found]
+
+
+def _unquoted(word: str) -> str:
+    return word.rstrip(":").strip("\"'{,\\")
 
 
 def _bare(value: str, name: str, removed: dict[str, None]) -> str:
@@ -271,10 +298,10 @@ def _without_named(
         if match.start() < done or not is_secret(match["name"]):
             continue
         sign = text[match.end("name") : match.end()].strip()
-        if of_host and sign == ":" and match["name"].isalpha():  # a sentence: no secret: ...
-            continue
         behind = value.match(text, match.end())
         if behind is None:
+            continue
+        if of_host and sign == ":" and match["name"].isalpha() and _SENTENCE.match(behind[0]):
             continue
         parts += [
             text[done : behind.start()],

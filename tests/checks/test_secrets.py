@@ -182,6 +182,43 @@ PIPED = (
 )
 
 
+# Lines of launches whose program or quotes are lost, and what expect and munge are given.
+CUT = (
+    "expect -c 'send \"{}\\r\"'",
+    'expect -c \'spawn ssh a; expect "assword:"; send -- "{}\\r"; send {}\\r\'',
+    "munge -s {}",
+    "munge --string={}",
+    "server -U user%{}",
+    "-U 'DOMAIN\\user%{}'",
+    "root:{} | chpasswd",
+    "root:{} '|' chpasswd",
+    "{} | sudo -S true",
+    "chpasswd <<< root:{}",
+    "printf 'password = {}\\n' > c.ini",
+    'cat > c.toml <<EOF token = "{}" EOF',
+    "cat > c.yaml <<EOF password: {} EOF",
+    "echo 'password: {}' > c.yaml",
+    "printf 'db:\\n  password: {}\\n' > c.yaml",
+    'echo \'{{"password": "{}"}}\' > c.json',
+    "curl -H 'Cookie: session={}' https://a.b",
+    "-pass pass:{}",
+    "/models/password={}/Qwen3-14B",
+)
+
+
+@pytest.mark.parametrize("line", CUT)
+def test_a_secret_is_known_where_its_line_is_cut_or_its_quotes_are_lost(line: str) -> None:
+    """In a launch; in a text of ours; in the words of a command, as they are and cut at spaces."""
+    secret = "kuwhfksrekxybnr"
+    text = line.format(*[secret] * 2)
+    assert secret not in clean_text(text)
+    assert secret not in public(f"  error: unrecognized arguments: {text}")
+    assert secret not in public("  error: " + text.replace(" ", "\n      "))
+    for words in (text.split(), ["bash", "-c", text], ["bash", "-c", f"{text}\n{SERVER}"]):
+        for of_host in (False, True):
+            assert not any(secret in word for word in clean_words(words, of_host=of_host))
+
+
 @pytest.mark.parametrize("line", [*FURTHER, *PIPED])
 def test_a_secret_is_known_by_the_place_that_it_stands_in(line: str) -> None:
     """In a text; in the words of a command; in a sentence of ours that is broken for its width."""
@@ -441,6 +478,13 @@ def test_none_is_in_the_report_of_exec(tmp_path: Path) -> None:
         "PASS: 3 of 3 pairs",
         "password sufficient pam_unix.so",
         "a password of three words",
+        "cat models.txt | sudo -S tee /etc/motd",
+        "kernel.core_pattern = /var/core.%e.%p",
+        '[ "$HF_TOKEN" = "" ] && [ $HF_TOKEN = x ]',
+        "expect 4 of 8 NICs; send 3 pairs",
+        "max_total_tokens = 4096 page_size = 64",
+        "python3 -U -m pip install sglang==0.5.4",
+        "date -U +%Y-%m-%d",
     ],
 )
 def test_what_is_no_secret_stays(kept: str) -> None:
@@ -451,6 +495,8 @@ def test_what_is_no_secret_stays(kept: str) -> None:
     "kept",
     [
         "this host has no token: a login would be refused",
+        "cannot read the token: permission denied by mlx5_0",
+        "no such key: model",
         "/kubepods/pod8f6ab1c2/0123456789abcdef0123456789abcdef",
     ],
 )
