@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.check import Check
-from checks.base.finding import Consequence, Finding, Status
+from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.fold import fold_alike
 from checks.base.needs import LaunchNeeds
 from checks.capture.secrets import public
@@ -120,7 +120,7 @@ def report(
         reason,
         tuple(sorted(rows, key=_place)),
         {**counts, "ignored": len(waived)},
-        needs,
+        None if needs is None else needs._replace(source=public(needs.source)),
         root,
         tuple(check for check in waivers if check not in used),
         understood,
@@ -156,7 +156,7 @@ def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
         text=public(first.text),
         advice=public(first.advice),
         cause=public(first.cause),
-        evidence=tuple(seen._replace(value=public(seen.value)) for seen in evidence),
+        evidence=tuple(Evidence(public(seen.source), public(seen.value)) for seen in evidence),
     )
     commands = () if first.status in (Status.PASS, Status.SKIP) else found.commands(first)
     consequence = first.consequence or found.consequence_of(first.check)

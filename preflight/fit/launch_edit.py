@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from checks.capture.secrets import clean_words
 from preflight.fit.launch_values import (
     KEY,
     Knobs,
@@ -71,6 +72,7 @@ def launch_texts(
 def command_line(before: Reading, after: Reading) -> str:
     """Return the words of its one command, with the variables that changed in front.
 
+    To be shown: secrets are gone while its words are words, since quotes hide what stands together.
     "" for several commands.
     """
     if len(after.commands) != 1:
@@ -84,7 +86,8 @@ def command_line(before: Reading, after: Reading) -> str:
     gone = [f"-u {name}" for name in old.environment if name not in new.environment]
     lead = ["env", *gone, *set_here] if gone else set_here
     wrappers = [shlex.quote(word) for words in new.wrappers for word in words if words[0] != "env"]
-    return " ".join([*lead, *wrappers, *(shlex.quote(word.text) for word in new.words)])
+    words = clean_words((word.text for word in new.words), of_host=True)
+    return " ".join([*lead, *wrappers, *(shlex.quote(word) for word in words)])
 
 
 _BEFORE, _BEHIND = r"(?<![A-Za-z0-9_.])", r"(?![A-Za-z0-9_.])"

@@ -58,7 +58,7 @@ def fit_text(
     answer = found.answer
     lines: list[str] = []
     where = "this host" if found.host == "/" else found.host
-    what = f"{found.launch} on {where}, {_GOALS[answer.goal]}"
+    what = f"{public(found.launch)} on {where}, {_GOALS[answer.goal]}"
     if answer.reason:
         verdict = f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}"
         lines += wrapped(verdict, width, 0)
@@ -251,14 +251,14 @@ def _host(found: Fitted) -> list[str]:
 
 def _launch(found: Fitted, width: int) -> Iterator[str]:
     if found.first:
-        written = (f"written: {path}" for path in found.written)
+        written = (f"written: {public(path)}" for path in found.written)
         yield from ("", *(written if found.written else found.command.splitlines()))
     elif found.command:
         yield from ("", "the launch", public(f"  {found.command}"))
     if found.edited is None:
         return
     for path in found.written:
-        yield from ("", f"written: {path}")
+        yield from ("", f"written: {public(path)}")
     if not found.written:
         for edit in found.edited.edits:
             yield ""
@@ -286,7 +286,8 @@ def diff(edit: Edit) -> Iterator[str]:
     before, after = public(edit.before), public(edit.after)
     around = 3 if before == edit.before else 0
     lines = before.splitlines(), after.splitlines()
-    yield from difflib.unified_diff(*lines, edit.path, edit.path, n=around, lineterm="")
+    path = public(edit.path)
+    yield from difflib.unified_diff(*lines, path, path, n=around, lineterm="")
 
 
 def _hits(hits: Hits, paint: Paint, width: int, plain: bool) -> Iterator[str]:

@@ -252,6 +252,48 @@ def test_words_of_other_commands_are_in_no_answer(
         assert secret not in seen.out + seen.err
 
 
+def test_words_that_are_quoted_in_the_command_of_fit_are_not_shown(
+    host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Quotes of a shell stand between what belongs together: it is looked for in the words."""
+    secret = "kuwhfksrekxybnr"
+    words = SERVER.split()
+    for line in (*CUT, *PIPED, *FURTHER):
+        words += line.format(*[secret] * 2).split()
+    for form in ((), ("--json",)):
+        run(["fit", *form, "--root", host, "--", *words])
+        seen = capsys.readouterr().out
+        assert secret not in seen
+        assert "--hicache-size" in seen
+
+
+def test_a_secret_in_the_name_of_a_file_is_in_no_answer(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither where the launch is named, nor where a line of it was seen."""
+    secret = "kuwhfksrekxybnr"
+    folder = tmp_path / f"password={secret}"
+    folder.mkdir()
+    script, lock = folder / f"api_key={secret}.sh", tmp_path / "lock.json"
+    script.write_text(_script([], SETTINGS).replace("Qwen/", f"/models/token={secret}/"))
+    for command in (
+        ["check", "-v"],
+        ["check", "--json"],
+        ["check", "--junit", "-"],
+        ["check", "--html", "-"],
+        ["diff", "--lock", str(lock)],
+        ["read"],
+        ["read", "--json"],
+        ["plan"],
+        ["fit"],
+        ["fit", "--json"],
+    ):
+        run([*command, "--root", host, str(script)])
+        seen = capsys.readouterr()
+        assert secret not in seen.out + seen.err, command
+    assert secret not in lock.read_text()
+
+
 def test_a_lock_has_no_value_of_a_secret_flag(host: str, tmp_path: Path) -> None:
     script, lock = tmp_path / "launch.sh", tmp_path / "lock.json"
     script.write_text(_script(["tool --passwd=kuwhfksrekxy --token=uhfkwksrekxy"], SETTINGS))
