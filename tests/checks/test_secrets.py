@@ -539,6 +539,11 @@ def test_what_is_no_secret_stays(kept: str) -> None:
         "this host has no token: a login would be refused",
         "cannot read the token: permission denied by mlx5_0",
         "no such key: model",
+        "PASS: launch.sh on host: nothing stands in the way (N pass, N skip)",
+        "PASS: host, without a launch to check it for",
+        "- pass: a NIC in use is on the GPU's node, or the host has one node",
+        "- pass: compat_mode is Y, or the device is not iWARP",
+        "names of secrets (`--api-key`, `password:`), objects of the kind Secret",
         "/kubepods/pod8f6ab1c2/0123456789abcdef0123456789abcdef",
     ],
 )
