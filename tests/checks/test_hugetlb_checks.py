@@ -145,6 +145,17 @@ def test_a_pool_that_holds_all_but_no_node_its_share_says_so(tmp_path: Path) -> 
     assert found.text.startswith("6 pages are missing: a node has fewer than its share")
 
 
+def test_pages_from_overcommit_come_to_lie_where_they_are_asked_for(tmp_path: Path) -> None:
+    """50 pages on any node may do for 48 in use; with 47 the launch cannot start."""
+    usages = [usage({NODE_0: 20, NODE_1: 28})._replace(headroom={NODE_0: 4, NODE_1: 4})]
+    for pages, status in ((56, Status.PASS), (50, Status.UNKNOWN), (47, Status.FAIL)):
+        pool = HostPool(nodes={0: (0, 0), 1: (0, 0)}, overcommit=pages)
+        root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path / str(pages))
+        facts = facts_of(root, "hugetlb")
+        (found,) = findings(hugetlb_checks.CHECKS, facts, launch(usages), "hugetlb.shortage")
+        assert found.status is status, pages
+
+
 def test_an_arena_that_may_fall_back_is_a_warning(tmp_path: Path) -> None:
     root = Host(pools={PAGE: HostPool(total=50)}).write(tmp_path)
     with_arena = Usage("rank", {ANY: 60}, {ANY: 20}, True, {})
