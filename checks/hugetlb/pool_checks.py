@@ -88,8 +88,8 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
 def _a_node_is_short(pool: Spot, facts: HugetlbFacts, wanted: Wanted) -> bool:
     """Tell whether some node of ``pool`` certainly has fewer pages than a start takes there.
 
-    Overcommit makes pages on the node where they are asked for, so a pool may do with fewer than its
-    nodes' shares together.
+    Overcommit makes pages on the node where they are asked for, so a pool may do with fewer than
+    its nodes' shares together.
     """
     size = pool.page_size_bytes
     nodes = [at for at in wanted.spots(bound=True) if at.page_size_bytes == size]
