@@ -32,7 +32,7 @@ _PARTS_OF_NAMES = (
 _PROGRAMS = (
     "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic password etcdctl "
     "smbclient ldap lftp unzip zip 7z ssh-keygen htpasswd chpasswd sudo useradd usermod ngrok "
-    "ossutil munge expect"
+    "ossutil munge send passwd"
 ).split()
 _QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
 # A name begins where a word does: a text may be one word of 4 MiB.
@@ -72,8 +72,12 @@ _NAMED_AFTER = (
 # Options whose name says nothing, of the programs that take a secret there.
 _WORD = rf"(?:{_QUOTED}|\\\"[^\"\n]*\"|[^\s;&|\"']+)"
 # Programs that read a password from their input, behind the bar, which may be quoted.
+_READING = (
+    r"(?:chpasswd|sudo\b[^\n;&|]{0,80}?[ \t](?:-\w*S|--stdin)"
+    r"|passwd\b[^\n;&|]{0,80}?[ \t]--stdin)\b"
+)
 _READERS = (
-    r"[ \t]*[\"']?\|[\"']?[ \t]*(?:chpasswd\b|sudo[ \t]+-\w*S"
+    rf"[ \t]*[\"']?\|[\"']?[ \t]*(?:{_READING}"
     r"|(?:docker|podman|nerdctl|helm|oras)\b[^\n;&|]{0,160}?--password-stdin)"
 )
 _REGISTRIES = "docker|podman|nerdctl|helm|oras|crane|skopeo"
@@ -102,10 +106,10 @@ _OPTIONS = (
     # What is handed to a program that reads a password.
     rf"(?:echo|printf)[ \t]+(?:-[\w-]+[ \t]+)?(?:(?=[^\s|]*%){_WORD}[ \t]+(?=[^\s|]))?"
     rf"(?={_WORD}[^\n;&|]{{0,80}}{_READERS})",
-    r"(?:chpasswd|sudo[ \t]+-\w*S)\b[^\n;&|]{0,160}?<<<[ \t]*",
+    rf"{_READING}[^\n;&|]{{0,160}}?<<<[ \t]*",
     r"munge\b[^\n;&|]{0,160}?[ \t](?:-s[ \t]*|--string(?:=|[ \t]+))",
-    # What expect types: a word in quotes, or one that ends in a return.
-    r"send(?:_user)?[ \t]+(?:--?[ \t]+)?(?=\\?[\"']|[^\s\"']+\\r)",
+    # What expect types, and ends with a return: its program may be in another line.
+    r"send(?:_user)?[ \t]+(?:--?[ \t]+)?(?=\\?[\"'][^\n]{1,160}?\\[rn]|[^\s\"']+\\r)",
     # The same where the program in front is not seen: a cut line, words of an env file.
     r"(?<![^\s\"'=])(?<!cat )(?<!tee )(?=[^\s;&|/]{6,80}"
     rf"{_READERS})",
