@@ -41,16 +41,30 @@ def anonymise(
 
 
 def without_secrets(answers: Answers) -> Answers:
-    """Return what was recorded of a host, without the secrets in its files and calls."""
+    """Return what was recorded of a host, without the secrets in its files, calls and paths.
+
+    What a path with password=x in it holds is not recorded: its launch has no such path either.
+    """
 
     def clean(text: str) -> str:
         return clean_text(text, of_host=True)
 
+    def public_paths(found: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: each for name, each in found.items() if "=" not in name or clean(name) == name
+        }
+
     texts = {
-        name: _map(clean, _without_comments(name, answer)) for name, answer in answers.texts.items()
+        name: _map(clean, _without_comments(name, answer))
+        for name, answer in public_paths(answers.texts).items()
     }
-    calls = _map(clean, answers.calls)
-    return answers._replace(texts=texts, calls=calls)
+    return answers._replace(
+        texts=texts,
+        folders=public_paths(answers.folders),
+        links=public_paths(answers.links),
+        modes=public_paths(answers.modes),
+        calls=_map(clean, public_paths(answers.calls)),
+    )
 
 
 def _without_comments(name: str, text: str | Unknown) -> str | Unknown:

@@ -297,6 +297,11 @@ def test_a_secret_in_the_name_of_a_file_is_in_no_answer(
         seen = capsys.readouterr()
         assert secret not in seen.out + seen.err, command
     assert secret not in lock.read_text()
+    for options in ((), ("--keep-launch",)):
+        file = tmp_path / "host.tar.gz"
+        assert run(["capture", *options, "--root", host, str(file), str(script)]) == 0
+        for name, content in read_archive(str(file)).files.items():
+            assert secret not in name + content.decode("latin-1"), name
 
 
 def test_a_lock_has_no_value_of_a_secret_flag(host: str, tmp_path: Path) -> None:
