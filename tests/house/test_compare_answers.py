@@ -8,11 +8,14 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from comparing.corpus import Corpus, take
 from comparing.differences import differences
 
+from tests.builders.launch_text import process
 from tests.paths import ROOT
 
 TOOL = ROOT / "tools" / "compare_answers.py"
@@ -326,3 +329,13 @@ def test_what_cannot_be_compared_is_no_difference(
     code, out, err = compare("--old", old, "--new", old, "--keep", corpus, *given)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_an_example_as_a_reader_gives_it_is_a_script_with_its_variables(tmp_path: Path) -> None:
+    line = process("python3 -m sglang.launch_server --model-path m", {"MC_TE_METRIC": "1"})
+    example = SimpleNamespace(id="rule", wrong=[line], right=[line])
+    corpus = Corpus(tmp_path)
+    take(corpus, "examples", example)
+    assert list(corpus.launches) == ["rule-wrong"]
+    (file,) = (tmp_path / "launches").rglob("launch.sh")
+    assert file.read_text().startswith("MC_TE_METRIC=1 python3 -m sglang.launch_server")

@@ -262,7 +262,8 @@ def _script(lines: Any) -> str:
     one_alone = isinstance(lines, str) or isinstance(lines[-1], Mapping)
     for line in (lines,) if one_alone else lines:
         if hasattr(line, "words"):  # as a reader gives it, of an image
-            text, environment = shlex.join(word.text for word in line.words), line.environment
+            text = shlex.join(word.text for word in line.words)
+            environment = {name: word.text for name, word in line.environment.items()}
         else:
             text, environment = (line, {}) if isinstance(line, str) else line
         settings = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
