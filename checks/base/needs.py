@@ -282,10 +282,9 @@ class Service(NamedTuple):
 class BoundPort(NamedTuple):
     """A port that a process of the launch binds; ``what`` as the program calls it.
 
-    network: where it binds it, "" on the host itself, else the pod or container. customary: it is
-    the program's own default, which others are told to use. waited: what follows in the launch runs
-    only once the process has ended. turn: as in ``ProcessNeeds``. pod: two of Kubernetes with one
-    port never share a host.
+    network: where it binds it, "" on the host itself, else the pod or container. waited: what
+    follows in the launch runs only once the process has ended. turn: as in ``ProcessNeeds``. pod:
+    two of Kubernetes with one port never share a host.
     address: of the host, "" for all of them, None for what the process itself binds. inner: for the
     processes of one server among themselves: judged against the rest of the launch alone.
     unless: the word, not known, that may hold another port than this one, which is the default.
@@ -296,7 +295,6 @@ class BoundPort(NamedTuple):
     owner: str
     origin: str
     network: str = ""
-    customary: bool = False
     waited: bool = False
     turn: int = 0
     pod: str = ""

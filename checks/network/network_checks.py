@@ -167,10 +167,11 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
             f"port {port.port}",
             evidence=(Evidence(PORT_RANGE, f"{span[0]} {span[1]}"),),
         )
-        if port.customary and tuple(span) == STOCK_RANGE:
+        if tuple(span) == STOCK_RANGE:
             text = (
-                "the program's default, inside the kernel's range: reserve it if restarts "
-                "must not fail"
+                "inside the range of a stock kernel, where a connection seldom holds it when the "
+                f"server restarts: reserve it (net.ipv4.ip_local_reserved_ports={wanted}) if no "
+                "restart may fail"
             )
             yield found._replace(text=text)
             continue

@@ -88,11 +88,8 @@ def all_ports(
         command = process.command
         if any(map(starts_anew, command.wrappers)):
             continue  # published by an engine of another host
-        usual = {port.port for port in _own_ports(process) if port.customary}
         for published in command.published:
-            port = _published(published)
-            usually = port.port in usual
-            yield port._replace(customary=usually, waited=command.waited, turn=command.turn)
+            yield _published(published)._replace(waited=command.waited, turn=command.turn)
     yield from map(_published, others)
 
 
@@ -155,8 +152,7 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
             yield BoundPort(what, setting.value, process.name, setting.origin)
         return
     for what, flag, default in _fixed_ports(process):
-        port = _flag_port(process, what, flag, default)
-        yield port._replace(customary=port.port == default)
+        yield _flag_port(process, what, flag, default)
 
 
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:

@@ -93,6 +93,20 @@ def test_a_port_inside_the_range_of_outgoing_connections(
     assert [finding.status for finding in found] == [expected]
 
 
+@pytest.mark.parametrize("port", [50051, 55051])
+def test_a_stock_kernels_range_is_a_note_for_whatever_port(tmp_path: Path, port: int) -> None:
+    """The default's risk is another port's: one is no warning and the other none either."""
+    folder = tmp_path / "proc/sys/net/ipv4"
+    folder.mkdir(parents=True)
+    (folder / "ip_local_reserved_ports").write_text("8000\n")
+    needs = _ports(port)
+    for span, expected in (("32768\t60999\n", Status.PASS), ("32768\t65000\n", Status.WARN)):
+        (folder / "ip_local_port_range").write_text(span)
+        found = _find(facts_of(tmp_path, "network", needs=needs), needs, "network.port-range")
+        assert [finding.status for finding in found] == [expected]
+        assert f"ip_local_reserved_ports=8000,{port}" in found[0].text or expected is Status.WARN
+
+
 def test_the_remedy_keeps_what_is_reserved_already(tmp_path: Path) -> None:
     folder = tmp_path / "proc/sys/net/ipv4"
     folder.mkdir(parents=True)
