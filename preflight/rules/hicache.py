@@ -62,7 +62,8 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     if arguments.error and (arguments.exact or _every_release_refuses(server)):
         where = arguments.refused[0].origin if arguments.refused else None
-        yield Seen(f"{_said_by(arguments)}{arguments.error}", where, _correction(server))
+        said = f"{_said_by(arguments)}{arguments.error}{_elsewhere(arguments)}"
+        yield Seen(said, where, _correction(server))
     words = tuple(word for word in arguments.unrecognized if _is_known(word))
     left_out = [word for word in words if word.text in LEFT_OUT]
     if left_out:
@@ -98,7 +99,9 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
         return
     if arguments.error and not _every_release_refuses(server):
         where = arguments.refused[0].origin if arguments.refused else None
-        yield Seen(f"SGLang {arguments.version} says: error: {arguments.error}", where)
+        said = f"error: {arguments.error}{_elsewhere(arguments)}"
+        edit = _correction(server) if _releases_of_refused(arguments) else ""
+        yield Seen(f"SGLang {arguments.version} says: {said}", where, edit)
     elif not arguments.error and not every_release_refuses(arguments):
         for says in refusals(arguments, arguments.version):
             yield Seen(f"SGLang {arguments.version} says: {says}")
@@ -463,7 +466,7 @@ def _left_over(words: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
         if not flag.startswith("-"):
             found.append(_Unrecognized(word, ""))
             continue
-        named = ", ".join(a if a == b else f"{a} to {b}" for a, b in releases_with(flag))
+        named = _spans(flag)
         near = "" if named else spelling.nearest(flag, argument_flags()) or ""
         found.append(_Unrecognized(word, flag, named, near))
     return tuple(found)
@@ -511,6 +514,39 @@ def _edit(left_over: _Unrecognized, exact: bool) -> str:
     return f"{at(where)} correct or remove {flag}" if exact else ""
 
 
+def _releases_of_refused(arguments: ParsedArguments) -> str:
+    """Return which releases have the refused flag as it is written.
+
+    It is "" where this one has it, or none: a beginning of several flags.
+    """
+    flag = _refused_flag(arguments)
+    here = any(flag in row["flags"] for row in argument_table(arguments.version).rows)
+    return "" if here or not flag.startswith("--") else _spans(flag)
+
+
+def _refused_flag(arguments: ParsedArguments) -> str:
+    return arguments.refused[0].text.partition("=")[0] if arguments.refused else ""
+
+
+def _elsewhere(arguments: ParsedArguments) -> str:
+    """Return the end of SGLang's own message: which releases take the flag."""
+    named = _releases_of_refused(arguments)
+    return f"; {_refused_flag(arguments)} is in {named}" if named else ""
+
+
+def _or_release(arguments: ParsedArguments) -> str:
+    """Return which releases take a flag as it is written, as the end of an edit."""
+    named = _releases_of_refused(arguments)
+    if not named:
+        return ""
+    run = f"run one of SGLang {named}"
+    return f", or {run if arguments.exact else f'give --sglang-version if it is one of {named}'}"
+
+
+def _spans(flag: str) -> str:
+    return ", ".join(a if a == b else f"{a} to {b}" for a, b in releases_with(flag))
+
+
 def _correction(server: SglangServer) -> str:
     """Return what to write in place of the words that the parser refused.
 
@@ -530,7 +566,9 @@ def _correction(server: SglangServer) -> str:
     ]
     if len(meant) != 1:  # the beginning of several: the message itself names many
         names = " or ".join(row["flags"][0] for row in meant)
-        return replaced(first.origin, flag, names) if 0 < len(meant) < 4 else ""
+        if not 0 < len(meant) < 4:
+            return ""
+        return replaced(first.origin, flag, names) + _or_release(arguments)
     row = meant[0]
     given = first._replace(text=value) if equals else rest[0] if rest else None
     if given is None or given.unresolved:

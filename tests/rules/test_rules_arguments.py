@@ -89,6 +89,10 @@ def test_a_python_that_is_not_set_still_starts_the_server() -> None:
 
 REFUSED, UNKNOWN = "arguments-refused", "argument-unknown"
 WRITE = "in launch.sh:2 write {} instead of {}"
+# The beginning of two since the alias went, as the parsers of 0.5.19 and 0.5.20 say.
+TWO_MEANT = WRITE.format(
+    "--cuda-graph-max-bs-decode or --cuda-graph-max-bs-prefill", "--cuda-graph-max-bs"
+)
 TWO_LINES = "python3 -m sglang.launch_server --model-path m \\\n  {}"
 
 
@@ -138,9 +142,20 @@ TWO_LINES = "python3 -m sglang.launch_server --model-path m \\\n  {}"
             "--cuda-graph-max-bs 8",
             "0.5.23",
             REFUSED,
-            WRITE.format(
-                "--cuda-graph-max-bs-decode or --cuda-graph-max-bs-prefill", "--cuda-graph-max-bs"
-            ),
+            f"{TWO_MEANT}, or run one of SGLang 0.5.2 to 0.5.19",
+        ),
+        (
+            "--cuda-graph-max-bs=8",
+            None,
+            UNKNOWN,
+            f"{TWO_MEANT}, or give --sglang-version if it is one of 0.5.2 to 0.5.19",
+        ),
+        ("--cuda-graph-max-bs 8", "0.5.19", "", ""),
+        (
+            "--cuda-graph-max-bs 8",
+            "0.5.20",
+            REFUSED,
+            f"{TWO_MEANT}, or run one of SGLang 0.5.2 to 0.5.19",
         ),
         ("--hicache-s 9", "0.5.23", REFUSED, ""),
     ],
