@@ -19,7 +19,7 @@ from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
 from preflight.processes.container_paths import network_of
 from preflight.processes.mooncake_users import (
-    engine_devices,
+    engine_protocol,
     ssd_offload,
     store_clients,
     store_devices,
@@ -135,9 +135,7 @@ def _uses(subject: AdvisorySubject, product: str) -> bool:
 def _engine_is_open(subject: AdvisorySubject) -> bool:
     """Return False; raise where only the engine would be Mooncake's, and may be another."""
     server = subject.process.server
-    by_engine = (
-        server is not None and server.store is None and engine_devices(server, 0) is not None
-    )
+    by_engine = server is not None and server.store is None and engine_protocol(server) is not None
     return by_engine and known(_flag(subject, "disaggregation_transfer_backend")) is None
 
 
@@ -249,23 +247,15 @@ def _protocol(subject: AdvisorySubject) -> str | None:
     return "tcp" if named == "rdma" and _is_forced(subject) else named or None
 
 
-def _engine_protocol(subject: AdvisorySubject) -> str | None:
+def _engine_protocol(subject: AdvisorySubject) -> str | Unknown | None:
     process = subject.process
-    named = process.consumer.transfer_protocol if process.consumer else ""
-    if engine_devices(process.server, 0) is None and not named:
-        return None
     if process.server is not None:
-        known(_flag(subject, "disaggregation_transfer_backend"))
-    if "MC_FORCE_TCP" in process.command.environment:  # devices that are named change nothing here
-        return "tcp"
-    if named:
-        return named
-    word = process.command.environment.get("MOONCAKE_PROTOCOL")
-    if word is None or word.text == "rdma":
-        return "rdma"
-    takes = sglang_release(known(_version(subject, "sglang"))).engine_takes_protocol
-    # A wheel that is not built for EFA looks for RDMA devices whatever it is told.
-    return "efa" if takes and known(word_value(word)) == "efa" else "rdma"
+        protocol = engine_protocol(process.server)
+        if protocol is not None:
+            known(_flag(subject, "disaggregation_transfer_backend"))
+        return protocol
+    named = process.consumer.transfer_protocol if process.consumer else ""
+    return "tcp" if named and "MC_FORCE_TCP" in process.command.environment else named or None
 
 
 def _is_forced(subject: AdvisorySubject) -> bool:
@@ -277,7 +267,7 @@ def _is_forced(subject: AdvisorySubject) -> bool:
 
 
 def _uses_rdma(subject: AdvisorySubject) -> bool:
-    if _engine_protocol(subject) == "rdma":
+    if known(_engine_protocol(subject)) == "rdma":
         return True
     protocol = store_protocol(subject.process)
     return protocol is not None and known(protocol) == "rdma" and not _is_forced(subject)
@@ -380,7 +370,7 @@ FACTS: Mapping[str, tuple[str, Read]] = {
     "store.master": ("the address of the store's master", _master),
     "store.metadata": ("its metadata server: etcd, http, redis, P2PHANDSHAKE", _metadata),
     "engine.protocol": (
-        "rdma, efa or tcp of the transfer engine between prefill and decode",
+        "rdma, efa, tcp or ascend of the transfer engine between prefill and decode",
         _engine_protocol,
     ),
     "store.standalone": (

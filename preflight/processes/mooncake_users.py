@@ -17,7 +17,7 @@ from checks.releases.sglang import sglang_release
 from preflight.launches.source import Word
 from preflight.processes.container_paths import place_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
-from preflight.programs.sglang_arguments import SettingValue
+from preflight.programs.sglang_arguments import SettingValue, word_value
 
 _PROGRAMS = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER)
 
@@ -155,12 +155,12 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     store = server.store
     # In standalone storage a mooncake_client has the devices, and the rank only shared memory.
     if store is None or store.error or store.value("standalone_storage") is True:
-        return None if _engine_transport(server) else engine_devices(server, rank)
+        return _engine_use(server, rank)
     protocol = store.value("protocol")
     if isinstance(protocol, Unknown):
         return RdmaUse(protocol, store.settings["protocol"].origin)
     if protocol != "rdma":
-        return None if _engine_transport(server) else engine_devices(server, rank)
+        return _engine_use(server, rank)
     setting = store.settings["device_name"]
     value = setting.value
     if isinstance(value, str) and value.strip().startswith("{"):
@@ -169,15 +169,11 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
-    """Return the devices of the transfer engine that moves KV; None for a server without one.
+    """Return the devices that the engine between prefill and decode is given, whatever it uses.
 
-    Prefill and decode servers move KV through one, store or not.
+    None for a server without such an engine. SGLang may look them up before it starts it.
     """
-    if server is None:
-        return None
-    if server.mode not in ("prefill", "decode"):
-        return None
-    if server.value("disaggregation_transfer_backend") != "mooncake" or _is_npu(server):
+    if server is None or engine_protocol(server) in (None, "ascend"):
         return None
     setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]
     value = setting.value
@@ -188,6 +184,45 @@ def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
         if value is None:
             value = Unknown(f"{setting.origin}: names no device for rank {rank}")
     return RdmaUse(_names(value), setting.origin, setting.written_as)
+
+
+def _engine_use(server: SglangServer, rank: int) -> RdmaUse | None:
+    """Return the devices that the engine between prefill and decode uses; None without RDMA."""
+    protocol = engine_protocol(server)
+    if isinstance(protocol, Unknown):
+        origin = server.environment["MOONCAKE_PROTOCOL"].origin
+        return RdmaUse(protocol, f"MOONCAKE_PROTOCOL at {origin}", "MOONCAKE_PROTOCOL")
+    return engine_devices(server, rank) if protocol == "rdma" else None
+
+
+def engine_protocol(server: SglangServer) -> str | Unknown | None:
+    """Return what SGLang's engine between prefill and decode transfers by: rdma, tcp, efa, ascend.
+
+    None for a server without such an engine of Mooncake's. Prefill and decode servers move KV
+    through one, store or not. Devices that it is given only narrow Mooncake's own discovery
+    (transfer_engine_py.cpp, initializeExt), and MC_FORCE_TCP comes before that
+    (transfer_engine_impl.cpp, init).
+    """
+    if server.mode not in ("prefill", "decode"):
+        return None
+    if server.value("disaggregation_transfer_backend") != "mooncake":
+        return None
+    if server.value("device") == "npu":  # AscendTransferEngine, without RDMA devices
+        return "ascend"
+    if "MC_FORCE_TCP" in server.environment:
+        return "tcp"
+    word = server.environment.get("MOONCAKE_PROTOCOL")
+    if word is None:
+        return "rdma"
+    named = word_value(word)
+    if named != "efa" and not isinstance(named, Unknown):
+        return "rdma"  # a wheel that is not built for EFA looks for RDMA devices whatever it says
+    if server.arguments.assumed:
+        return Unknown(
+            "which releases of SGLang go by MOONCAKE_PROTOCOL is known, and not which one runs",
+            advice="give --sglang-version",
+        )
+    return named if sglang_release(server.arguments.version).engine_takes_protocol else "rdma"
 
 
 def other_transport(process: LaunchProcess) -> str:
@@ -202,26 +237,8 @@ def other_transport(process: LaunchProcess) -> str:
         protocol = None
     if isinstance(protocol, str) and protocol not in ("", "rdma", "tcp"):
         return protocol
-    return "" if server is None else _engine_transport(server)
-
-
-def _engine_transport(server: SglangServer) -> str:
-    """Return the transport of SGLang's own engine where that is neither RDMA nor TCP, or ""."""
-    if server.mode not in ("prefill", "decode"):
-        return ""
-    if server.value("disaggregation_transfer_backend") != "mooncake":
-        return ""
-    if _is_npu(server):
-        return "ascend"
-    word = server.command.environment.get("MOONCAKE_PROTOCOL")
-    named = "" if word is None else word.text
-    takes = sglang_release(server.arguments.version).engine_takes_protocol
-    return named if takes and named == "efa" else ""
-
-
-def _is_npu(server: SglangServer) -> bool:
-    """Tell whether SGLang's own engine is Ascend's (AscendTransferEngine), without RDMA devices."""
-    return bool(server.value("device") == "npu")
+    engine = None if server is None else engine_protocol(server)
+    return engine if engine in ("efa", "ascend") else ""
 
 
 def _of_map(text: str, rank: int, default: str | None) -> Any:

@@ -53,6 +53,7 @@ class ParsedArguments(NamedTuple):
     unread: Unknown | None = None
     words: tuple[Word, ...] = ()  # all that were read, those of a configuration file in front
     refused: tuple[Word, ...] = ()  # the flag that ``error`` is about, and its values
+    assumed: bool = False  # nothing says which release it is: ``version`` is the newest known
 
     def value(self, name: str) -> Any:
         return self.settings[name].value
@@ -100,7 +101,8 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
             error = "the following arguments are required: --model-path/--model"
         else:
             settings["model_path"] = SettingValue(unresolved(may_hold), str(may_hold.origin))
-    return ParsedArguments(settings, error, left, table.version, table.exact, None, words, about)
+    exact, assumed = table.exact, version is None
+    return ParsedArguments(settings, error, left, table.version, exact, None, words, about, assumed)
 
 
 # Variables that LeaderWorkerSet and RBG give every pod of a group.

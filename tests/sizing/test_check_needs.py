@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.installed import Installed
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.pages import Region
 from checks.base.root import Root
@@ -511,3 +512,38 @@ def test_an_engine_over_efa_takes_no_rdma_devices(
     rank = _needs(_script(tmp_path, line), root, sglang=release).processes[0]
     assert rank.transport == transport
     assert (rank.rdma is None) == (transport == "efa")
+
+
+PREFILL = (
+    "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --disaggregation-mode prefill "
+    "--disaggregation-transfer-backend mooncake --disaggregation-ib-device mlx5_0\n"
+)
+
+
+@pytest.mark.parametrize("protocol", ["", "MOONCAKE_PROTOCOL=efa ", "MOONCAKE_PROTOCOL=$P "])
+def test_an_engine_that_is_forced_to_tcp_uses_none_of_the_devices_that_it_is_given(
+    protocol: str, tmp_path: Path, root: Root
+) -> None:
+    """SGLang looks them up all the same, and ends where one is missing."""
+    script = _script(tmp_path, f"MC_FORCE_TCP=1 {protocol}{PREFILL}")
+    rank = _needs(script, root).processes[0]
+    assert (rank.rdma, rank.transport) == (None, "")
+    assert rank.looked_up is not None
+    assert rank.looked_up.devices == ("mlx5_0",)
+
+
+@pytest.mark.parametrize("line", [f"MOONCAKE_PROTOCOL=efa {PREFILL}", PREFILL])
+def test_what_an_engine_of_a_release_that_nobody_names_goes_by_is_unknown_for_efa_alone(
+    line: str, tmp_path: Path, root: Root
+) -> None:
+    reading = read_source(str(_script(tmp_path, line)), {})
+    options = LaunchOptions(installed=Installed((), None))
+    sizing = size_launch(reading, "launch.sh", options, root, lambda name: root.text("/" + name))
+    rank = launch_needs(sizing).processes[0]
+    assert rank.transport == ""
+    assert rank.rdma is not None
+    if "efa" in line:
+        assert isinstance(rank.rdma.devices, Unknown)
+        assert rank.rdma.devices.advice == "give --sglang-version"
+    else:
+        assert rank.rdma.devices == ("mlx5_0",)
