@@ -77,6 +77,7 @@ class Consumer(NamedTuple):
 
     release: the one as which it was read; parts: those of what else runs in it. named: the releases
     that its launch names, by product. sockets: files that it makes anew, whoever has them.
+    connectors: those that it loads, by vLLM's names.
     executor: what starts the workers, as it is written. gate_bytes: of MemAvailable, what it asks
     for itself before it starts. gpu_fraction: of all the
     memory of each worker's GPU, what has to be free; gpu_fills: whether nothing says that it takes
@@ -118,6 +119,7 @@ class Consumer(NamedTuple):
     gpu_fraction: float | None = None
     gpu_fills: bool = False
     executor: str = ""
+    connectors: tuple[str, ...] = ()
 
     def doubt_of(self, release: str) -> str:
         """Return why it may run another release than this one, as which it was read; "" if not."""
@@ -194,6 +196,7 @@ class ConsumerParts:
         self.uncounted: list[str] = []
         self.parts: list[str] = []
         self.sockets: list[str] = []
+        self.connectors: list[str] = []
 
     def add(self, found: Consumer) -> None:
         """Add what another reader says of a part of it."""
@@ -216,7 +219,9 @@ class ConsumerParts:
         )
 
 
-_LISTS = "clients pools ports refused refused_by misread ignored uncounted parts sockets".split()
+_LISTS = (
+    "clients pools ports refused refused_by misread ignored uncounted parts sockets connectors"
+).split()
 
 
 def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingValue:

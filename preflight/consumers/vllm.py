@@ -311,6 +311,7 @@ class _Connectors(ConsumerParts):
         if wrong or name is None:
             self.refused += [wrong] if wrong else []
             return
+        self.connectors.append(str(name))
         module = config.get("kv_connector_module_path")
         # Dynamo's own connector always names its module: kvbm.vllm_integration.connector.
         own = name == "DynamoConnector" and str(module or "kvbm").startswith(("kvbm", "dynamo"))

@@ -18,8 +18,8 @@ from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, clean_text, is_secret
 from preflight.consumers.lmcache_settings import lmcache_settings
 from preflight.launches.source import Command, Reading, SourceNote, Word
+from preflight.processes.other_programs import tells_of_server, unknown_program
 from preflight.processes.processes import ProcessKind, classify
-from preflight.processes.unread import tells_of_server, unknown_program
 from preflight.programs import store_config, store_service_config
 from preflight.programs.mooncake_flags import flag_table
 from preflight.programs.sglang_argument_tables import argument_flags

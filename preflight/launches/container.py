@@ -26,9 +26,22 @@ _ENTRYPOINTS = (
     (re.compile(r"(?:^|/)redis(?:-stack-server)?$"), ("redis-server",)),
     (re.compile(r"(?:^|/)nats$"), ("nats-server",)),
     (re.compile(r"(?:^|/)mooncake-master$"), ("mooncake_master",)),
+    (re.compile(r"(?:^|/)etcd$"), ("etcd",)),
+    # They hold little, whatever they are told.
+    (re.compile(r"(?:^|/)nginx(?:-unprivileged)?$"), ("nginx",)),
+    (re.compile(r"(?:^|/)haproxy$"), ("haproxy",)),
+    (re.compile(r"(?:^|/)envoy$"), ("envoy",)),
+    (re.compile(r"(?:^|/)traefik$"), ("traefik",)),
+    (re.compile(r"(?:^|/)prometheus$"), ("prometheus",)),
+    (re.compile(r"(?:^|/)grafana(?:-oss|-enterprise)?$"), ("grafana",)),
+    (re.compile(r"(?:^|/)node[-_]exporter$"), ("node_exporter",)),
+    (re.compile(r"(?:^|/)dcgm-exporter$"), ("dcgm-exporter",)),
+    (re.compile(r"(?:^|/)(?:alpine|busybox|debian|ubuntu)$"), ("sh",)),
 )
 # Images that run what they are told by the first word, and their program where it is a flag.
-_DEFAULT = frozenset(("redis-server", "nats-server", "mooncake_master"))
+_DEFAULT = frozenset(
+    "redis-server nats-server mooncake_master etcd nginx haproxy envoy traefik sh".split()
+)
 # What is no program's name: an option, a folder, a model's name on a hub (no script's path).
 _NO_PROGRAM = re.compile(
     r"|-.*|.*/|(?!s?bin/|scripts/)[\w-][\w.-]*/(?!.*\.(?:sh|bash|py)$)[\w.-]+|/.*/models?/.*"
@@ -111,7 +124,8 @@ class ContainerSettings(NamedTuple):
     engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``: whose
     defaults hold; "" where the launch shows an image alone, and not what runs it. ulimits: by name
     (``memlock`` is in bytes). devices: paths of the host, and names of CDI. resources: what a
-    Kubernetes device plugin gives, ``rdma/hca``: ``1``. hugepages_bytes: limit per page size,
+    Kubernetes device plugin gives, ``rdma/hca``: ``1``; pod_resources: the names of those that any
+    container of its pod asks for. hugepages_bytes: limit per page size,
     written as Kubernetes writes it, ``2Mi``. gpus: with both a count and names they contradict each
     other, which Docker refuses. runtime: the OCI runtime that starts it (nvidia).
     releases: of products, where the launch itself tells what is in its image. own_users: whether it
@@ -127,6 +141,7 @@ class ContainerSettings(NamedTuple):
     ulimits: Mapping[str, Limits] = {}
     devices: tuple[str, ...] = ()
     resources: Mapping[str, str] = {}
+    pod_resources: tuple[str, ...] = ()
     gpus: GivenGpus | Unknown | None = None
     runtime: str | None = None
     privileged: bool = False

@@ -33,8 +33,10 @@ from preflight.launches.variables import unread
 ENGINES = frozenset({"docker", "nerdctl", "nvidia-docker", "podman"})
 # Options of docker run that take no value; every other one takes the next word.
 _FLAGS = frozenset(
-    "detach disable-content-trust help init interactive no-healthcheck oom-kill-disable privileged "
-    "publish-all quiet read-only replace rm rmi sig-proxy tls-verify tty use-api-socket".split()
+    "detach disable-content-trust env-host help http-proxy init interactive no-healthcheck "
+    "no-hostname no-hosts oom-kill-disable passwd privileged publish-all quiet read-only "
+    "read-only-tmpfs replace rm rmi rootfs sig-proxy tls-verify tty unsetenv-all "
+    "use-api-socket".split()
 )
 _SHORT = dict(
     pair.split(":")

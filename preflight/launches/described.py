@@ -100,7 +100,7 @@ _PYTHON_GIVEN = re.compile(r"-[BEIOPSbdiqsuvx]*([cm])(.*)", re.DOTALL)
 # Programs of Python that are told from their words alone.
 _TOLD_PROGRAMS = frozenset(("launch_server.py", "bench_multiturn.py"))
 # Programs that ask a server, or make its files: named so, they start none.
-_ASKING = re.compile(
+ASKING = re.compile(
     r"(?:.*[-_/.])?(?:analy[sz]e|bench|benchmark|check|client|collect_env|convert|download|eval"
     r"|evaluate|health|hello|merge|plot|prepare|preprocess|profile|quantize|query|report|request"
     r"|requests|send|setup|summarize|test|tests|validate|version|wait|warmup)(?:[-_.0-9][^/]*)?"
@@ -383,7 +383,7 @@ def _python(
         if module.partition(".")[0] in _PACKAGES:
             return None
         found = beside(own)
-        if found is None and "." in module and not _ASKING.fullmatch(module):
+        if found is None and "." in module and not ASKING.fullmatch(module):
             return _unread_python(module, words, environment)
         text = None if found is None else Word(found, Origin(own, 1))
     elif first == "-":
@@ -395,7 +395,7 @@ def _python(
         if told or file in _TOLD_PROGRAMS:
             return None
         found = None if script.unresolved and "/" not in first else beside(first)
-        if found is None and not _ASKING.fullmatch(file):
+        if found is None and not ASKING.fullmatch(file):
             return _unread_python(shown, words, environment)
         text = None if found is None else Word(found, Origin(own, 1))
     if text is None:

@@ -197,6 +197,35 @@ def launched(
     )
 
 
+# Programs that read their standard input, which they hand on to what they start.
+_READS_ALL = frozenset("docker kubectl mpiexec mpirun nerdctl oc podman srun ssh".split())
+
+
+def reads_all(words: Sequence[str]) -> str:
+    """Return the program of a command that reads all of its standard input; "" for none.
+
+    ``while read host; do ssh $host ...; done < hosts`` ends after its first turn. Sources: ssh(1)
+    -n, srun(1) --input, docker run and kubectl exec --interactive.
+    """
+    names = [word.rpartition("/")[2] for word in words]
+    at = next((at for at, name in enumerate(names) if name in _READS_ALL), None)
+    if at is None:
+        return ""
+    name, behind = names[at], words[at + 1 :]
+    letters = "".join(re.findall(r"(?<!\S)-([A-Za-z]+)(?!\S)", " ".join(behind)))
+    if name == "ssh":
+        remote = remote_words(words, at)
+        options = words[at + 1 : remote.start] if remote is not None else ()
+        letters = "".join(option[1:] for option in options if re.fullmatch(r"-[A-Za-z]+", option))
+        return "" if {"n", "f"} & set(letters) else name
+    if name in ("srun", "mpirun", "mpiexec"):
+        given = {word.partition("=")[0] for word in behind} & {"-i", "--input", "--stdin", "-stdin"}
+        return "" if given else name
+    takes = {"exec", "run"} & set(behind[:3])
+    asks = "i" in letters or "--interactive" in behind or "--stdin" in behind
+    return name if takes and asks else ""
+
+
 class Fanned(NamedTuple):
     """The commands that one command starts. known: whether these are all of them.
 

@@ -22,6 +22,7 @@ from preflight.launches.launchers import (
     Fanned,
     enters_container,
     fanned,
+    reads_all,
     slurm_variables,
     starts_anew,
     starts_server,
@@ -522,8 +523,24 @@ class _Script(ShellFlow):
                 given = self.feed.line(len(self.doubts))
             else:
                 given = self.feed.left(len(self.doubts))
+        own = body is None and redirected is None and (given is None or words[0].text != "read")
+        if own and self.feed is not None and self.piped is None and not self.aside:
+            self.read_rest(self.feed, words, origin)
         ended = yield self.finish(text, words, settings, origin, given)
         return ended
+
+    def read_rest(self, feed: Feed, words: Sequence[Word], origin: Origin) -> None:
+        """Take what a command such as ssh reads of the text that the loop around reads, too."""
+        program = reads_all([word.text for word in words])
+        if not program or not (feed.rest.text or feed.rest.unresolved):
+            return
+        feed.rest = feed.rest._replace(text="", unresolved=())
+        mended = "ssh -n" if program == "ssh" else f"{program} ... < /dev/null"
+        said = (
+            f"{program} reads the rest of the list that the loop around goes over, which ends "
+            f"after this turn: write {mended}"
+        )
+        self.note("loop-not-counted", said, origin)
 
     def content(self, place: Word) -> Word:
         """Return what a file holds; a text that is not known is empty and unresolved."""

@@ -19,6 +19,7 @@ from preflight.launches.container import ContainerSettings, Published
 
 # ``NAME=value`` in front of a program.
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_MOST_LEFT_OUT = 3
 # Gives the text of a file that a launch names, or why it cannot be read.
 ReadFile = Callable[[str], "str | Unknown"]
 
@@ -134,6 +135,27 @@ class Reading(NamedTuple):
     files: Mapping[str, Word] = {}
     published: tuple[Published, ...] = ()
     own_lines: bool = False
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What a file says and does not start, such as a service of a profile, a sentence each."""
+        texts = list(dict.fromkeys(note.text for note in self.notes if note.id == "not-started"))
+        more = len(texts) - _MOST_LEFT_OUT
+        last = (f"and {more} more are not started",) if more > 0 else ()
+        return (*texts[:_MOST_LEFT_OUT], *last)
+
+
+def with_last(reading: Reading, waited: bool) -> Reading:
+    """Return a reading of which the last process is waited for, or is not.
+
+    What stands around a script says that: a unit, or a program of supervisord.
+    """
+    *others, last = reading.commands or (None,)
+    return (
+        reading
+        if last is None
+        else reading._replace(commands=(*others, last._replace(waited=waited)))
+    )
 
 
 def told_apart(reading: Reading) -> Reading:

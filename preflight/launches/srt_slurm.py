@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from preflight.launches.container import ContainerSettings, Mount, volume
 from preflight.launches.documents import Node
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
-from preflight.launches.source import Command, Origin, Place, Reading, SourceNote, Word
+from preflight.launches.source import Command, Origin, Place, Reading, SourceNote, Word, brief
 from preflight.launches.variables import Layers
 
 _WORKERS = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
@@ -51,6 +51,10 @@ def _read(launch: LaunchText) -> Reading:
     variables, notes = with_env_files(launch)
     commands: list[Command] = []
     for called, job in _jobs(launch):
+        if (script := job.at("setup_script")).text:
+            said = f"{brief(script.text)} runs in front of each worker of job {called}: not read"
+            note = SourceNote("script-not-read", said, Origin(launch.path, script.line))
+            notes = (*notes, note)
         backend, image = job.at("backend"), job.at("model", "container").text or ""
         engine = backend.at("type").text or "sglang"
         dynamo = job.at("frontend", "type").text in (None, "dynamo")

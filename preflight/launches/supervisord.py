@@ -14,7 +14,7 @@ from dataclasses import replace
 from checks.base.needs import RunAs
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, joined
+from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, joined, with_last
 from preflight.launches.variables import Layers
 
 _PROGRAM = re.compile(r"^\[program:([^\]]+)\]", re.MULTILINE)
@@ -51,7 +51,7 @@ def _read(given: LaunchText) -> Reading:
         environment = Layers(variables, own)
         for number in range(min(int(count), _MOST) if count.isdecimal() else 1):
             words = _words(line, origin, section, number, environment)
-            found = read_words(words, environment, beside=launch.beside)
+            found = with_last(read_words(words, environment, beside=launch.beside), waited=False)
             if "user" in settings:
                 at, name = settings["user"]
                 run_as = RunAs(name.strip(), origin=str(at))

@@ -13,7 +13,15 @@ from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_file
 from preflight.launches.run_as import unit_user
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, joined
+from preflight.launches.source import (
+    Origin,
+    Reading,
+    SourceError,
+    SourceNote,
+    Word,
+    joined,
+    with_last,
+)
 from preflight.launches.variables import Layers, unread
 
 _SECTION = re.compile(r"^\[Service\]\s*$", re.MULTILINE)
@@ -43,7 +51,7 @@ def _read(launch: LaunchText) -> Reading:
     readings = [Reading((), notes)]
     own: dict[str, Word | None] = {}
     of_files: dict[str, Word | None] = {}
-    starts: list[tuple[Origin, str]] = []
+    starts: list[tuple[Origin, str, bool]] = []  # of each the line, and whether the rest waits
     limits: list[SetLimit] = []
     others: list[tuple[str, Word]] = []
     not_read: Origin | None = None
@@ -68,7 +76,7 @@ def _read(launch: LaunchText) -> Reading:
                     of_files[name.strip()] = Word(_of_file(said.strip()), Origin(path))
         elif key in _STARTS:
             starts = starts if value else []
-            starts.append((origin, value))
+            starts.append((origin, value, key == "ExecStartPre"))
         elif value and (limit := unit_limit(key, Word(value, origin), unit, system)):
             limits.append(limit)
         elif value and (note := limit_note(key, value, origin)):
@@ -83,9 +91,10 @@ def _read(launch: LaunchText) -> Reading:
     environment = Layers(variables, {**own, **of_files})
     if not_read is not None:
         environment = Layers(environment, unread(environment, not_read))
-    for origin, line in starts:
+    for origin, line, ends in starts:
         for prefixes, words in _commands(line, origin, environment):
-            found = _with_specifiers(words, read_words(words, environment, beside=launch.beside))
+            found = read_words(words, environment, beside=launch.beside)
+            found = _with_specifiers(words, with_last(found, waited=ends))
             whose = run_as
             if system and ("+" in prefixes or "!" in prefixes):
                 lost = () if "+" in prefixes else run_as.lost

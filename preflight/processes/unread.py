@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from checks.capture.secrets import clean_words
 from preflight.launches.launchers import tasks
-from preflight.launches.source import Command, Origin, Reading, Word, brief, open_name
-from preflight.processes.processes import LaunchProcess, ProcessKind, is_program, with_router
+from preflight.launches.source import Origin, Reading, Word, brief, open_name
+from preflight.launches.variables import may_be_absent
+from preflight.processes.other_programs import unknown_beside
+from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
 from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
 
 # Programs that hold memory of their own, which nothing here counts.
@@ -21,38 +23,42 @@ UNCOUNTED = {
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
     "config-not-read env-file-not-read env-from-not-read extends-not-read "
-    "image-command include-not-read loop-not-counted manifest-not-read resource-not-read "
-    "script-not-read source-not-read unit-limit-not-read".split()
-)
-# Programs that start no server, whatever their words are.
-_TOOLS = frozenset(
-    "apt apt-get awk basename cat cd chmod chown command conda cp curl cut date df diff dirname "
-    "docker du echo env find free getent git grep hf head hostname huggingface-cli ibv_devices "
-    "ibv_devinfo ip jq kill killall kubectl less ln ls lsof mkdir mktemp modprobe mount mv nc "
-    "netstat nproc numactl nvidia-smi pgrep pip pip3 pkill ps pwd rdma readlink realpath rm rmdir "
-    "rsync scp sed seq sh sleep sort ss stat sudo sysctl systemctl tail tar tee test timeout touch "
-    "tr uname uniq wait watch wc wget which xargs".split()
-)
-# Programs and modules of engines and stores, and those among them that hold nothing.
-_PRODUCT = re.compile(
-    r"(?:.*[^a-z])?(?:sglang|mooncake|mc_store|vllm|lmcache|dynamo|trtllm|tensorrt_llm|lmdeploy|atom"
-    r"|launch_server|api_server|openai_server)(?:[^a-z].*)?",
-    re.IGNORECASE | re.DOTALL,
-)
-_HOLDS_NOTHING = re.compile(
-    r"bench|test|eval|check_env|collect_env|frontend|profil|download|_cli$|conductor|exporter"
-    r"|transfer_engine|planner|version|router|mesh|gateway"
-)
-# What starts a server, behind a program that nobody here knows.
-_SERVER = re.compile(
-    r"sglang\.launch_server|vllm\.entrypoints\S*|dynamo\.(?:sglang|vllm|trtllm)"
-    r"|(?:.*/)?mooncake_(?:master|client|store_service)|mooncake\.mooncake_store_service"
-    r"|lmcache_server"
+    "image-command image-missing include-not-read loop-not-counted manifest-not-read "
+    "resource-not-read script-not-read source-not-read unit-limit-not-read".split()
 )
 # Variables that a program which is read here takes.
 _READ = re.compile(r"(MC|MOONCAKE|SGLANG|SGL|LMCACHE|VLLM|CUDA|NCCL)_")
 
 
+class _Cache(NamedTuple):
+    """A cache that an engine loads. variables: which are its own.
+
+    connectors: the beginning of the names of those of vLLM that load it, "" for none; backends:
+    those of SGLang's --hicache-storage-backend.
+    """
+
+    name: str
+    variables: re.Pattern[str]
+    connectors: str = ""
+    backends: tuple[str, ...] = ()
+
+
+# Caches with memory of their own, which their variables alone may show: what loads one may be a
+# plugin of the engine or a patch of its image. Sources: github.com/taco-project/FlexKV (flexkv
+# common/config.py, docs/trtllm_adaption), github.com/vllm-project/aibrix (aibrix_kvcache/envs.py).
+_CACHES = (
+    _Cache("FlexKV", re.compile(r"FLEXKV_\w+|(?:ENABLE|TENSORRT_LLM_USE)_FLEXKV"), "FlexKV"),
+    _Cache("LMCache", re.compile(r"LMCACHE_\w+"), "LMCache"),
+    _Cache("Dynamo's KVBM", re.compile(r"DYN_KVBM_\w+"), "DynamoConnector"),
+    _Cache("AIBrix's KV cache", re.compile(r"AIBRIX_KV_CACHE_OL_\w+"), "AIBrix", ("aibrix",)),
+    _Cache("MemCache", re.compile(r"MMC_\w+"), "AscendStore", ("npu_memcache",)),
+)
+_ENGINES = (
+    ProcessKind.SGLANG,
+    ProcessKind.VLLM,
+    ProcessKind.DYNAMO_SGLANG,
+    ProcessKind.DYNAMO_VLLM,
+)
 # Variables that a launcher gives to each process that it starts.
 _OF_EACH = frozenset(
     "SLURM_PROCID SLURM_NODEID SLURM_LOCALID OMPI_COMM_WORLD_RANK PMI_RANK".split()
@@ -86,10 +92,11 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
     return tuple(
         dict.fromkeys(
             [
-                *_programs(processes),
+                *_programs(reading, processes),
                 *_counts(processes),
                 *_notices(reading),
                 *_files(processes),
+                *_caches(processes),
                 *_doubts(processes),
             ]
         )
@@ -219,7 +226,8 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             yield NotRead(process.kind.value, count.reason, process.command.origin)
 
 
-def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
+def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
+    lost_source = any(note.id == "source-not-read" for note in reading.notes)
     for process in processes:
         consumer = process.consumer
         if consumer is not None:
@@ -236,9 +244,40 @@ def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             texts = [word.text for word in process.command.words]
             what = brief(" ".join(texts[:4]))
             yield NotRead(what, f"{why} is not counted", process.command.origin)
-        elif process.kind is ProcessKind.OTHER and (why := unknown_program(process.command)):
-            words = " ".join(word.text for word in process.command.words[:4])
-            yield NotRead(brief(words), why, process.command.origin)
+        elif why := unknown_beside(process, processes, lost_source):
+            words = clean_words(word.text for word in process.command.words)
+            yield NotRead(brief(" ".join(words[:6])), why, process.command.origin)
+
+
+def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
+    """Yield the variables of caches with memory of their own that no process is seen to load."""
+    for cache in _CACHES:
+        if any(_loads(process, cache) for process in processes):
+            continue  # it is counted, or named there
+        found = {
+            name: word
+            for process in processes
+            if process.kind in _ENGINES
+            for name, word in process.command.environment.items()
+            if cache.variables.fullmatch(name) and not may_be_absent(word, name)
+        }
+        for name, word in [*found.items()][:1]:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            why = f"nothing here shows whether {cache.name} is loaded, and what it takes"
+            advice = f"remove {name}{more} where {cache.name} is not loaded"
+            yield NotRead(f"{name}{more}", why, word.origin, advice)
+
+
+def _loads(process: LaunchProcess, cache: _Cache) -> bool:
+    """Return whether a process is seen to load a cache."""
+    if cache.name == "LMCache" and process.kind is ProcessKind.LMCACHE:
+        return True
+    server, consumer = process.server, process.consumer
+    if server is not None:
+        loads = cache.name == "LMCache" and server.value("enable_lmcache") is True
+        return loads or server.backend in cache.backends
+    connectors = consumer.connectors if consumer is not None else ()
+    return any(name.startswith(cache.connectors) for name in connectors)
 
 
 def _holds_metadata(processes: Sequence[LaunchProcess]) -> bool:
@@ -251,38 +290,6 @@ def _holds_metadata(processes: Sequence[LaunchProcess]) -> bool:
         if "META" in name
     )
     return any("redis://" in text for text in (*texts, *variables))
-
-
-def tells_of_server(text: str) -> bool:
-    """Return whether a word of a command that is not known here says that it starts a server."""
-    name = text.rpartition("/")[2]
-    known = text in ("serve", "vllm", "sglang") or _SERVER.fullmatch(text) is not None
-    return known or _PRODUCT.fullmatch(name) is not None
-
-
-def unknown_program(command: Command) -> str:
-    """Return why a program that no reader knows may hold memory; "" for one that does not."""
-    words = command.words
-    if not words:
-        return ""
-    if words[0].unresolved and not words[0].text.rpartition("/")[2].isidentifier():
-        return f"which program this is depends on {', '.join(words[0].unresolved)}"
-    name = words[0].text.rpartition("/")[2]
-    if name in _TOOLS or is_program(name):
-        return ""
-    texts = [word.text for word in words[1:]]
-    named = [name]
-    if name.startswith("python"):
-        script = next((text for text in texts if not text.startswith("-")), "")
-        named = [script.rpartition("/")[2]] if "-c" not in texts[:2] else []
-    for one in named:
-        if _PRODUCT.fullmatch(one) and not _HOLDS_NOTHING.search(" ".join([one, *texts[:1]])):
-            return "this program is not known here, and so neither is the memory that it takes"
-    serves = [a for a, b in pairwise(texts) if b == "serve"]
-    started = next((text for text in texts if _SERVER.fullmatch(text)), "")
-    if not name.startswith("python") and (started or {"vllm", "sglang"} & set(serves)):
-        return f"it is not known here what {brief(name)} does with the server that it starts"
-    return ""
 
 
 def _notices(reading: Reading) -> Iterator[NotRead]:

@@ -357,3 +357,33 @@ def test_each_part_of_a_heterogeneous_job_is_a_start_of_its_own() -> None:
     assert [group.what for group in host_groups(processes)] == [
         "het group 0 of the job", "het group 1 of the job",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("front", "turns"),
+    [
+        ("ssh $host uptime", 1),
+        ("timeout 5 ssh -o BatchMode=yes $host uptime", 1),
+        ("ssh -n $host uptime", 3),
+        ("ssh -nT $host uptime", 3),
+        ("ssh $host uptime < /dev/null", 3),
+        ("ssh $host uptime &", 3),
+        ("echo a | ssh $host cat", 3),
+        ("srun -w $host hostname", 1),
+        ("srun --input=none -w $host hostname", 3),
+        ("docker exec -i kv hostname", 1),
+        ("docker exec kv hostname", 3),
+        ("kubectl exec -it $host -- date", 1),
+    ],
+)
+def test_what_reads_standard_input_ends_the_loop_over_it(front: str, turns: int) -> None:
+    """bash: ssh takes the rest of the list, and ``read`` finds none."""
+    server = "mooncake_client --port=100$host"
+    text = f"while read -r host; do\n  {front}\n  {server} &\ndone <<T\n1\n2\n3\nT\n"
+    reading = read_script(text, "s", {})
+    ports = [c.words[1].text for c in reading.commands if c.words[0].text == "mooncake_client"]
+    assert ports == [f"--port=100{number}" for number in range(1, turns + 1)]
+    said = [note.text for note in reading.notes if note.id == "loop-not-counted"]
+    assert [text.partition(" reads")[0] for text in said] == (
+        [next(n for n in ("ssh", "srun", "docker", "kubectl") if n in front)] if turns == 1 else []
+    )

@@ -1,0 +1,276 @@
+"""Programs that no reader here knows: which of them may hold memory that nobody counts.
+
+What ends before a server starts holds nothing beside it, and so do the tools and services that are
+named here. Any other program that runs beside the servers is unknown, and so is its memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from preflight.launches.described import ASKING
+from preflight.launches.launchers import LAUNCHERS
+from preflight.launches.source import Command, brief
+from preflight.launches.wrappers import SHELLS
+from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
+
+# Programs that start no server, whatever their words are.
+_TOOLS = frozenset(
+    "apt apt-get awk basename cat cd chmod chown command conda cp curl cut date df diff dirname "
+    "docker du echo env find free getent git grep hf head hostname huggingface-cli ibv_devices "
+    "ibv_devinfo ip jq kill killall kubectl less ln ls lsof mkdir mktemp modprobe mount mv nc "
+    "netstat nproc numactl nvidia-smi pgrep pip pip3 pkill ps pwd rdma readlink realpath rm rmdir "
+    "rsync scp sed seq sh sleep sort ss stat sudo sysctl systemctl tail tar tee test timeout touch "
+    "tr uname uniq wait watch wc wget which xargs".split()
+)
+# What else runs beside servers and holds little: tools, what watches a host, proxies, and what
+# builds or asks.
+_SMALL = frozenset(
+    "ab alertmanager apk arp arping aws base64 brew bunzip2 bzip2 caddy chgrp clear cmake cmp "
+    "comm coredns cpupower cron crond crontab csplit ctr cuda-gdb dash dcgm-exporter dcgmi dd dig "
+    "dmesg dmidecode dnf dpkg dstat envoy envsubst etcdctl ethtool expand expr fallocate file fio "
+    "firewall-cmd flock fluent-bit fluentd fmt fold fuser gawk gcc gcloud genai-perf getconf "
+    "getfacl gh git-lfs gpg grafana grafana-server groups gsutil gunzip gzip haproxy hexdump hey "
+    "host htop httpd hugeadm hugectl ib_read_bw ib_send_bw ib_send_lat ib_write_bw ib_write_lat "
+    "ibdev2netdev iblinkinfo ibnetdiscover ibping ibstat ibstatus iconv id ifconfig ifstat "
+    "inotifywait iostat iotop ip6tables iperf iperf3 iptables irqbalance join journalctl k6 k9s "
+    "keepalived ldconfig ldd link lmcache locale locust logger logname logrotate look losetup "
+    "lsblk lscpu lshw lsmem lsmod lspci lstopo lsusb make man mawk md5sum mkfifo mkfs mknod "
+    "mlnx_tune mlxconfig mlxlink mlxreg modinfo module more mountpoint mpstat nginx nl nmcli "
+    "node_exporter npm ntpd ntpdate numastat nv-fabricmanager nv-hostengine nvcc nvidia-ctk "
+    "nvidia-cuda-mps-control nvidia-persistenced nvtop od ollama opensm openssl passwd paste "
+    "patch pause perftest pidof pidstat ping ping6 pr printenv printf prometheus promtail pstree "
+    "pv qperf readelf redis-cli resolvectl rocm-smi rocminfo route rpm runc sacct sacctmgr sar "
+    "sbcast scontrol sdiff setfacl setserial sha1sum sha256sum sha512sum show_gids showmount "
+    "shred shuf sinfo smartctl snap socat split sqlite3 squeue sshd sstat statsd_exporter strings "
+    "stty sum supervisorctl swapoff swapon sync tac tailscaled tc tcpdump telegraf telnet "
+    "tensorboard top tracepath traceroute traefik tree true truncate tty tune2fs ufw umount "
+    "unlink unxz unzip update-alternatives uptime useradd users usleep uuidgen vector vegeta vi "
+    "vim vllm vmstat w whereis who whoami wrk xz yes yum zcat zip zstd".split()
+)
+# Python's own modules, and others that run beside a server and hold little.
+_SMALL_MODULES = frozenset(
+    "black build compileall ensurepip flake8 genai_perf guidellm http huggingface_hub isort json "
+    "lm_eval mypy pdb pip pre_commit py_compile pytest ruff setuptools site sysconfig tarfile "
+    "tensorboard this timeit unittest venv virtualenv webbrowser wheel zipfile".split()
+)
+_SMALL_NAMES = re.compile(
+    r".*(?:balancer|dashboard|exporter|frontend|gateway|metrics|monitor|proxy|router|watcher"
+    r"|websocket|[-_]lb)(?:[-_.].*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+# Words in front by which a program says that it goes on, though the script does not wait for it.
+_GOES_ON = re.compile(
+    r"--?daemon(?:i[sz]e)?(?:=(?!no|false|0).*)?|--?d(?:etach)?|start|serve|server"
+)
+# Verbs of engines and clusters that start what their words do not show.
+_STARTING = {
+    "docker": ("service create", "service scale", "stack deploy"),
+    "kubectl": ("create deployment", "create job", "rollout restart", "run", "scale"),
+    "podman": ("kube play", "play kube"),
+}
+_STARTING["nerdctl"], _STARTING["oc"] = (), _STARTING["kubectl"]
+# Launchers whose first word says whether they start what is behind it.
+_NEW_PANES = ("new", "new-session", "new-window", "neww", "respawn-pane", "split-window", "splitw")
+_VERBS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("docker", "kubectl", "nerdctl", "oc", "podman"), ("exec",)),
+    **dict.fromkeys(("apptainer", "singularity"), ("exec", "run", "instance")),
+    **dict.fromkeys("conda hatch mamba micromamba pdm pipenv pixi poetry rye uv".split(), ("run",)),
+    "accelerate": ("launch",),
+    "enroot": ("start",),
+    "ray": ("start",),
+    "tmux": _NEW_PANES,
+}
+# Options of launchers that take the next word.
+_VALUED = frozenset(
+    "-A -B -C -D -e -f -F -G -H -i -I -J -l -M -n -N -np -o -p -q -s -S -t -u -w -x -y --account "
+    "--bind --container-image --container-mounts --container-name --container-workdir --env "
+    "--env-file --error --gid --gpus --host --hostfile --job-name --name --namespace --nodelist "
+    "--nodes --ntasks --output --partition --property --slice --uid --unit --user --workdir".split()
+)
+# What starts something that goes on, and the options with which it waits for it.
+_DETACH = {
+    "daemonize": (),
+    "screen": (),
+    "start-stop-daemon": (),
+    "systemd-run": ("--scope", "--wait", "--pty", "--pipe", "-t", "-P"),
+    "tmux": (),
+}
+# Programs and modules of engines and stores, and those among them that hold nothing.
+_PRODUCT = re.compile(
+    r"(?:.*[^a-z])?(?:sglang|mooncake|mc_store|vllm|lmcache|dynamo|trtllm|tensorrt_llm|lmdeploy|atom"
+    r"|launch_server|api_server|openai_server)(?:[^a-z].*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_HOLDS_NOTHING = re.compile(
+    r"bench|test|eval|check_env|collect_env|frontend|profil|download|_cli$|conductor|exporter"
+    r"|transfer_engine|planner|version|router|mesh|gateway"
+)
+# What starts a server, behind a program that nobody here knows.
+_SERVER = re.compile(
+    r"sglang\.launch_server|vllm\.entrypoints\S*|dynamo\.(?:sglang|vllm|trtllm)"
+    r"|(?:.*/)?mooncake_(?:master|client|store_service)|mooncake\.mooncake_store_service"
+    r"|lmcache_server"
+)
+_NOT_KNOWN = "this program is not known here, and so neither is the memory that it takes"
+
+
+def tells_of_server(text: str) -> bool:
+    """Return whether a word of a command that is not known here says that it starts a server."""
+    name = text.rpartition("/")[2]
+    known = text in ("serve", "vllm", "sglang") or _SERVER.fullmatch(text) is not None
+    return known or _PRODUCT.fullmatch(name) is not None
+
+
+def unknown_program(command: Command) -> str:
+    """Return why a program that no reader knows is one of an engine or store; "" for another."""
+    words = command.words
+    if not words:
+        return ""
+    if words[0].unresolved and not words[0].text.rpartition("/")[2].isidentifier():
+        return f"which program this is depends on {', '.join(words[0].unresolved)}"
+    name = words[0].text.rpartition("/")[2]
+    if name in _TOOLS or is_program(name):
+        return ""
+    texts = [word.text for word in words[1:]]
+    named = [name]
+    if name.startswith("python"):
+        script = next((text for text in texts if not text.startswith("-")), "")
+        named = [script.rpartition("/")[2]] if "-c" not in texts[:2] else []
+    for one in named:
+        if _PRODUCT.fullmatch(one) and not _HOLDS_NOTHING.search(" ".join([one, *texts[:1]])):
+            return _NOT_KNOWN
+    serves = [a for a, b in pairwise(texts) if b == "serve"]
+    started = next((text for text in texts if _SERVER.fullmatch(text)), "")
+    if not name.startswith("python") and (started or {"vllm", "sglang"} & set(serves)):
+        return f"it is not known here what {brief(name)} does with the server that it starts"
+    return ""
+
+
+def unknown_beside(
+    process: LaunchProcess, processes: Sequence[LaunchProcess], lost_source: bool
+) -> str:
+    """Return why a program that no reader knows may hold memory beside servers; "" if it may not.
+
+    lost_source: whether a file that the script sources was not read, which is named: its functions
+    are no programs.
+    """
+    command = process.command
+    if process.kind is not ProcessKind.OTHER or not command.words:
+        return ""
+    if why := unknown_program(command):
+        return why
+    texts = [word.text for word in command.words]
+    name = texts[0].rpartition("/")[2]
+    if is_program(name) or _is_small(name, texts) or (lost_source and _is_function(texts[0])):
+        return ""
+    if not _runs_beside(process, processes):
+        return ""
+    image = command.container.image if command.container is not None else ""
+    return f"{_NOT_KNOWN} ({brief(image)})" if image else _NOT_KNOWN
+
+
+def _runs_beside(process: LaunchProcess, processes: Sequence[LaunchProcess]) -> bool:
+    """Return whether a program runs while a server does: one that the script waits for may not."""
+    command = process.command
+    words = command.words[1:3]
+    if not command.waited or any(_GOES_ON.fullmatch(word.text) for word in words):
+        return True
+    if any(map(_detaches, (*command.wrappers, [word.text for word in command.words]))):
+        return True
+    others = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
+    servers = [
+        each
+        for each in processes
+        if each.kind not in others and command.place in (None, each.command.place)
+    ]
+    if command.place is not None and not servers:
+        return True  # its container's own program
+    return any(
+        each.number < process.number
+        and not each.command.waited
+        and each.command.turn == command.turn
+        for each in servers
+    )
+
+
+def _detaches(words: Sequence[str]) -> bool:
+    """Return whether a launcher leaves running what it starts."""
+    name = words[0].rpartition("/")[2]
+    if name == "setsid":
+        return bool({"-f", "--fork"} & set(words))
+    return name in _DETACH and not set(_DETACH[name]) & set(words)
+
+
+def _is_small(name: str, texts: Sequence[str]) -> bool:
+    """Return whether a program holds little, or only asks another, as its words show."""
+    if name in _STARTING and _starts(name, texts):
+        return False
+    if name in _VERBS or name in LAUNCHERS:
+        started = _started(name, texts)
+        return not started or _holds_little(started[0].rpartition("/")[2], started[1:])
+    return _holds_little(name, texts[1:])
+
+
+def _holds_little(name: str, behind: Sequence[str]) -> bool:
+    if name in _TOOLS | _SMALL | SHELLS:
+        return True
+    if name.startswith("python"):
+        return _is_small_python(behind)
+    return ASKING.fullmatch(name) is not None or _SMALL_NAMES.fullmatch(name) is not None
+
+
+def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
+    """Return the words that a launcher starts as a program; none for what starts nothing.
+
+    Its options are not read one by one: those of most launchers that take a word are.
+    """
+    plain: list[str] = []
+    before = ""
+    for at, text in enumerate(texts[1:], start=1):
+        if text == "--" and len(plain) >= len(_VERBS.get(name, ())[:1]):
+            plain += texts[at + 1 :]
+            break
+        cluster = f"-{before[-1:]}" if re.fullmatch(r"-[A-Za-z]+", before) else before
+        if text[:1] != "-" and {before, cluster}.isdisjoint(_VALUED):
+            plain.append(text)
+        before = text
+    if name not in _VERBS:
+        return [text for each in plain[:1] for text in each.split()] + plain[1:]
+    verb = next((at for at, text in enumerate(plain[:2]) if text in _VERBS[name]), None)
+    if verb is None:
+        return ()
+    behind = plain[verb + 1 + (plain[verb] == "exec") :]  # behind its container or image
+    return [text for each in behind[:1] for text in each.split()] + behind[1:]
+
+
+def _starts(name: str, texts: Sequence[str]) -> bool:
+    """Return whether words such as ``kubectl run x`` start what they do not show."""
+    plain = [text for text in texts[1:] if text[:1] != "-"][:2]
+    if any(text in ("--replicas=0", "--help", "-h") for text in texts):
+        return False
+    return any(plain[: len(verb.split())] == verb.split() for verb in _STARTING[name])
+
+
+def _is_small_python(texts: Sequence[str]) -> bool:
+    for at, text in enumerate(texts):
+        if text == "-m" or not text.startswith("-"):
+            named = texts[at + 1] if text == "-m" and at + 1 < len(texts) else text
+            break
+        if text.startswith("-c"):
+            return True  # its text is read
+    else:
+        return True  # what it reads from standard input is read, too
+    if text != "-m":
+        name = named.rpartition("/")[2]
+        return ASKING.fullmatch(name) is not None or _SMALL_NAMES.fullmatch(name) is not None
+    small = named.partition(".")[0] in _SMALL_MODULES
+    asks = ASKING.fullmatch(named) is not None or _HOLDS_NOTHING.search(named) is not None
+    return small or asks or _SMALL_NAMES.fullmatch(named) is not None
+
+
+def _is_function(program: str) -> bool:
+    """Return whether a word looks like the name of a function: ``wait_for_server``."""
+    return re.fullmatch(r"[a-z]+(?:_[a-z0-9]+)+", program) is not None

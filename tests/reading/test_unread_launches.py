@@ -1,0 +1,90 @@
+"""Nothing passes over a program, an image or a cache that no reader knows, and each is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from preflight.cli.main import run
+from tests.reading.unread_launches import HICACHE, LAUNCHES, SERVER, UnreadLaunch
+
+
+def judged(launch: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    """Return check's exit code, and what it says is not read."""
+    code = run(["check", "--json-schema", "v2", "--root", "demo:h800", str(launch)])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    return code, [
+        " ".join((*(subject["name"] for subject in each["subjects"]), each["text"]))
+        for each in found
+        if each["check"] == "launch.not-read"
+    ]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=[each.name for each in LAUNCHES])
+def test_what_is_not_read_is_named_and_does_not_pass(
+    launch: UnreadLaunch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / launch.file).write_text(launch.text)
+    code, said = judged(tmp_path / launch.file, capsys)
+    assert code in (2, 3)
+    assert any(launch.named in each for each in said), said
+
+
+# What stands beside servers in many launches, and holds little.
+BESIDE = (
+    "docker run -d nginx:1.27",
+    "docker run -d prom/prometheus --config.file=/etc/prometheus.yml",
+    "podman run -d docker.io/grafana/grafana-oss",
+    "docker run -d nvcr.io/nvidia/k8s/dcgm-exporter:4.1",
+    "docker run --rm ubuntu:22.04 nvidia-smi",
+    "docker exec -it kv nvidia-smi",
+    "kubectl exec kv -- ls /",
+    "kubectl get pods",
+    "apptainer exec kv.sif nvidia-smi",
+    "nginx -g 'daemon off;' &",
+    "/usr/local/bin/node_exporter --web.listen-address=:9100 &",
+    "tmux new-session -d -s logs",
+    "tmux new-session -d -s logs 'tail -f /var/log/syslog'",
+    "screen -dmS watch nvidia-smi dmon",
+    "ssh other nvidia-smi",
+    "srun --overlap nvidia-smi &",
+    "python3 -m http.server 8000 &",
+    "python3 -m dynamo.frontend --http-port 8000 &",
+    "python3 bench_serving.py --port 30000",
+    "python3 - <<'T'\nprint(1)\nT",
+    "sleep infinity & tail -f server.log",
+    "ray stop",
+    "wrk -t4 http://localhost:30000/",
+    "dcgmi dmon -e 203 > gpu.log &",
+)
+
+
+@pytest.mark.parametrize("line", BESIDE)
+def test_what_holds_little_is_not_named(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{SERVER} {HICACHE} &\n{line}\n")
+    assert judged(path, capsys) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("kvd --prepare\nSERVER\n", False),  # has ended
+        ("kvd --prepare &\nSERVER\n", True),
+        ("SERVER &\nkvd --prepare\n", True),
+        ("SERVER\nkvd --prepare\n", False),  # once the server has ended
+        ("kvd start\nSERVER\n", True),
+        ("SERVER &\nkill $!\nkvd --prepare\n", False),
+    ],
+)
+def test_a_program_counts_where_it_runs_beside_a_server(
+    text: str, named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(text.replace("SERVER", SERVER))
+    code, said = judged(path, capsys)
+    assert (any("kvd" in each for each in said), code == 0) == (named, not named), said

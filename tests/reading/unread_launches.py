@@ -1,0 +1,211 @@
+"""Launches that start, beside what is read, something with memory of its own that nobody reads.
+
+Of every kind of file that a launch comes in. Each names what has to be said of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Alone it passes on the demonstration host.
+SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B"
+HICACHE = "--enable-hierarchical-cache --hicache-size 10"
+
+
+class UnreadLaunch(NamedTuple):
+    """named: what stands in the line that names what is not read."""
+
+    name: str
+    file: str
+    text: str
+    named: str
+
+
+def _shell(name: str, text: str, named: str) -> UnreadLaunch:
+    text = text.replace("SERVER", f"{SERVER} {HICACHE}")
+    return UnreadLaunch(name, "launch.sh", text, named)
+
+
+def _compose(name: str, service: str, named: str) -> UnreadLaunch:
+    lines = "\n".join(f"    {line}" for line in service.splitlines())
+    text = (
+        "services:\n  sglang:\n    image: lmsysorg/sglang:v0.5.9\n"
+        f"    command: {SERVER}\n    ipc: host\n    network_mode: host\n    privileged: true\n"
+        f"  other:\n{lines}\n"
+    )
+    return UnreadLaunch(name, "compose.yaml", text, named)
+
+
+def _pod(name: str, container: str, named: str, kind: str = "Pod") -> UnreadLaunch:
+    lines = "\n".join(f"      {line}" for line in container.splitlines())
+    spec = (
+        "  hostNetwork: true\n  hostIPC: true\n  containers:\n"
+        "    - name: sglang\n      image: lmsysorg/sglang:v0.5.9\n"
+        f"      command: [{', '.join(SERVER.split())}]\n"
+        "      securityContext: {privileged: true}\n"
+        f"    - name: other\n{lines}\n"
+    )
+    version = "v1"
+    if kind == "Deployment":
+        inner = "".join(f"    {line}\n" for line in spec.splitlines())
+        spec, version = f"  replicas: 1\n  template:\n    spec:\n{inner}", "apps/v1"
+    text = f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: p}}\nspec:\n{spec}"
+    return UnreadLaunch(name, "pod.yaml", text, named)
+
+
+def _unit(name: str, lines: str, named: str) -> UnreadLaunch:
+    text = f"[Unit]\nDescription=x\n[Service]\n{lines}\nExecStartPost={SERVER}\n"
+    return UnreadLaunch(name, "x.service", text, named)
+
+
+def _supervisord(name: str, program: str, named: str) -> UnreadLaunch:
+    text = f"[supervisord]\nnodaemon=true\n[program:sglang]\ncommand={SERVER}\n[program:x]\n"
+    return UnreadLaunch(name, "supervisord.conf", f"{text}{program}\n", named)
+
+
+def _dockerfile(name: str, lines: str, named: str) -> UnreadLaunch:
+    return UnreadLaunch(name, "Dockerfile", f"FROM ubuntu:22.04\n{lines}\n", named)
+
+
+def _sbatch(name: str, text: str, named: str) -> UnreadLaunch:
+    head = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"
+    text = text.replace("SERVER", f"{SERVER} {HICACHE}")
+    return UnreadLaunch(name, "job.sbatch", f"{head}{text}", named)
+
+
+def _python(name: str, text: str, named: str) -> UnreadLaunch:
+    words = [*SERVER.split()]
+    head = f"import subprocess\nsubprocess.Popen({words!r})\n"
+    return UnreadLaunch(name, "launch.py", f"{head}{text}\n", named)
+
+
+def _srt(name: str, lines: str, named: str) -> UnreadLaunch:
+    text = (
+        "name: job\nmodel:\n  path: hf:Qwen/Qwen3-8B\n  container: lmsysorg/sglang:v0.5.9\n"
+        "resources:\n  gpus_per_node: 8\n  agg_nodes: 1\n  agg_workers: 1\n"
+    )
+    return UnreadLaunch(name, "job.yaml", f"{text}{lines}\n", named)
+
+
+_BACKEND = "backend:\n  type: sglang\n  sglang_config:\n    aggregated:\n      tp-size: 1"
+
+LAUNCHES = (
+    # Variables of caches that an engine takes in without a word of its command.
+    _shell("flexkv-variable", "SERVER &\nFLEXKV_CPU_CACHE_GB=400 vllm serve Qwen/Qwen3-8B "
+           "--port 8100 --max-model-len 4096\n", "FLEXKV_CPU_CACHE_GB"),
+    _shell("flexkv-file", "export FLEXKV_CONFIG_PATH=/etc/flexkv.json\nSERVER\n",
+           "FLEXKV_CONFIG_PATH"),
+    _shell("lmcache-variables", "export LMCACHE_MAX_LOCAL_CPU_SIZE=400 LMCACHE_LOCAL_CPU=True\n"
+           "SERVER\n", "LMCACHE_MAX_LOCAL_CPU_SIZE"),
+    _shell("lmcache-file-of-vllm", "SERVER &\nLMCACHE_CONFIG_FILE=lm.yaml vllm serve Qwen/Qwen3-8B "
+           "--port 8100\n", "LMCACHE_CONFIG_FILE"),
+    _shell("kvbm-variables", "export DYN_KVBM_CPU_CACHE_GB=400\nSERVER\n", "DYN_KVBM_CPU_CACHE_GB"),
+    _shell("memcache-file", "export MMC_LOCAL_CONFIG_PATH=/etc/mmc.conf\nSERVER\n",
+           "MMC_LOCAL_CONFIG_PATH"),
+    _shell("infinistore-variable", "export AIBRIX_KV_CACHE_OL_L1_CACHE_CAPACITY_GB=80\nSERVER\n",
+           "AIBRIX_KV_CACHE_OL_L1_CACHE_CAPACITY_GB"),
+    # Images of an engine.
+    _shell("docker-run", "SERVER &\ndocker run -d acme/kvd:1\n", "acme/kvd:1"),
+    _shell("podman-run", "SERVER &\npodman run -d --name kv quay.io/acme/kvd\n",
+           "quay.io/acme/kvd"),
+    _shell("nerdctl-run", "SERVER &\nnerdctl run -d acme/kvd\n", "acme/kvd"),
+    _shell("podman-flag", "SERVER &\npodman run --no-hosts acme/kvd\n", "acme/kvd"),
+    _shell("docker-run-own-word", "SERVER &\ndocker run -d acme/kvd:1 start\n", "acme/kvd:1"),
+    _shell("docker-run-program", "SERVER &\ndocker run -d acme/tools:1 /opt/kvd/bin/kvd --size 9\n",
+           "/opt/kvd/bin/kvd"),
+    _shell("docker-run-entrypoint", "SERVER &\ndocker run -d --entrypoint /opt/kvd acme/tools:1\n",
+           "/opt/kvd"),
+    _shell("docker-run-unknown-image", "SERVER &\ndocker run -d $IMAGE\n", "$IMAGE"),
+    _shell("docker-exec", "SERVER &\ndocker exec -d kv /opt/kvd --size 400g\n", "/opt/kvd"),
+    _shell("docker-create", "SERVER &\ndocker create --name kv acme/kvd\ndocker start kv\n",
+           "acme/kvd"),
+    _shell("podman-play", "SERVER &\npodman kube play kv.yaml\n", "podman kube play kv.yaml"),
+    _shell("podman-pod", "SERVER &\npodman play kube kv.yaml\n", "podman play kube kv.yaml"),
+    _shell("docker-stack", "SERVER &\ndocker stack deploy -c kv.yaml kv\n",
+           "docker stack deploy -c kv.yaml"),
+    _shell("docker-service", "SERVER &\ndocker service create --name kv acme/kvd:1\n",
+           "docker service create"),
+    _shell("apptainer-run", "SERVER &\napptainer run kvd.sif\n", "kvd.sif"),
+    _shell("apptainer-exec", "SERVER &\napptainer exec kvd.sif /opt/kvd\n", "/opt/kvd"),
+    _shell("apptainer-instance", "SERVER &\napptainer instance start kvd.sif kv\n", "kvd.sif"),
+    _shell("enroot-start", "SERVER &\nenroot start kvd\n", "enroot start kvd"),
+    _shell("kubectl-run", "SERVER &\nkubectl run kv --image=acme/kvd:1\n", "kubectl run kv"),
+    _shell("kubectl-scale", "SERVER &\nkubectl scale deploy/kv --replicas=4\n",
+           "kubectl scale deploy/kv"),
+    # Programs that go on beside the server.
+    _shell("background", "/opt/kvd/bin/kvd --size 400g &\nSERVER\n", "/opt/kvd/bin/kvd"),
+    _shell("nohup", "nohup ./kvd > kvd.log 2>&1 &\nSERVER\n", "./kvd"),
+    _shell("last", "SERVER &\n./kvd --size 400g\n", "./kvd"),
+    _shell("exec", "SERVER &\nexec kvd --size 400g\n", "kvd"),
+    _shell("setsid", "setsid -f kvd --size 400g\nSERVER\n", "kvd"),
+    _shell("daemon", "kvd --daemon\nSERVER\n", "kvd --daemon"),
+    _shell("numactl", "numactl --membind=0 kvd &\nSERVER\n", "kvd"),
+    _shell("loop", "for i in 0 1; do kvd --rank $i & done\nSERVER\n", "kvd"),
+    _shell("function", "start() { kvd --size 4g; }\nstart &\nSERVER\n", "kvd"),
+    _shell("tmux", "tmux new-session -d -s kv 'kvd --size 400g'\nSERVER\n", "kvd"),
+    _shell("screen", "screen -dmS kv kvd --size 400g\nSERVER\n", "kvd"),
+    _shell("ray", "SERVER &\nray start --head --object-store-memory 400000000000\n", "ray start"),
+    _shell("python-module", "python3 -m acme_kv.daemon --size 400 &\nSERVER\n", "acme_kv.daemon"),
+    _shell("python-plain-module", "python3 -m kvd --size 400 &\nSERVER\n", "kvd"),
+    _shell("python-script", "python3 /opt/acme/daemon.py &\nSERVER\n", "/opt/acme/daemon.py"),
+    _shell("java", "java -Xmx400g -jar kv.jar &\nSERVER\n", "java"),
+    _shell("mpirun", "mpirun -np 8 /opt/acme/worker &\nSERVER\n", "/opt/acme/worker"),
+    _shell("ssh", "SERVER &\nssh localhost /opt/kvd --size 400g\n", "/opt/kvd"),
+    _shell("ssh-reads-the-list",
+           "while read -r node; do\n  ssh $node nvidia-smi\n  SERVER --port 3000$node &\n"
+           "done <<T\n1\n2\nT\n", "ssh reads the rest of the list"),
+    _shell("systemd-run", "systemd-run --unit kv /opt/kvd\nSERVER\n", "/opt/kvd"),
+    # Services of Compose.
+    _compose("compose-image", "image: acme/kvd:1", "service other"),
+    _compose("compose-command", "image: acme/kvd:1\ncommand: serve --size 400g", "serve"),
+    _compose("compose-program", "image: ubuntu:22.04\ncommand: /opt/kvd --size 400g", "/opt/kvd"),
+    _compose("compose-shell", "image: ubuntu:22.04\ncommand: bash -c 'exec kvd --size 4g'", "kvd"),
+    _compose("compose-build", "build: ./kvd", "service other"),
+    _compose("compose-variable",
+             f"image: lmsysorg/sglang:v0.5.9\ncommand: {SERVER} --port 31000\n"
+             "environment: [FLEXKV_CPU_CACHE_GB=400]", "FLEXKV_CPU_CACHE_GB"),
+    # Pods.
+    _pod("pod-image", "image: acme/kvd:1", "container other"),
+    _pod("pod-command", "image: acme/kvd:1\ncommand: [/opt/kvd, --size, 400g]", "/opt/kvd"),
+    _pod("pod-args", "image: acme/kvd:1\nargs: [serve, --size, 400g]", "serve"),
+    _pod("deployment-shell", "image: ubuntu:22.04\ncommand: [sh, -c, 'kvd --size 4g']", "kvd",
+         "Deployment"),
+    _pod("pod-variable",
+         f"image: lmsysorg/sglang:v0.5.9\ncommand: [{', '.join(SERVER.split())}, --port, '31000']\n"
+         "env: [{name: FLEXKV_CONFIG_PATH, value: /etc/flexkv.json}]", "FLEXKV_CONFIG_PATH"),
+    # Units of systemd.
+    _unit("unit", "ExecStart=/opt/kvd/bin/kvd --size 400g", "/opt/kvd/bin/kvd"),
+    _unit("unit-shell", "ExecStart=/bin/sh -c 'exec kvd'", "kvd"),
+    _unit("unit-docker", "ExecStart=/usr/bin/docker run --rm acme/kvd:1", "acme/kvd:1"),
+    _unit("unit-podman", "ExecStart=/usr/bin/podman run acme/kvd:1 start", "acme/kvd:1"),
+    _unit("unit-variable", "Environment=FLEXKV_CPU_CACHE_GB=400\nExecStart=/bin/true",
+          "FLEXKV_CPU_CACHE_GB"),
+    # Programs of supervisord.
+    _supervisord("supervisord", "command=/opt/kvd --size 400g", "/opt/kvd"),
+    _supervisord("supervisord-python", "command=python3 -m acme.daemon", "acme.daemon"),
+    _supervisord("supervisord-variable",
+                 f"command={SERVER} --port 31000\nenvironment=FLEXKV_CPU_CACHE_GB=\"400\"",
+                 "FLEXKV_CPU_CACHE_GB"),
+    # Dockerfiles.
+    _dockerfile("dockerfile", f"CMD {SERVER} & exec /opt/kvd --size 400g", "/opt/kvd"),
+    _dockerfile("dockerfile-entrypoint", f'ENTRYPOINT ["sh", "-c", "/opt/kvd & exec {SERVER}"]',
+                "/opt/kvd"),
+    _dockerfile("dockerfile-variable", f"ENV FLEXKV_CPU_CACHE_GB=400\nCMD {SERVER}",
+                "FLEXKV_CPU_CACHE_GB"),
+    # Jobs of Slurm.
+    _sbatch("sbatch", "srun --overlap /opt/kvd --size 400g &\nSERVER\n", "/opt/kvd"),
+    _sbatch("sbatch-container", "srun --overlap --container-image acme/kvd:1 kvd &\nSERVER\n",
+            "kvd"),
+    # Programs in Python.
+    _python("python-popen", "subprocess.Popen(['/opt/kvd', '--size', '400g'])", "/opt/kvd"),
+    _python("python-docker", "subprocess.Popen(['docker', 'run', 'acme/kvd:1', 'start'])",
+            "acme/kvd:1"),
+    _python("python-system", "import os\nos.system('kvd --size 400g &')", "kvd"),
+    _python("python-environment",
+            f"subprocess.Popen({SERVER.split()!r}, env={{'FLEXKV_CPU_CACHE_GB': '400'}})",
+            "FLEXKV_CPU_CACHE_GB"),
+    # Jobs of srt-slurm.
+    _srt("srt-environment", f"{_BACKEND}\nenvironment:\n  FLEXKV_CPU_CACHE_GB: '400'",
+         "FLEXKV_CPU_CACHE_GB"),
+    _srt("srt-setup-script", f"{_BACKEND}\nsetup_script: kvd.sh", "kvd.sh"),
+)  # fmt: skip
