@@ -131,13 +131,14 @@ class GivenGpus(NamedTuple):
     """The GPUs of the host that a container is given.
 
     number: how many, the first ones where ``names`` is empty; None for all. names: their numbers or
-    UUIDs on the host, in the order in which CUDA counts them. resource: what a device plugin of
-    Kubernetes calls them (``amd.com/gpu``), which one maker's GPUs alone have; "" for any GPU.
+    UUIDs on the host, in the order in which CUDA counts them. resources: what device plugins of
+    Kubernetes call them (``amd.com/gpu``), each of one maker alone, its own first, and then what
+    its pod asks for beside; () for any GPU.
     """
 
     number: int | None = None
     names: tuple[str, ...] = ()
-    resource: str = ""
+    resources: tuple[str, ...] = ()
 
 
 class ContainerLimits(NamedTuple):

@@ -116,12 +116,15 @@ def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unkno
     return tuple(address for address in physical if address in found)
 
 
-def lacks_resource(gpus: GpuFacts, given: GivenGpus) -> bool:
-    """Return whether the host certainly has no GPU of the maker whose resource is asked for."""
-    if not given.resource or isinstance(gpus.accelerators, Unknown):
-        return False
-    vendor = GPU_RESOURCES[given.resource]
-    return bool(gpus.accelerators) and all(one.vendor != vendor for one in gpus.accelerators)
+def lacks_resource(gpus: GpuFacts, given: GivenGpus) -> str:
+    """Return a resource that is asked for and whose maker certainly has no GPU here; "" for none.
+
+    A pod is scheduled where each of its resources is.
+    """
+    if isinstance(gpus.accelerators, Unknown) or not gpus.accelerators:
+        return ""
+    here = {one.vendor for one in gpus.accelerators}
+    return next((name for name in given.resources if GPU_RESOURCES[name] not in here), "")
 
 
 def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:

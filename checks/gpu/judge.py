@@ -274,16 +274,16 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     )
     container = processes[0].container
     asked = asked_gpus(processes[0])
-    if isinstance(asked, GivenGpus) and lacks_resource(gpus, asked):
+    if isinstance(asked, GivenGpus) and (lacking := lacks_resource(gpus, asked)):
         return finding._replace(have=Quantity("none given", 0, "GPUs")).failed(
-            f"it asks for {asked.resource}, which no GPU of this host has: such a pod is not "
-            "scheduled here",
-            f"ask for the resource of the host's GPUs, or run it where {asked.resource} is",
+            f"its pod asks for {lacking}, which no GPU of this host has: it is not scheduled here",
+            "ask for the resource of the host's GPUs alone, or run it where "
+            f"{' and '.join(asked.resources)} {'are' if len(asked.resources) > 1 else 'is'}",
         )
     if isinstance(asked, GivenGpus):
         given = len(asked.names) or asked.number
         if given is not None and given <= highest:
-            where = _give_more(processes[0].runtime, asked.resource)
+            where = _give_more(processes[0].runtime, *asked.resources[:1])
             whose = "job of Slurm" if container is None else "container"
             place = "" if container is None else f" at {container.origin}"
             return finding._replace(

@@ -377,6 +377,14 @@ class _Container:
         return (self.open and _NAME.fullmatch(name) is not None) or bool(_SERVICE.search(name))
 
 
+def _asked(pod: Node) -> tuple[str, ...]:
+    """Return the names of what the containers of a pod ask of device plugins."""
+    containers = (*pod.at("initContainers").items, *pod.at("containers").items)
+    limits = (container.at("resources", "limits").fields for container in containers)
+    named = (key for each in limits for key, node in each.items() if node.text not in (None, "0"))
+    return tuple(dict.fromkeys(key for key in named if "/" in key))
+
+
 def _settings(pod: Node, container: Node) -> ContainerSettings:
     limits = container.at("resources", "limits").fields
     pages = {**container.at("resources", "requests").fields, **limits}
@@ -395,6 +403,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         network="host" if pod.at("hostNetwork").text == "true" else None,
         shm_size_bytes=shm[-1].size_bytes if shm else None,
         resources={key: node.text for key, node in limits.items() if "/" in key and node.text},
+        pod_resources=_asked(pod),
         runtime=pod.at("runtimeClassName").text,
         privileged=own.at("privileged").text == "true",
         cap_add=tuple(item.text for item in capabilities.at("add").items if item.text),

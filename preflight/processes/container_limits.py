@@ -100,10 +100,16 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
     """Return the GPUs asked for, else NVIDIA_VISIBLE_DEVICES; None where neither tells them."""
-    for name in GPU_RESOURCES:
-        if count := settings.resources.get(name):
-            known = count.isdecimal()
-            return GivenGpus(int(count), (), name) if known else Unknown(f"{name}: {count}")
+    own = [name for name in GPU_RESOURCES if name in settings.resources]
+    own.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
+    for name in own:
+        count = settings.resources[name]
+        beside = (one for one in GPU_RESOURCES if one in settings.pod_resources and one != name)
+        asked = () if count == "0" else (name,)
+        known = count.isdecimal()
+        return (
+            GivenGpus(int(count), (), (*asked, *beside)) if known else Unknown(f"{name}: {count}")
+        )
     if settings.gpus is not None:
         return settings.gpus
     if variable is not None and variable.unresolved:

@@ -171,6 +171,11 @@ spec:
     command: [python, -m, sglang.launch_server, --model-path, Qwen/Qwen3-8B, --tp, "%s"]
     resources: {limits: {nvidia.com/gpu: %s}}
 """
+OTHER_CONTAINER = """\
+  - name: other
+    image: nginx
+    resources: {limits: {amd.com/gpu: 1}}
+"""
 GPU_SERVICE = """\
 services:
   a:
@@ -232,6 +237,11 @@ RESERVED = "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], 
         ),
         (GPU_POD % (8, 8), "pass", "8 visible"),
         (GPU_POD.replace("nvidia.com", "amd.com") % (2, 2), "fail", "none given"),  # of NVIDIA's
+        # Each resource is another maker's: no node of one maker has both.
+        (GPU_POD.replace("%s}}", "%s, amd.com/gpu: 1}}") % (2, 2), "fail", "none given"),
+        (GPU_POD.replace("{nvidia", "{amd.com/gpu: 2, nvidia") % (2, 0), "fail", "none given"),
+        (GPU_POD.replace("%s}}", "%s, amd.com/gpu: 0}}") % (2, 2), "pass", "2 visible"),
+        ((GPU_POD + OTHER_CONTAINER) % (2, 2), "fail", "none given"),
         (GPU_POD % (8, 4), "fail", "4 given"),
         (GPU_POD % (1, 0), "fail", "none given"),
         (GPU_SERVICE % (4, "gpus: all"), "pass", "8 visible"),
