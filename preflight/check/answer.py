@@ -53,17 +53,20 @@ def checked(
     again = partial(_again, launch=launch, root=root)
     found = _explained([*over, *seen.of_host, *of_launch], seen, host_checks, again)
     understood = ""
+    left_out: tuple[str, ...] = ()
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
-        from preflight.reading.understood import left_out, sentence, uses_neither
+        from preflight.reading.understood import sentence, uses_neither
 
         processes = seen.launch.sizing.inputs.processes
         understood = sentence(processes)
-        understood += left_out(seen.launch.sizing.reading)
+        left_out = seen.launch.sizing.reading.left_out
+        understood += "".join(f"; {text}" for text in left_out)
         if (group := seen.launch.sizing.group) is not None:
             understood += f"; {group.text}"
         if uses_neither(processes):
             understood += f"; neither HiCache nor Mooncake. {_checked_all_the_same(found.findings)}"
     told = report(found, selection.ignore, seen.needs, seen.host.name, understood)
+    told = told._replace(left_out=left_out)
     return Checked(told, seen, selection.waivers)
 
 

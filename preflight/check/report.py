@@ -47,7 +47,7 @@ class Report(NamedTuple):
     """rows: the worst first. counts: findings by status, before folding; ignored ones apart.
 
     reason: why the verdict is what it is, where the rows do not say so. understood: what the launch
-    starts, in one sentence; "" without one.
+    starts, in one sentence; "" without one. left_out: what it says and does not start.
     """
 
     verdict: Status
@@ -58,6 +58,7 @@ class Report(NamedTuple):
     root: str
     unused_waivers: tuple[str, ...]
     understood: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:

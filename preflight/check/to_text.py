@@ -71,7 +71,9 @@ def report_text(
     """
     verdict = verdict_line(report, paint, width)
     if verbosity < 0:
-        return "\n".join(filter(None, (verdict, _notes(report, width, verbosity, more or ()))))
+        lost = filled(f"    {clean('; '.join(report.left_out))}", width) if report.left_out else ""
+        notes = _notes(report, width, verbosity, more or ())
+        return "\n".join(filter(None, (verdict, lost, notes)))
     head = verdict
     if report.understood:
         head += f"\n{filled(f'    read: {clean(report.understood)}', width)}"

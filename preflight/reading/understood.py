@@ -317,17 +317,6 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
     return ", ".join(parts) or "no program that is known here"
 
 
-_MOST_LEFT_OUT = 3
-
-
-def left_out(reading: Reading) -> str:
-    """Return what of the launch is not started, to follow ``sentence``; "" where all of it is."""
-    texts = list(dict.fromkeys(note.text for note in reading.notes if note.id == "not-started"))
-    more = len(texts) - _MOST_LEFT_OUT
-    shown = [*texts[:_MOST_LEFT_OUT], *([f"and {more} more are not started"] if more > 0 else [])]
-    return "".join(f"; {text}" for text in shown)
-
-
 def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
     """Return whether servers start that all, as is known, use neither HiCache nor Mooncake."""
     started = [

@@ -58,6 +58,8 @@ class LaunchSizing(NamedTuple):
     def not_whole(self) -> tuple[str, ...]:
         """Return what an answer about this launch leaves out, a line each; nothing of most."""
         said = () if self.group is None else (self.group.text,)
+        if self.reading.left_out:
+            said = (*said, f"in no number here: {'; '.join(self.reading.left_out)}")
         if not self.unread:
             return said
         shown = ", ".join(f"{each.what} ({each.origin})" for each in self.unread[:4])

@@ -66,7 +66,7 @@ def _reading_text(sizing: LaunchSizing) -> str:
         parts.insert(0, f"Host\n  {sizing.group.text}")
     told: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
-        if note.id != "condition":  # those that count are told above
+        if note.id not in ("condition", "not-started"):  # those that count are told above
             told.setdefault((note.id, note.text), []).append(note.origin)
     notes = [
         f"  {text} ({origins[0]}{_again(len(origins))}) [{identifier}]"
@@ -75,6 +75,11 @@ def _reading_text(sizing: LaunchSizing) -> str:
     if notes:
         parts.append("\n".join(["How it was read", *map(_filled, notes)]))
     return "\n\n".join(parts)
+
+
+def _left_out_text(sizing: LaunchSizing) -> str:
+    lines = [_filled(f"  {text}") for text in sizing.reading.left_out]
+    return "\n".join(["Not started", *lines]) if lines else ""
 
 
 def _again(number: int) -> str:
@@ -86,22 +91,22 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
     ``paint`` colours a text: paint(text, colour).
     """
-    reading = _reading_text(sizing)
+    reading, left_out = _reading_text(sizing), _left_out_text(sizing)
     shown, findings = sizing.shown, sizing.inputs.findings
     word, colour, meaning = HEADLINES[sizing.status]
     verdict = f"{paint(word, colour)}: {sizing.reason or meaning}"
     if shown is None:
-        return _parts(_filled(verdict), _findings(findings, paint), reading)
+        return _parts(_filled(verdict), left_out, _findings(findings, paint), reading)
     if (sizing.status, sizing.reason) != (shown.status, shown.reason):
         # What decides is not the huge pages: of those it is said what they are, as no verdict.
         verdict += f"\n  Of its huge pages: {_headline(shown)[1]}"
-        body = sizing_text(shown, rule, paint, findings, verdict)
+        body = sizing_text(shown, rule, paint, findings, verdict, left_out=left_out)
     else:
         if sizing.status == "fits" and not shown.need_bytes and sizing.regular_bytes:
             verdict = f"{paint(word, colour)}: {_without_huge_pages(sizing.regular_bytes)}"
         else:
             verdict = ""
-        body = sizing_text(shown, rule, paint, findings, verdict, _NEXT)
+        body = sizing_text(shown, rule, paint, findings, verdict, _NEXT, left_out)
     needs = ""
     if explained:
         from preflight.sizing.shown_needs import host_needs
@@ -126,10 +131,11 @@ def sizing_text(
     findings: Iterable[RuleFinding] = (),
     verdict: str = "",
     then: str = "",
+    left_out: str = "",
 ) -> str:
     """Return the whole answer, without a final newline. verdict: where another one decides.
 
-    then: what to do next, of a launch whose pages are there.
+    then: what to do next, of a launch whose pages are there. left_out: what of it is in no number.
     """
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
@@ -138,6 +144,7 @@ def sizing_text(
     return _parts(
         lead if rule == "documented" else "",
         _head(sizing, paint, verdict, then if sizing.status in ("fits", "falls_back") else ""),
+        left_out,
         *([] if empty else [_processes(sizing), _pools(sizing), _documented(sizing)]),
         _inputs(sizing),
         _findings(findings, paint),

@@ -31,6 +31,10 @@ services:
 """
 
 
+SERVER = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --hicache-size 10"
+SERVER += " --enable-hierarchical-cache --port 31000"
+
+
 def said(capsys: Capture, *words: str) -> str:
     run([*words])
     return " ".join(capsys.readouterr().out.split())
@@ -47,6 +51,47 @@ def test_the_sentence_of_check_names_a_service_that_its_profile_leaves_out(
     left_out = "1 mooncake_master; service s is not started: it belongs to profile gpu alone"
     assert (left_out in out) is bool(profile)
     assert ("SGLang server (" in out) is not bool(profile)
+
+
+SERVED = f"{SERVICES}    shm_size: 8g\n".replace("mooncake_master --port 50051", SERVER)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "-q"),
+        ("fit",),
+        ("plan",),
+        ("plan", "--format", "sysctl"),
+        ("capacity",),
+        ("read",),
+    ],
+)
+def test_each_verb_names_a_service_that_is_not_started(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("COMPOSE_PROFILES", raising=False)
+    path = tmp_path / "compose.yaml"
+    path.write_text(SERVED)
+    run([*words, "--root", "demo:h800", str(path)])
+    out, err = capsys.readouterr()
+    told = " ".join((err if "sysctl" in words else out).split())
+    assert told.count("service s is not started: it belongs to profile gpu alone") == 1
+    path.write_text(SERVED.replace("    profiles: [gpu]\n", ""))
+    run([*words, "--root", "demo:h800", str(path)])
+    assert "is not started" not in "".join(capsys.readouterr())
+
+
+def test_sizing_names_a_service_that_is_not_started_below_its_verdict(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COMPOSE_PROFILES", raising=False)
+    path = tmp_path / "compose.yaml"
+    path.write_text(SERVED)
+    run_sizing(["--root", "demo:h800", str(path)])
+    verdict, left_out, *_ = capsys.readouterr().out.split("\n\n")
+    assert verdict
+    assert left_out.startswith("Not started\n  service s is not started")
 
 
 def test_one_refusal_stands_once_in_a_plan(tmp_path: Path, capsys: Capture) -> None:
