@@ -109,6 +109,7 @@ def test_settings() -> None:
         "ulimits": {"memlock": (-1, -1), "stack": (1, 2)},
         "devices": ("/dev/infiniband",),
         "resources": {},
+        "pod_resources": (),
         "gpus": GivenGpus(),
         "privileged": True,
         "cap_add": ("IPC_LOCK",),

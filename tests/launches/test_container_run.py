@@ -112,6 +112,7 @@ def test_settings() -> None:
         "ulimits": {"memlock": (-1, -1), "stack": (9, 9)},
         "devices": ("/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"),
         "resources": {},
+        "pod_resources": (),
         "gpus": GivenGpus(),
         "privileged": True,
         "cap_add": ("IPC_LOCK",),

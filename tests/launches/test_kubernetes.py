@@ -99,6 +99,7 @@ def test_a_pod() -> None:
         "ulimits": {},
         "devices": (),
         "resources": {"nvidia.com/gpu": "8", "rdma/hca": "1"},
+        "pod_resources": ("nvidia.com/gpu", "rdma/hca"),
         "gpus": None,
         "privileged": True,
         "cap_add": ("IPC_LOCK",),
