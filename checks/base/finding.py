@@ -9,7 +9,7 @@ from enum import Enum
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from checks.base.unknown import Unknown
+from checks.base.unknown import OpenVariable, Unknown
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class Finding(NamedTuple):
     consequence: Consequence | None = None
     cause: str = ""
     asks: str = ""
-    sets: tuple[str, ...] = ()
+    sets: tuple[OpenVariable, ...] = ()
 
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any

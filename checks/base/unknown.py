@@ -9,13 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import NamedTuple, NoReturn, ParamSpec, TypeVar
 
 # How a fact of a container is learned that its host does not show.
 RUN_INSIDE = "run this check inside the container: what it gets is seen there"
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Inside(NamedTuple):
+    """Where a shell runs that has no variables of its caller, but those that it is given there.
+
+    kind: ``run`` of a container, ``service`` of Compose, ``pod``, or ``remote``: what ssh or
+    ``docker exec`` runs; ``operator``: a variable that the operator of a pod sets. what: which of
+    them.
+    """
+
+    kind: str
+    what: str
+
+
+class OpenVariable(NamedTuple):
+    """A variable that nothing sets; ``inside``: where alone it can be set, None for anywhere."""
+
+    name: str
+    inside: Inside | None = None
 
 
 class Unknown:
@@ -35,7 +54,7 @@ class Unknown:
         *,
         cause: str = "",
         advice: str = "",
-        sets: tuple[str, ...] = (),
+        sets: tuple[OpenVariable, ...] = (),
     ) -> None:
         self.reason = reason
         self.absent = absent

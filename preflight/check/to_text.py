@@ -272,11 +272,11 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
     """Return what mends the groups, the worst first; alike advice is one step."""
     found: dict[str, list[Row]] = {}
     every = [row for rows in groups for row in rows if row.ignored is None]
-    names = dict.fromkeys(name for row in every for name in row.finding.sets)
+    variables = dict.fromkeys(each for row in every for each in row.finding.sets)
 
     def advised(row: Row) -> str:
         # All variables that are wanted are given at once.
-        return clean(give_variables(names) if row.finding.sets else row.finding.advice)
+        return clean(give_variables(variables) if row.finding.sets else row.finding.advice)
 
     for rows in groups:
         wanted = [row for row in rows if row.ignored is None]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from checks.base.needs import Bound, RunAs, SetLimit
-from checks.base.unknown import Unknown
+from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import REMOVED, clean_text, clean_words, is_secret
 from preflight.inputs.public_launch import is_read, public_file, public_json, understood
 from preflight.inputs.written_launch import WrittenLaunch
@@ -40,6 +40,8 @@ _RECORDS: dict[str, Any] = {
             Published,
             Reading,
             Bound,
+            Inside,
+            OpenVariable,
             RunAs,
             SetLimit,
             SourceNote,
@@ -191,7 +193,7 @@ def _without(value: Any, secrets: list[str]) -> Any:
 def _encode(value: Any) -> Any:
     """Return a record as an object with the one key that names it; other tuples as lists."""
     if isinstance(value, Unknown):
-        return {"Unknown": {name: getattr(value, name) for name in Unknown.__slots__}}
+        return {"Unknown": {name: _encode(getattr(value, name)) for name in Unknown.__slots__}}
     if isinstance(value, Bound):
         return {"Bound": {"value": value.value}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -216,5 +218,11 @@ def _decode(value: Any) -> Any:
         return value
     name = next(iter(value), "")
     if len(value) == 1 and name in _RECORDS:
-        return _RECORDS[name](**{key: _decode(item) for key, item in value[name].items()})
+        fields = {key: _decode(item) for key, item in value[name].items()}
+        if name == "Unknown":  # older records have the names of variables alone
+            sets = fields.get("sets", ())
+            fields["sets"] = tuple(
+                OpenVariable(each) if isinstance(each, str) else each for each in sets
+            )
+        return _RECORDS[name](**fields)
     return {key: _decode(item) for key, item in value.items()}

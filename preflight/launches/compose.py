@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.needs import GivenGpus
-from checks.base.unknown import Unknown
+from checks.base.unknown import Inside, Unknown
 from preflight.launches.container import (
     CDI_GPU,
     ContainerSettings,
@@ -40,6 +41,7 @@ from preflight.launches.source import (
     Word,
     brief,
     joined,
+    read_inside,
 )
 from preflight.launches.variables import environment_words, unread
 
@@ -203,6 +205,8 @@ class _ServiceReader:
             read_words(each, variables, inside=True, beside=self.beside(files))
             for each in [words, *hooks]
         )
+        outer = (*words, *itertools.chain(*hooks), *variables.values())
+        inner = read_inside(inner, Inside("service", self.called), outer)
         settings = self.settings() if inner.commands else None
         if settings is not None:
             for why in refusals(settings):

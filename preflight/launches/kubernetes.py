@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from checks.base.units import MIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import Inside, Unknown
 from preflight.launches.container import (
     ContainerSettings,
     Mount,
@@ -29,6 +29,7 @@ from preflight.launches.source import (
     Word,
     brief,
     joined,
+    read_inside,
 )
 from preflight.launches.variables import unread
 
@@ -218,7 +219,8 @@ class _Container:
     def reading(self) -> Reading:
         origin = Origin(self.name, self.node.line)
         for name, text in self.pod.given.items():
-            self.variables[name] = Word(f"$({name})", origin, (name,))
+            inside = Inside("operator", name)
+            self.variables[name] = Word(f"$({name})", origin, (name,), inside=inside)
             if text is not None:
                 self.variables[name] = Word(text, origin)
         complete = self.read_sources()
@@ -232,6 +234,7 @@ class _Container:
             for item in self.node.at(field).items
             if item.text is not None
         ]
+        words = [word._replace(text=self.as_a_shell_has_it(word.text)) for word in words]
         given, image = bool(self.node.at("command").items), self.node.at("image").text or ""
         found = image_words(image, [word.text for word in words], given)
         words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
@@ -243,7 +246,9 @@ class _Container:
             self.note("image-command", said, self.node)
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
-        inner = joined([inner, self.hook()])
+        outer = (*words, *self.variables.values())
+        within = Inside("pod", self.place.container)
+        inner = joined([read_inside(inner, within, outer), self.hook()])
         ports = tuple(self.published())
         commands = tuple(
             command._replace(
@@ -258,6 +263,15 @@ class _Container:
             commands = (commands[0]._replace(published=ports), *commands[1:])
         notes = (*self.notes, *inner.notes)
         return Reading(commands, notes, published=() if commands else ports)
+
+    def as_a_shell_has_it(self, text: str) -> str:
+        """Return the text of a shell with what an operator gives as a variable of it.
+
+        ``$(NAME)``, which the kubelet fills in, is a command to the shell.
+        """
+        for name in self.pod.given if " " in text else ():
+            text = text.replace(f"$({name})", f"${{{name}}}")
+        return text
 
     def hook(self) -> Reading:
         """Return what the container's postStart starts beside its own program."""
@@ -349,6 +363,7 @@ class _Container:
             )
             self.note("value-not-text", said, node)
         unresolved: list[str] = []
+        of_operators: list[Inside] = []
 
         def fill(match: re.Match[str]) -> str:
             if match.group(1):
@@ -357,6 +372,7 @@ class _Container:
             word = self.variables.get(name)
             if word is not None and len(word.text) <= 2**16:
                 unresolved.extend(word.unresolved)
+                of_operators.extend([word.inside] if word.inside is not None else [])
                 return word.text
             later = position is not None and self.last.get(name, -1) >= position
             nowhere = position is not None and _NAME.fullmatch(name) and not self.others(name)
@@ -370,7 +386,8 @@ class _Container:
 
         filled = _REFERENCE.sub(fill, text) if len(text) <= 2**16 else text
         names = tuple(dict.fromkeys(unresolved))
-        return Word(filled if len(filled) <= 2**20 else text, origin, names)
+        inside = next(iter(of_operators), None)
+        return Word(filled if len(filled) <= 2**20 else text, origin, names, inside=inside)
 
     def others(self, name: str) -> bool:
         """Return whether what is not seen here, an operator or a service, may set a variable."""

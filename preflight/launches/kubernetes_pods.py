@@ -61,6 +61,9 @@ _MERGE_KEYS = {
 # there are, and which one this is.
 _LWS = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
 _RBG = ("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_GROUP_SIZE", "RBG_LWP_WORKER_INDEX")
+# What OME gives a runner: the path of the model that is served, and the GPUs of the engine's pods
+# (sgl-project/ome pkg/controller/.../components, pkg/constants).
+_OME: dict[str, str | None] = dict.fromkeys(("MODEL_PATH", "PARALLELISM_SIZE"))
 _ENGINE = re.compile(r"\bdynamo\.(?:sglang|vllm)\b")
 # How many of a node there are: replicas; AIBrix's podGroupSize, the size of RBG's components and of
 # OME's workers, all pods of one replica; the slices of a DisaggregatedSet.
@@ -401,7 +404,8 @@ def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
     elif node.at("runner").at("image").text is not None:  # OME's runtimes
         runner = node.at("runner")
         containers = Node([runner, *node.at("containers").items], runner.line)
-        yield Pod(Node({**node.fields, "containers": containers}, node.line), role, open=True)
+        spec = Node({**node.fields, "containers": containers}, node.line)
+        yield Pod(spec, role, _OME, open=True)
     elif node.at("containers").items:
         yield Pod(node, role, open=True)
     elif pattern.fields:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from checks.base.needs import SetLimit
-from checks.base.unknown import Unknown
+from checks.base.unknown import Inside, Unknown
 from preflight.launches.shell_arithmetic import arithmetic, names_set
 from preflight.launches.shell_patterns import braced, pattern, replaced, without
 from preflight.launches.shell_words import (
@@ -394,14 +394,17 @@ class _Expansion:
         self.open = not split
         self.loose = False  # what is added now stands without quotes
         self.several = False
+        self.inside: Inside | None = None
 
     def close(self) -> None:
         if self.open:
             names = tuple(dict.fromkeys(self.unresolved)) if self.unresolved else ()
             doubts = _few(tuple(self.doubts)) if self.doubts else ()
             text = "".join(self.pieces)
-            self.words.append(Word(text, self.origin, names, doubts, self.several))
+            inside = self.inside if names else None
+            self.words.append(Word(text, self.origin, names, doubts, self.several, inside))
         self.pieces, self.unresolved, self.open, self.several = [], [], False, False
+        self.inside = None
         if self.split:
             self.doubts = []
 
@@ -653,6 +656,7 @@ class _Expansion:
         # What is not known keeps its blanks: ``$(nproc --all)`` is one word until somebody runs it.
         if piece.quoted or word.unresolved:
             self.keep(word.text, word.unresolved)
+            self.inside = self.inside or word.inside
         else:
             self.fields(word.text)
 

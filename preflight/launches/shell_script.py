@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.needs import RunAs
+from checks.base.unknown import Inside
 from preflight.launches.container import ContainerSettings
+from preflight.launches.container_run import ENGINES
 from preflight.launches.described import STARTERS, described, is_described
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
@@ -71,6 +73,7 @@ from preflight.launches.source import (
     Word,
     brief,
     joined,
+    read_inside,
 )
 from preflight.launches.typed_panes import Panes, Typed
 from preflight.launches.variables import (
@@ -297,6 +300,9 @@ def _read_stripped(
         reader.read(stripped.script.text, origin.line)
         inner = reader.reading()
         apart = stripped.container is not None  # its files are its container's
+        if (where := _inside(stripped, words[0].origin)) is not None:
+            outer = (stripped.script, *stripped.environment.values())
+            inner = read_inside(inner, where, outer)
         commands = tuple(
             command._replace(
                 wrappers=(*stripped.wrappers, *command.wrappers),
@@ -350,6 +356,18 @@ def _read_stripped(
         stripped.container,
     )
     return Reading((command,), tuple(notes))
+
+
+def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
+    """Return where a shell runs that has none of its caller's variables; None for another."""
+    for wrapper in reversed(stripped.wrappers):
+        name = wrapper[0].rpartition("/")[2]
+        if enters_container(wrapper) or starts_anew(wrapper):
+            verb = f"{name} exec" if enters_container(wrapper) else name
+            return Inside("remote", f"{verb} ({origin})")
+        if stripped.container is not None and name in ENGINES:
+            return Inside("run", f"{name} run ({origin})")
+    return None
 
 
 def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
-from checks.base.unknown import Unknown
+from checks.base.unknown import Inside, OpenVariable, Unknown
 from preflight.launches.container import ContainerSettings, Published
 
 # ``NAME=value`` in front of a program.
@@ -51,7 +51,8 @@ class Word(NamedTuple):
     """One word after quoting, with what could not be resolved left in as written.
 
     doubts: the conditions that nothing decides and that this text follows from. several: what is
-    not resolved stands without quotes, so that it may be several words, or none.
+    not resolved stands without quotes, so that it may be several words, or none. inside: where the
+    shell runs that reads it, None for the launch's own.
     """
 
     text: str
@@ -59,6 +60,7 @@ class Word(NamedTuple):
     unresolved: tuple[str, ...] = ()
     doubts: tuple[SourceNote, ...] = ()
     several: bool = False
+    inside: Inside | None = None
 
 
 class Place(NamedTuple):
@@ -237,13 +239,56 @@ def open_name(word: Word, name: str) -> str:
     return brief(word.text) if is_output(name) else name
 
 
-def give_variables(names: Iterable[str]) -> str:
-    """Return how the variables that nobody sets are given to this program.
+# How a variable is given, by where the shell runs that reads it: the sentence, how one is written
+# in there, and what stands between them.
+_GIVEN = {
+    "": ("give {set} in an --env-file or, on this host, in front of this command", "{}=...", " "),
+    "run": ("write {set} into {what}", "-e {}=...", " "),
+    "service": ("name {set} under environment of service {what}", "{}", ", "),
+    "pod": ("name {set} under env of container {what}", "{}", ", "),
+    "remote": ("set {set} in what {what} runs", "{}=...", " "),
+    "operator": ("run this check in the pod: its operator sets {set} there", "{}", ", "),
+}
+
+
+def give_variables(variables: Iterable[OpenVariable]) -> str:
+    """Return how the variables that nobody sets are given, each where its shell finds it.
 
     A host that is recorded (--root) has the variables of its own environment alone.
     """
-    given = " ".join(f"{name}=..." for name in names)
-    return f"give {given} in an --env-file or, on this host, in front of this command"
+    places: dict[tuple[str, str], list[str]] = {}
+    for variable in variables:
+        kind, what = variable.inside or ("", "")
+        places.setdefault((kind, "" if kind == "operator" else what), []).append(variable.name)
+    said = []
+    for (kind, what), names in places.items():
+        sentence, each, between = _GIVEN[kind]
+        written = between.join(each.format(name) for name in dict.fromkeys(names))
+        said.append(sentence.format(set=written, what=what))
+    return "; ".join(said)
+
+
+def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
+    """Return what a shell in a container starts, with its open variables as that shell's own.
+
+    outer: words from outside, whose open variables are those of who wrote them.
+    """
+    lost = {name for word in outer for name in word.unresolved}
+
+    def marked(word: Word) -> Word:
+        own = word.unresolved and word.inside is None and not lost.issuperset(word.unresolved)
+        return word._replace(inside=inside) if own else word
+
+    def of_command(one: Command) -> Command:
+        changed = {
+            name: found
+            for name, word in one.environment.items()
+            if word.unresolved and (found := marked(word)) is not word
+        }
+        environment = {**one.environment, **changed} if changed else one.environment
+        return one._replace(words=tuple(map(marked, one.words)), environment=environment)
+
+    return reading._replace(commands=tuple(map(of_command, reading.commands)))
 
 
 def brief(text: str) -> str:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from checks.base.unknown import Unknown
+from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import clean_words
 from preflight.launches.launchers import tasks
-from preflight.launches.source import Origin, Reading, Word, brief, open_name
+from preflight.launches.source import Origin, Reading, Word, brief, give_variables, open_name
 from preflight.launches.variables import may_be_absent
 from preflight.processes.other_programs import unknown_beside
 from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
@@ -80,7 +80,7 @@ class NotRead(NamedTuple):
     origin: Origin
     advice: str = ""
     cause: str = ""
-    sets: tuple[str, ...] = ()
+    sets: tuple[OpenVariable, ...] = ()
 
     @property
     def text(self) -> str:
@@ -123,7 +123,7 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
 
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the variables that nothing sets and that a program's words follow from, each once."""
-    found: dict[str, tuple[list[str], Word]] = {}
+    found: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
     for process in processes:
         if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue
@@ -141,16 +141,22 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
                 if in_pod and held is not None and held.unresolved == (name,):
                     continue  # the cluster gives it to each pod
                 said = flag.lstrip("-") or process.kind.value
-                found.setdefault(open_name(word, name), ([], word))[0].append(said)
+                key = open_name(word, name), word.inside
+                found.setdefault(key, ([], word))[0].append(said)
             before = word.text if word.text.startswith("-") else ""
-    several = [word for name, (_, word) in found.items() if not is_own_argument(name)]
-    whole = Word(" ".join(word.text for word in several), Origin("launch"), tuple(found))
-    for name, (flags, word) in found.items():
+    several = [word for (name, _), (_, word) in found.items() if not is_own_argument(name)]
+    names = tuple(name for name, _ in found)
+    whole = unresolved(Word(" ".join(word.text for word in several), Origin("launch"), names))
+    sets = tuple(dict.fromkeys(each for word in several for each in unresolved(word).sets))
+    for (name, _), (flags, word) in found.items():
         shown = ", ".join([*dict.fromkeys(flags)][:6])
         why = f"nothing here says what it is, and it decides {shown}"
-        given = unresolved(word if is_own_argument(name) else whole)  # one for them all
-        cause = unresolved(word).cause
-        yield NotRead(name, why, word.origin, given.advice, cause, given.sets)
+        own = unresolved(word)
+        if is_own_argument(name):
+            given = own
+        else:  # one for them all
+            given = Unknown("", advice=give_variables(sets), sets=sets) if sets else whole
+        yield NotRead(name, why, word.origin, given.advice, own.cause, given.sets)
 
 
 def count_of(process: LaunchProcess) -> int | Unknown:

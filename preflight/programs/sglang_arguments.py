@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.base.pages import Default
-from checks.base.unknown import Unknown
+from checks.base.unknown import Inside, OpenVariable, Unknown
 from preflight.launches.source import Origin, ReadFile, Word, give_variables, is_output, open_name
 from preflight.programs.sglang_argument_tables import (
     CONVERTERS,
@@ -174,20 +174,25 @@ def unresolved(word: Word) -> Unknown:
     names = ", ".join(shown)
     # Not $(...), or $1: nothing in front of this command gives those.
     given = tuple(name for name in word.unresolved if name.isidentifier())
-    advice = give_variables(given)
+    sets = tuple(OpenVariable(name, word.inside) for name in given)
+    advice = give_variables(sets)
     left_out = [name for name in shown if name.startswith("<")]
     if not given:
         advice = f"write a value in place of {', '.join(left_out)}" if left_out else ""
     of_pod = [name for name in word.unresolved if f"$({name})" in word.text]
     if given and of_pod:  # Kubernetes fills those in from the container's own variables alone
-        operators = [name for name in of_pod if name.startswith(_OPERATORS)]
+        operators = [
+            name
+            for name in of_pod
+            if name.startswith(_OPERATORS) or word.inside == Inside("operator", name)
+        ]
         own = [name for name in of_pod if name not in operators]
         named = f"name {', '.join(own)} under the container's env"
         inside = f"run this check in the pod: its operator sets {', '.join(operators)} there"
         advice = "; ".join([named] * bool(own) + [inside] * bool(operators))
     said = "not set" if given else "not known"
     why = f"{names} is {said} where {word.text!r} stands ({word.origin})"
-    return Unknown(why, advice=advice, sets=() if of_pod else given)
+    return Unknown(why, advice=advice, sets=() if of_pod else sets)
 
 
 def word_value(word: Word) -> str | Unknown:

@@ -659,3 +659,27 @@ def test_a_job_starts_as_many_pods_as_run_side_by_side(kind: str, said: str, cou
     text = f"apiVersion: batch/v1\nkind: {kind}\nmetadata: {{name: j}}\nspec: {spec}\n"
     (command,) = read(text).commands
     assert command.copies == count
+
+
+OME = """\
+apiVersion: ome.io/v1beta1
+kind: ClusterServingRuntime
+metadata: {name: x}
+spec:
+  engineConfig:
+    runner:
+      name: ome
+      image: lmsysorg/sglang:v0.5.9
+      command: [bash, -c, "python3 -m sglang.launch_server --model-path %s --port ${PORT}"]
+"""
+
+
+@pytest.mark.parametrize("path", ["$(MODEL_PATH)", "$MODEL_PATH"])
+def test_what_ome_sets_in_a_runner_is_not_asked_of_the_manifest(path: str) -> None:
+    """ome pkg/controller: AppendEnvVarsIfNotExist(container, MODEL_PATH)."""
+    (command,) = read(OME % path).commands
+    advice = {word.text: unresolved(word).advice for word in command.words if word.unresolved}
+    assert advice == {
+        "$(MODEL_PATH)": "run this check in the pod: its operator sets MODEL_PATH there",
+        "${PORT}": "name PORT under env of container ome",
+    }
