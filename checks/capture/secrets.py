@@ -10,31 +10,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 from typing import Any
+
+from checks.capture.handed_passwords import PRINTING, QUOTED, handed
+from checks.capture.secret_names import PARTS_OF_NAMES, is_choice, is_secret
 
 REMOVED = "(removed)"
 # Characters of a text that can have a name, a sign and a secret.
 LEAST_SECRET = 6
-_SECRET = re.compile(
-    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|SIGNATURE|BEARER|WEBHOOK"
-    r"|(?<!BY)(?<!COM)(?<!TRES)(?<!SUR)PASS$|[A-Z]PW$"
-    r"|(?:^|[_.-])(?:PWD|PSWD|PW|JWT|SIG|CRED|CREDS|SAS|DSN)$",
-    re.IGNORECASE,
-)
-# Names that have TOKEN, KEY or PWD in them and count, tokenize, or say which entry or folder.
-_HARMLESS = re.compile(r"TOKENS|TOKENIZ\w+|KEYS|^KEY$|AUTHORS?\b|^(?:OLD)?PWD$", re.IGNORECASE)
-# Without one of these in a text there is no such name in it; most texts have none.
-_PARTS_OF_NAMES = (
-    "key token secret pass cred auth cookie signature bearer webhook pwd pswd pw jwt sig sas dsn"
-).split()
+# Characters behind the place where a text is cut that may show that what is in front is a secret.
+_BEHIND_A_CUT = 400
 _PROGRAMS = (
     "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic password etcdctl "
-    "smbclient ldap lftp unzip zip 7z ssh-keygen htpasswd chpasswd sudo useradd usermod ngrok "
-    "ossutil munge send passwd"
+    "smbclient ldap lftp unzip zip 7z ssh-keygen htpasswd sudo useradd usermod ngrok ossutil munge "
+    "send passwd kinit cryptsetup passphrase"
 ).split()
-_QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
+# The same where a text was cut before its end.
+_CUT_OFF = r"[\"'][^\s\"'{}\[\],]{2,}(?:\.\.\.)?(?=[ \t]*(?m:$)|\.\.\.)"
 # A name begins where a word does: a text may be one word of 4 MiB.
 _NAME = r"(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]+)"
 _NAME_ALONE = re.compile(r"[\w.\-]+")
@@ -43,43 +37,36 @@ _NAMED = (
     # A variable of a Kubernetes container: the name is the value of one field.
     (
         rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*value:[ \t]*",
-        rf"{_QUOTED}|[^\s\"',}}]+",
+        rf"{QUOTED}|[^\s\"',}}]+",
     ),
-    # NAME=value and --name=value
-    (rf"{_NAME}=", rf"{_QUOTED}|[^\s;&|\"']+"),
+    # ${NAME:-value}, then NAME=$(echo value), then NAME=value and --name=value
+    (rf"\$\{{{_NAME}:?[-=]", rf"{QUOTED}|[^\s\"'{{}}]+"),
+    (rf"{_NAME}=[\"']?(?:\$\(|`)[ \t]*{PRINTING}", rf"(?:{QUOTED}|[^\n;&|\"'()`])+"),
+    (rf"{_NAME}=", rf"{QUOTED}|{_CUT_OFF}|(?:\$\{{[^{{}}\n]*\}}|[^\s;&|\"'])+"),
     # name = value, of INI and TOML, and <name>value</name>
-    (rf"(?m:^)[ \t]*{_NAME}[ \t]+=[ \t]*", rf"{_QUOTED}|[^\s\"'][^\n]*"),
+    (rf"(?m:^)[ \t]*{_NAME}[ \t]+=[ \t]*", rf"{QUOTED}|{_CUT_OFF}|[^\s\"'][^\n]*"),
     # The same within a line, as words of a command: one word; what a test compares is none.
-    (rf"(?<!\$){_NAME}[ \t]+=[ \t]+", rf"{_QUOTED}|[^\s;&|\"'=][^\s;&|\"']*"),
+    (rf"(?<!\$){_NAME}[ \t]+=[ \t]+", rf"{QUOTED}|{_CUT_OFF}|[^\s;&|\"'=][^\s;&|\"']*"),
     (rf"<{_NAME}>", r"[^<>\s][^<>\n]*"),
     # --name value: the next word of a line, of the next one, of a list in YAML's two forms.
     (
         rf"(?=--){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+|[ \t]+)",
-        rf"{_QUOTED}|[^\s;&|\"',\]-][^\s;&|,\]]*",
+        rf"{QUOTED}|{_CUT_OFF}|[^\s;&|\"',\]-][^\s;&|,\]]*",
     ),
     # name: value, also in JSON that is quoted in a script
     (
-        rf"{_NAME}\\?[\"']?[ \t]*:[ \t]*",
-        rf"\\\"[^\"\n]*\\\"|{_QUOTED}|[^\s\"'{{\[,}}\]|>&*][^\"'\t\n,}}\]]*",
+        rf"(?<!\$\{{){_NAME}\\?[\"']?[ \t]*:[ \t]*",
+        rf"\\\"[^\"\n]*\\\"|{QUOTED}|{_CUT_OFF}|[^\s\"'{{\[,}}\]|>&*][^\"'\t\n,}}\]]*",
     ),
     # aws configure set aws_secret_access_key X; machine x login y password X, of .netrc
-    (rf"\b(?:set|login[ \t]+[^\s-]\S*)[ \t]+{_NAME}[ \t]+", rf"{_QUOTED}|\S+"),
+    (rf"\b(?:set|login[ \t]+[^\s-]\S*)[ \t]+{_NAME}[ \t]+", rf"{QUOTED}|\S+"),
 )
 # The value of such a variable may stand in front of its name.
 _NAMED_AFTER = (
-    rf"value:[ \t]*(?P<value>{_QUOTED}|[^\s\"',}}]+)[ \t]*(?:,|\n)\s*name:[ \t]*[\"']?{_NAME}"
+    rf"value:[ \t]*(?P<value>{QUOTED}|[^\s\"',}}]+)[ \t]*(?:,|\n)\s*name:[ \t]*[\"']?{_NAME}"
 )
 # Options whose name says nothing, of the programs that take a secret there.
-_WORD = rf"(?:{_QUOTED}|\\\"[^\"\n]*\"|[^\s;&|\"']+)"
-# Programs that read a password from their input, behind the bar, which may be quoted.
-_READING = (
-    r"(?:chpasswd|sudo\b[^\n;&|]{0,80}?[ \t](?:-\w*S|--stdin)"
-    r"|passwd\b[^\n;&|]{0,80}?[ \t]--stdin)\b"
-)
-_READERS = (
-    rf"[ \t]*[\"']?\|[\"']?[ \t]*(?:{_READING}"
-    r"|(?:docker|podman|nerdctl|helm|oras)\b[^\n;&|]{0,160}?--password-stdin)"
-)
+_WORD = rf"(?:{QUOTED}|\\\"[^\"\n]*\"|[^\s;&|\"']+)"
 _REGISTRIES = "docker|podman|nerdctl|helm|oras|crane|skopeo"
 _OPTIONS = (
     r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user(?:=|[ \t]+))",
@@ -90,7 +77,9 @@ _OPTIONS = (
     r"(?:vault|wandb|huggingface-cli|hf|npm|az|gcloud)[ \t]+(?:auth[ \t]+)?login[ \t]+(?!-)",
     r"redis-cli\b[^\n;&|]{0,160}?[ \t]-a[ \t]+",
     r"mc[ \t]+alias[ \t]+set[ \t]+\S+[ \t]+\S+[ \t]+\S+[ \t]+",
-    r"(?i:bearer|basic)[ \t]+(?=[^\s\"']{8})",
+    # Of a header, to its end; elsewhere what is no word of a sentence.
+    r"(?i:bearer|basic)[ \t]+(?=[^\s\"']{8})(?![A-Za-z][a-z]{1,18}[.,:;)]?(?![^\s\"']))",
+    r"(?<=[\"':=])[ \t]?(?i:bearer|basic)[ \t]+(?=[^\s\"']{8,}\\?(?:[\"']|(?m:$)))",
     r"etcdctl\b[^\n;&|]{0,160}?[ \t]--user(?:=|[ \t]+)|\bETCDCTL_USER=",
     r"smbclient\b[^\n;&|]{0,160}?[ \t](?:-U[ \t]*|--user(?:=|[ \t]+))",
     r"ldap[a-z]{3,8}\b[^\n;&|]{0,160}?[ \t]-w[ \t]*",
@@ -103,16 +92,9 @@ _OPTIONS = (
     r"curl\b[^\n;&|]{0,160}?[ \t](?:-b[ \t]*|--cookie(?:=|[ \t]+))(?=[\"']?[\w.\-]+=)",
     r"ngrok[ \t]+(?:config[ \t]+add-)?authtoken[ \t]+",
     r"ossutil\w*[ \t]+config\b[^\n;&|]{0,160}?[ \t]-k[ \t]*",
-    # What is handed to a program that reads a password.
-    rf"(?:echo|printf)[ \t]+(?:-[\w-]+[ \t]+)?(?:(?=[^\s|]*%){_WORD}[ \t]+(?=[^\s|]))?"
-    rf"(?={_WORD}[^\n;&|]{{0,80}}{_READERS})",
-    rf"{_READING}[^\n;&|]{{0,160}}?<<<[ \t]*",
     r"munge\b[^\n;&|]{0,160}?[ \t](?:-s[ \t]*|--string(?:=|[ \t]+))",
     # What expect types, and ends with a return: its program may be in another line.
     r"send(?:_user)?[ \t]+(?:--?[ \t]+)?(?=\\?[\"'][^\n]{1,160}?\\[rn]|[^\s\"']+\\r)",
-    # The same where the program in front is not seen: a cut line, words of an env file.
-    r"(?<![^\s\"'=])(?<!cat )(?<!tee )(?=[^\s;&|/]{6,80}"
-    rf"{_READERS})",
     r"(?<![\w\-])-U[ \t]*[\"']?[\w.\-\\/]{1,80}%(?!\()",
     # A line of GRUB's menu; those of PAM, which begin alike, end in a module.
     r"(?m:^)[ \t]*password[ \t]+[\w.\-]+[ \t]+(?!\S+\.so\b)(?=\S+[ \t]*(?m:$))",
@@ -141,11 +123,26 @@ _PLAIN = re.compile(
     r"-?\d{1,4}|\d{0,3}\.\d{1,6}|true|false|yes|no|on|off|none|null|\d{1,7}(?:\.\d+)? .*",
     re.IGNORECASE,
 )
-# What follows a colon in a sentence: two short plain words, where a value is one word or strange.
-_SENTENCE = re.compile(
-    r"(?:a|an|the|no|not|of|one|each)[ \t]+\w|[A-Za-z]{1,11},?[ \t]+[a-z]{1,14}(?![\w:=])"
+# Variables and outputs of commands, with what a format says around them: ``$USER:%s``. What stands
+# there instead where a variable is not set is none: ``${PASSWORD:-of-mine}``.
+_REFERENCE = re.compile(
+    r"\$\{\{[^{}]*(?:\}\})?|\$\((?:[^()\n]|\([^()\n]*\))*\)?|`[^`\n]*`?|%[-\d.]*[sbq]|\\[nrt0]"
+    r"|\$\{[#!]?\w+(?::?[-=+](?:\$\{?\w+|\d{1,4}|true|false|none)?(?=[^\w.]|$)|:?\?[^{}]*"
+    r"|[#%/^,@\[][^{}]*)?|\$[A-Za-z_]\w*|\$\d(?![\w$])"
 )
+# How a sentence goes on behind a colon, where a value would stand: with a word of these.
+_SENTENCE = re.compile(
+    r"(?:a|about|access|all|an|any|are|at|bad|both|by|can|cannot|compare|connection|could|denied|each"
+    r"|every|everything|expired|failed|for|from|give|has|have|how|if|in|invalid|is|it|its|may|missing"
+    r"|must|neither|never|no|none|not|nothing|of|on|one|only|operation|or|pass|permission|read|see|should"
+    r"|such|that|the|their|there|these|they|this|to|unable|unknown|use|was|were|what|when|where|which"
+    r"|who|whose|will|with|without|wrong),?[ \t]+\w",
+    re.IGNORECASE,
+)
+_TO_A_QUOTE = re.compile(r"[^\n\"]{0,200}")
+_WORDS_OF_A_SENTENCE = re.compile(r"\S+[ \t]+\S")
 _THREE_WORDS = re.compile(r"\S+[ \t]+\S+[ \t]+\S")
+_USER_AND_PASSWORD = re.compile(r"[\w.\-]+:[^\s/:]{4,}")
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.S
 )
@@ -169,12 +166,6 @@ _LEAST_WORDS = 0.5
 # with - and _ once in 64 each, 1 in 1,000 has no longer part.
 _LONGEST_PART = 9
 _BETWEEN_PARTS = re.compile(r"[-_/+=]")
-
-
-@lru_cache(maxsize=4096)  # a launch of many servers asks of the same names
-def is_secret(name: str) -> bool:
-    """Return whether the value of a variable or flag of this name is not to be shown."""
-    return _SECRET.search(_HARMLESS.sub("", name)) is not None
 
 
 def looks_drawn(word: str) -> bool:
@@ -201,10 +192,11 @@ def _named() -> tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]:
 def _options() -> tuple[re.Pattern[str], ...]:
     # \\n in front: of a script in JSON.
     start = r"(?:\b|(?<=\\n))"
-    return tuple(
-        re.compile(rf"{'' if words.startswith('(?<!') else start}(?:{words})(?P<value>{_WORD})")
-        for words in _OPTIONS
-    )
+    found = []
+    for words in _OPTIONS:
+        pattern = words if "(?P<value>" in words else rf"(?:{words})(?P<value>{_WORD})"
+        found.append(re.compile(pattern if words.startswith("(?<!") else start + pattern))
+    return tuple(found)
 
 
 def clean_text(text: str, removed: dict[str, None] | None = None, *, of_host: bool = False) -> str:
@@ -217,7 +209,8 @@ def clean_text(text: str, removed: dict[str, None] | None = None, *, of_host: bo
         return text
     gone: dict[str, None] = {} if removed is None else removed
     lower = text.lower()
-    if any(part in lower for part in _PARTS_OF_NAMES):
+    text = _without_handed(text, gone)
+    if any(part in lower for part in PARTS_OF_NAMES):
         text = _without_secret_objects(text, gone)
         text = _PRIVATE_KEY.sub(lambda match: _noted("a private key", match[0], gone), text)
         for head, value in _named():
@@ -262,6 +255,15 @@ def clean_words(
     return [word if word in line else REMOVED for word in found]
 
 
+def clean_command(words: Iterable[str], *, of_host: bool = False) -> list[str]:
+    """Return what ``clean_words`` does of a whole command, whose first word is a program's name.
+
+    A program called root:hunter2 is a line that was to be handed to chpasswd.
+    """
+    found = clean_words(words, of_host=of_host)
+    return [REMOVED, *found[1:]] if found and _USER_AND_PASSWORD.fullmatch(found[0]) else found
+
+
 def _unquoted(word: str) -> str:
     return word.rstrip(":").strip("\"'{,\\")
 
@@ -283,6 +285,20 @@ def public(value: Any) -> Any:
             return [old if old == new else new for old, new in zip(value, words, strict=True)]
         return [public(item) for item in value]
     return value
+
+
+def beginning(text: str, most: int) -> str:
+    """Return a text of at most so many characters: the whole without secrets, or its beginning."""
+    shown = without_cut_secrets(text, most)
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+
+
+def without_cut_secrets(text: str, most: int) -> str:
+    """Return what is to be cut to so many characters, without secrets, of which a half would stay.
+
+    What stands far behind is left away: it is not shown.
+    """
+    return clean_text(text[: most + _BEHIND_A_CUT], of_host=True)
 
 
 # A line that was broken for the width of a page, which is one line still.
@@ -311,8 +327,10 @@ def _without_named(
         behind = value.match(text, match.end())
         if behind is None:
             continue
-        if of_host and sign == ":" and _is_sentence(match["name"], behind[0]):
-            continue
+        if of_host and sign == ":":
+            line = _TO_A_QUOTE.match(text, behind.start())
+            if line is not None and _is_sentence(match["name"], line[0]):
+                continue
         parts += [
             text[done : behind.start()],
             _gone(behind[0], match["name"].lstrip("-."), removed),
@@ -324,7 +342,7 @@ def _without_named(
 def _is_sentence(name: str, behind: str) -> bool:
     """Return whether a word with a colon is one of a sentence, or of our own verdict: PASS."""
     if name == "PASS":
-        return True
+        return _WORDS_OF_A_SENTENCE.match(behind) is not None
     if name == "pass" and _THREE_WORDS.match(behind):  # what a check's page says of it
         return True
     return name.isalpha() and _SENTENCE.match(behind) is not None
@@ -343,14 +361,10 @@ def _valued(match: re.Match[str], removed: dict[str, None], name: str = "a passw
 
 def _gone(value: str, name: str, removed: dict[str, None]) -> str:
     """Return what stands in the place of a value; the value where it can be no secret."""
-    bare = value.strip("\"'\\").strip()
+    bare = value.replace(REMOVED, "").strip("\"'\\").strip()
     # A reference names a secret and is none; nor is what stands for a value that is gone.
-    if (
-        not any(map(str.isalnum, bare))
-        or _PLAIN.fullmatch(bare)
-        or bare.startswith("$")
-        or REMOVED in bare
-    ):
+    rest = _REFERENCE.sub("", bare) if "$" in bare or "`" in bare or "%" in bare else bare
+    if not any(map(str.isalnum, rest)) or _PLAIN.fullmatch(bare) or is_choice(name, bare):
         return value
     removed[name] = None
     quote = value[0] if value[0] in "\"'" else '\\"' if value.startswith('\\"') else ""
@@ -365,6 +379,14 @@ def _drawn(match: re.Match[str], removed: dict[str, None], of_host: bool) -> str
     if _DIGEST.search(before) or _UUID.search(word) or not any(map(looks_drawn, parts)):
         return word
     return _noted("what looks like one", word, removed)
+
+
+def _without_handed(text: str, removed: dict[str, None]) -> str:
+    parts, done = [], 0
+    for each in handed(text):
+        parts += [text[done : each.start], _gone(text[each.start : each.end], each.name, removed)]
+        done = each.end
+    return "".join([*parts, text[done:]])
 
 
 def _noted(what: str, text: str, removed: dict[str, None]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from checks.capture.secrets import without_cut_secrets
+
 # Escape sequences in a file of the host must not reach the terminal.
 _WRITTEN = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 _WRITTEN |= dict.fromkeys(b"\t\n", " ")
@@ -19,8 +21,9 @@ def clean(text: str) -> str:
 def shortened(text: str, most: int) -> str:
     """Return at most so many characters: the whole, or whole words of the beginning and dots.
 
-    A single word that is longer is cut.
+    A single word that is longer is cut; secrets are gone before.
     """
+    text = without_cut_secrets(text, most)
     if len(text) <= most:
         return text
     words = text[: max(0, most - 3)].rpartition(" ")[0].rstrip()

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
-from checks.capture.secrets import REMOVED, clean_words, is_secret, public
+from checks.capture.secret_names import is_secret
+from checks.capture.secrets import REMOVED, public
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from checks.system.facts import with_kernel
@@ -29,6 +30,7 @@ from preflight.mooncake.allocations import Allocation
 from preflight.processes.processes import LaunchProcess
 from preflight.programs.sglang_argument_tables import argument_table
 from preflight.reading.understood import sentence
+from preflight.rules.hicache import left_over_as_shown
 from preflight.settings.plan import kept_settings, plan
 from preflight.sizing.launch_needs import source_name
 from preflight.sizing.sizing_text import BACKINGS
@@ -289,7 +291,7 @@ def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[AnswerKey,
     parsed = server.arguments
     has = {row["name"] for row in argument_table(parsed.version).rows}
     yield AnswerKey(Section.FLAGS, subject, "refused"), parsed.error or "nothing"
-    for said in clean_words(word.text for word in parsed.unrecognized):
+    for said in left_over_as_shown(parsed.unrecognized):
         yield AnswerKey(Section.FLAGS, subject, f"{said} (not recognized)"), "given"
     for name, setting in parsed.settings.items():
         value = _value(name, setting.value)

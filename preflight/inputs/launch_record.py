@@ -7,7 +7,8 @@ from typing import Any
 
 from checks.base.needs import Bound, RunAs, SetLimit
 from checks.base.unknown import Inside, OpenVariable, Unknown
-from checks.capture.secrets import REMOVED, clean_text, clean_words, is_secret
+from checks.capture.secret_names import is_secret
+from checks.capture.secrets import REMOVED, clean_command, clean_text
 from preflight.inputs.public_launch import is_read, public_file, public_json, understood
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.container import ContainerSettings, Mount, Published
@@ -156,7 +157,7 @@ def _secrets(reading: Reading) -> Iterator[str]:
         for words in (tuple(word.text for word in command.words), *command.wrappers):
             yield from _secret_words(words)
             # What is one by its place among the others: of curl -u, of docker login -p.
-            shown = clean_words(words)
+            shown = clean_command(words)
             yield from (word for word, kept in zip(words, shown, strict=True) if kept == REMOVED)
 
 

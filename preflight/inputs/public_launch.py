@@ -15,7 +15,8 @@ from typing import Any
 
 from checks.base.needs import RunAs
 from checks.base.unknown import Unknown
-from checks.capture.secrets import REMOVED, clean_text, is_secret
+from checks.capture.secret_names import is_secret
+from checks.capture.secrets import REMOVED, clean_text
 from preflight.consumers.lmcache_settings import lmcache_settings
 from preflight.launches.source import Command, Reading, SourceNote, Word
 from preflight.processes.other_programs import tells_of_server, unknown_program

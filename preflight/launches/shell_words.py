@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from checks.capture.secrets import beginning
+
 # ``${A:-${B:-...}}`` nested deeper than this is left as written.
 DEEPEST = 20
 
@@ -323,8 +325,8 @@ def _ansi(match: re.Match[str]) -> str:
 
 
 def short(text: str) -> str:
-    """Return a text that may be long, cut off for a name."""
-    return text if len(text) <= 40 else text[:37] + "..."
+    """Return a text that may be long, cut off for a name, without secrets."""
+    return beginning(text, 40)
 
 
 class Pending(NamedTuple):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
 from checks.base.unknown import Inside, OpenVariable, Unknown
+from checks.capture.secrets import beginning
 from preflight.launches.container import ContainerSettings, Published
 
 # ``NAME=value`` in front of a program.
@@ -292,5 +293,5 @@ def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Read
 
 
 def brief(text: str) -> str:
-    """Return a text, cut off for a sentence where it is long."""
-    return text if len(text) <= 80 else text[:77] + "..."
+    """Return a text, cut off for a sentence where it is long, without secrets."""
+    return beginning(text, 80)

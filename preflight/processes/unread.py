@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Inside, OpenVariable, Unknown
-from checks.capture.secrets import clean_words
+from checks.capture.secrets import clean_command
 from preflight.launches.launchers import tasks
 from preflight.launches.source import Origin, Reading, Word, brief, give_variables, open_name
 from preflight.launches.variables import may_be_absent
@@ -239,20 +239,22 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
         if consumer is not None:
             texts = [word.text for word in process.command.words]
             for what in consumer.uncounted:
-                yield NotRead(
-                    brief(" ".join(texts[:3])), f"{what}: not counted", process.command.origin
-                )
+                yield NotRead(_first(texts, 3), f"{what}: not counted", process.command.origin)
             continue
         why = UNCOUNTED.get(process.kind)
         if process.kind is ProcessKind.REDIS and not _holds_metadata(processes):
             why = "what it holds"
         if why is not None:
-            texts = [word.text for word in process.command.words]
-            what = brief(" ".join(texts[:4]))
+            what = _first([word.text for word in process.command.words], 4)
             yield NotRead(what, f"{why} is not counted", process.command.origin)
         elif why := unknown_beside(process, processes, lost_source):
-            words = clean_words(word.text for word in process.command.words)
-            yield NotRead(brief(" ".join(words[:6])), why, process.command.origin)
+            what = _first([word.text for word in process.command.words], 6)
+            yield NotRead(what, why, process.command.origin)
+
+
+def _first(words: Sequence[str], number: int) -> str:
+    """Return the first words of a command, without what the others show to be a secret."""
+    return brief(" ".join(clean_command(words, of_host=True)[:number]))
 
 
 def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.capture.secrets import REMOVED, clean_words, is_secret
+from checks.capture.secret_names import is_secret
+from checks.capture.secrets import REMOVED, clean_command
 from preflight.base.usage_error import NoLaunchError
 from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
@@ -146,7 +147,7 @@ def _understood(
         count_of(process),
         _group(process, groups),
         command.origin,
-        tuple(clean_words(word.text for word in command.words)),
+        tuple(clean_command(word.text for word in command.words)),
         settings,
         frozenset(name for name, _ in _given(process)),
         environment,
@@ -271,7 +272,7 @@ def _known(name: str, value: object, origin: str) -> Value:
 
 def _flags(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
     """Yield ``--name value``, ``--name=value`` and switches of a program that is not known here."""
-    shown = clean_words([program, *(word.text for word in words)])[1:]
+    shown = clean_command([program, *(word.text for word in words)])[1:]
     left = [word._replace(text=text) for word, text in zip(words, shown, strict=True)]
     while left:
         word = left.pop(0)

@@ -5,13 +5,14 @@ And about disaggregation: prefill, decode and encoder servers, their pools and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
 from checks.base.needs import running_with_last
 from checks.base.unknown import Unknown, known
+from checks.capture.secrets import clean_words
 from checks.releases.sglang import parse_version
 from preflight.launches.source import Word
 from preflight.processes.container_paths import network_of, service_of
@@ -487,7 +488,7 @@ def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) 
     Where no release has one, it names the flag that was meant.
     """
     version, exact = arguments.version, arguments.exact
-    together = " ".join(each.word.text for each in words)
+    together = " ".join(_as_shown(words))
     meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in words if each.near)
     other = "".join(f"; {each.flag} is in {each.releases}" for each in words if each.releases)
     first, *_, last = known_releases()
@@ -499,6 +500,27 @@ def _unrecognized(words: tuple[_Unrecognized, ...], arguments: ParsedArguments) 
     more = len(edits) - MOST_EDITS
     shown = [*edits[:MOST_EDITS], *([f"and {more} more, as the message names them"] * (more > 0))]
     return Seen(meant + text, words[0].word.origin, "; ".join(shown) if all(edits) else "")
+
+
+def left_over_as_shown(words: tuple[Word, ...]) -> list[str]:
+    """Return what the parser left over without secrets, nor the value of a flag that nobody has.
+
+    That may be anything, a password among it, and its name does not tell.
+    """
+    return list(_as_shown(_left_over(words)))
+
+
+def _as_shown(words: Sequence[_Unrecognized]) -> Iterator[str]:
+    texts = clean_words((each.word.text for each in words), of_host=True)
+    of_nobody = False
+    for each, text in zip(words, texts, strict=True):
+        flag, equals, _ = text.partition("=")
+        if each.flag:
+            of_nobody = not each.releases and not each.near
+            yield f"{flag}=..." if equals and of_nobody else text
+        else:
+            yield "..." if of_nobody else text
+            of_nobody = False
 
 
 def _edit(left_over: _Unrecognized, exact: bool) -> str:

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from checks.base.archive import read_archive
-from checks.capture.secrets import REMOVED, clean_text, clean_words, is_secret, looks_drawn, public
+from checks.capture.secret_names import is_secret
+from checks.capture.secrets import (
+    REMOVED,
+    beginning,
+    clean_text,
+    clean_words,
+    looks_drawn,
+    public,
+)
+from preflight.base.one_line import shortened
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from preflight.fleet.kubernetes.manifest import without_secrets
@@ -556,15 +565,259 @@ def test_what_is_no_secret_stays(kept: str) -> None:
         "- pass: compat_mode is Y, or the device is not iWARP",
         "names of secrets (`--api-key`, `password:`), objects of the kind Secret",
         "/kubepods/pod8f6ab1c2/0123456789abcdef0123456789abcdef",
+        "a part of this launch is a secret: pass it as you do today",
     ],
 )
 def test_sentences_and_names_of_containers_stay(kept: str) -> None:
     assert clean_text(kept, of_host=True) == kept
 
 
-def test_a_reference_to_a_secret_stays() -> None:
-    text = "export HF_TOKEN=$TOKEN_OF_ELSEWHERE\ncurl -u $USER_AND_PASSWORD http://a.b/\n"
-    assert clean_text(text) == text
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "export HF_TOKEN=$TOKEN_OF_ELSEWHERE\ncurl -u $USER_AND_PASSWORD http://a.b/\n",
+        "HF_TOKEN=${HF_TOKEN:-} PASSWORD=${PASSWORD:?set it first} TOKEN=${TOKEN:-$OTHER}",
+        'PASSWORD="$(cat /run/secrets/x)" TOKEN=$(cat /run/x) COOKIE=`cat /run/y`',
+        "password: ${PASSWORD}",
+        "password: ${{ secrets.PASSWORD }}",
+        '--api-key "$KEY" --token=${TOKEN}',
+        "ENABLE_AUTH=${ENABLE_AUTH:-false}",
+    ],
+)
+def test_a_reference_to_a_secret_stays(kept: str) -> None:
+    assert clean_text(kept) == kept
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PASSWORD=${{PASSWORD:-{}}}",
+        'export DB_PASSWORD="${{DB_PASSWORD:-{}}}"',
+        "password: ${{PW:-{}}}",
+        "--api-key ${{KEY:-{}}}",
+        "PASSWORD=$(echo {})",
+        'PASSWORD="$(printf %s {})"',
+        "PASSWORD=`echo {}`",
+        'PASSWORD="$A-{}"',
+        "useradd -p '$6$salt${}' u",
+        "export OPENAI_API_KEYS={},b",
+        '-H "Bearer {}"',
+        'auth "bearer {}"',
+    ],
+)
+def test_a_secret_beside_a_reference_is_gone(line: str) -> None:
+    """What stands where a variable is not set, what a command prints, a digest of a password."""
+    text = line.format("hunter2-of-mine")
+    for shown in (clean_text(text), clean_text(text, of_host=True), *clean_words(["-c", text])):
+        assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize("text", ["PASS: hunter2", '{"x": "PASS: hunter2", "y": 1}'])
+def test_a_word_alone_behind_pass_is_a_password(text: str) -> None:
+    assert "hunter2" not in clean_text(text, of_host=True)
+
+
+def test_two_words_that_begin_no_sentence_are_a_password() -> None:
+    assert clean_text("password: abc and", of_host=True) == f"password: '{REMOVED}'"
+
+
+# What names settings of servers, libraries and tools, which have KEY, TOKEN or the like in them.
+SETTINGS_TO_KEEP = """
+key_cache_dtype = "fp8_e4m3"
+kv_cache_key_dtype: fp8_e5m2
+--kv-cache-key-dtype fp8_e4m3
+storage_key = mooncake
+cache-key = fp8_e4m3
+token_limit=4096000
+token_limit: 100k
+max_tokens=8192000
+max_tokens_per_batch: 32k
+max_token_len: 131072
+MAX_TOTAL_TOKENS=4096000
+--max-total-tokens 4096000
+bytes_per_token=163840
+num_token: 262144
+tokens_per_block: many
+token_to_kv_pool = mla
+req_to_token_pool: 262144
+SGLANG_SIMULATE_ACC_TOKEN_MODE=real-draft-token
+SGLANG_INIT_NEW_TOKEN_RATIO=0.7000001
+--speculative-token-map /models/map.pt
+inter_token_latency = 12345ms
+first_token_latency: 12345ms
+token_bucket = leaky
+TOKEN_PREFIX=mooncake
+tokenLimit: 100k
+signature_version = s3v4
+signature-algorithm = rsa-sha256
+--api-key-file /run/keys/api
+--api-key-file=/run/keys/api
+API_KEY_FILE=/run/keys/api
+--token-file ~/token
+tokenPath: /var/run/token
+password_file = /etc/redis.pass
+--ssl-keyfile /etc/ssl/server.key
+--ssl-keyfile=/etc/ssl/server.key
+SSL_KEY_PATH=/etc/ssl/server.key
+secret-dir: /run/secrets
+--password-stdin registry.b
+secretName: regcred
+secret_name = regcred
+secretKeyRef: regcred
+secretRef: regcred
+imagePullSecrets: regcred
+--image-pull-secret regcred
+auth_type = kerberos
+auth_mode: kerberos
+AUTH_METHOD=kubernetes
+authProvider: oidc-of-mine
+auth_backend = ldap
+key_dtype = bf16
+key_dim: 128x2
+qk_key_norm = rmsnorm
+key_prefix=mooncake/v1
+cache_key_prefix: mooncake/v1
+key_format = pem
+key_type: ed25519
+key_algorithm = ed25519
+key_size: 4096bit
+key_version = v2-of-mine
+key_name: server-of-mine
+key_index = 12-of-34
+key_ttl: 3600s
+keyLength: 4096bit
+cookie_name = session
+password_policy = strong
+password_length: 16-to-64
+webhook_port = http-alt
+credential_provider: instance
+passwordEnabled: maybe
+bos_token = "<s>"
+eos_token: </s>
+pad_token = "[PAD]"
+image_token: <image>
+mask_token=<mask>
+eos_token_id: 151645
+partition_key = tenant
+sort_key: created
+shard_key=tenant
+lookup_key: prefix
+object_key = pages
+public_key = ssh-ed25519
+pkey: 0xffff
+P_Key = 0x8001
+pkey_table=0xffff,0x7fff
+rkey: 0x181bd
+lkey=0x181bd
+qkey: 0x11111111
+CREATE_MKEY: 0x200abc
+hotkey = F9-of-mine
+monkey = banana
+keyboard: us-intl
+keyspace = production
+keyword: hugepages
+keymap = us-intl
+tokenizer_path: /models/x
+--tokenizer-mode auto
+--detokenizer-worker-num many
+author = sglang-team
+authors: the-team
+certificate-authority: /etc/ca.pem
+bypass: some-of-them
+compass = north-west
+num_passes = several
+passthrough: vfio-pci
+--skip-tokenizer-init
+OLDPWD=/srv/models
+basic check of the host's memory
+a basic authentication scheme is enough
+Basic example of a deployment
+bearer tokens are not printed
+the bearer certificate expires
+SGLANG_PREFILL_DELAYER_TOKEN_USAGE_LOW_WATERMARK=0.3of1
+kv_events_emit_object_key: sometimes
+""".strip().splitlines()
+
+
+def test_there_are_a_hundred_of_them() -> None:
+    assert len(set(SETTINGS_TO_KEEP)) >= 100
+
+
+@pytest.mark.parametrize("line", SETTINGS_TO_KEEP)
+def test_a_setting_that_is_no_secret_stays(line: str) -> None:
+    assert clean_text(line) == line
+    assert clean_text(line, of_host=True) == line
+    assert clean_words(line.split()) == line.split()
+
+
+def test_which_names_of_servers_and_stores_are_secrets() -> None:
+    """Of all flags, keys and variables that are known here: those of credentials, and no more."""
+    from preflight.inputs.public_launch import _known_words
+    from preflight.rules.variables import known_variables
+
+    found = {name for name in (*_known_words(), *known_variables()) if is_secret(name)}
+    assert found == {
+        *("admin_api_key", "api_key", "ssl_keyfile_password"),
+        "model_key",  # TensorRT-LLM's, of an entry: as likely another's own
+        *("MC_METADATA_HTTP_TOKEN", "MC_REDIS_PASSWORD", "MOONCAKE_OSS_SECURITY_TOKEN"),
+        *(
+            f"{service}_{end}"
+            for service in ("MOONCAKE_AWS", "MOONCAKE_S3", "SGLANG_S3", "MOONCAKE_OSS")
+            for end in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
+            if (service, end) != ("MOONCAKE_OSS", "SECRET_ACCESS_KEY")
+        ),
+        *("MOONCAKE_S3_SESSION_TOKEN", "SGLANG_PRECISION_HF_TOKEN", "SGLANG_DIFFUSION_SLACK_TOKEN"),
+        # Switches, whose values are no secrets.
+        *("SGLANG_KV_CANARY_ENABLE_TOKEN_ORACLE", "SGLANG_KV_CANARY_ENABLE_VERIFY_TOKEN_ASSERT"),
+        "SGLANG_ROUTING_KEY_POLICY_DEBUG_LOG",
+    }
+
+
+def test_no_half_of_a_secret_stays_where_a_text_is_cut() -> None:
+    """What is behind the cut shows that it is one."""
+    secret = "hunter2" * 12
+    for most in range(20, 120, 7):
+        for text in (
+            f'{{"x": "a long word of a setting", "redis_password": "{secret}", "y": 1}}',
+            f"echo {secret} | tee some/file | chpasswd",
+            f"a long word of a setting --api-key '{secret}' and more",
+        ):
+            assert "hunter2" not in beginning(text, most)
+            assert "hunter2" not in shortened(text, most)
+
+
+def test_a_program_that_is_a_users_password_is_in_no_answer(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line lost what it was printed with: root:x | chpasswd."""
+    script, secret = tmp_path / "launch.sh", "kuwhfksrekxybnr"
+    lines = [f"root:{secret} | chpasswd", f"start_vllm --x '{secret}' --password {secret} serve"]
+    script.write_text(_script([lines[0], lines[1].replace(f"--x '{secret}'", "--x 1")], SETTINGS))
+    for command in (["read"], ["read", "-vv"], ["read", "--json"], ["check", "--json"]):
+        run([*command, "--root", host, str(script)])
+        seen = capsys.readouterr()
+        assert secret not in seen.out + seen.err, command
+
+
+@pytest.mark.parametrize("release", [(), ("--sglang-version", "0.5.10")])
+def test_the_value_of_a_flag_that_nobody_has_is_not_repeated(
+    release: tuple[str, ...], host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SGLang names it in its refusal, and so does the finding: the flag is what is to be mended."""
+    secret, lock = "kuwhfksrekxybnr", tmp_path / "lock.json"
+    words = [*SERVER.split(), f"--string={secret}", "--nope", secret, "--hicache-sise=31"]
+    for command in (
+        ["check", "--json", *release],
+        ["check", "--html", "-", *release],
+        ["diff", "--lock", str(lock)],
+    ):
+        run([*command, "--root", host, "--", *words])
+        seen = capsys.readouterr()
+        assert secret not in seen.out + seen.err, command
+        if "--json" in command:
+            assert "--string=..." in seen.out
+            assert "--hicache-sise=31" in seen.out
+    assert secret not in lock.read_text()
 
 
 @pytest.mark.parametrize(
