@@ -77,7 +77,8 @@ class SetLimit(NamedTuple):
     it is refused. setter: who sets it; of LOGIN whose limit it is. where: the unit that sets it or
     leaves it to systemd; of LOGIN the service of PAM. otherwise: set only where the one before it
     of that name is refused (``ulimit -l unlimited || ulimit -l 65536``); follows: only where it is
-    not (``ulimit -n 9999 && ulimit -n 4096``).
+    not (``ulimit -n 9999 && ulimit -n 4096``). after, instead: those of other names that all have
+    to be taken before, or of which one has to be refused.
     """
 
     name: str
@@ -90,6 +91,8 @@ class SetLimit(NamedTuple):
     where: str = ""
     otherwise: bool = False
     follows: bool = False
+    after: "tuple[SetLimit, ...]" = ()
+    instead: "tuple[SetLimit, ...]" = ()
 
 
 # Of each limit that checks judge: how prlimit and systemd name it.

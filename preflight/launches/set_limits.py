@@ -93,6 +93,22 @@ def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
             )
 
 
+def conditional(
+    one: SetLimit, follows: Sequence[SetLimit], otherwise: Sequence[SetLimit]
+) -> SetLimit:
+    """Return a limit that is set where ``follows`` are all taken, or one of ``otherwise`` is not.
+
+    Those of its own name are known by their order.
+    """
+    instead = any(each.name == one.name for each in otherwise)
+    return one._replace(
+        otherwise=instead,
+        follows=not instead and any(each.name == one.name for each in follows),
+        after=tuple(each for each in follows if each.name != one.name),
+        instead=tuple(each for each in otherwise if each.name != one.name),
+    )
+
+
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
     asked = _ASKED.fullmatch(word.text)
     if asked is not None:

@@ -146,8 +146,9 @@ class ShellFlow(ABC):
         self.stop = ""  # exit, return, break or continue, on its way to where it ends
         self.failing = False  # exit has a status that tells of an error
         self.tested = 0  # how many conditions around: set -e ends nothing in there
-        self.otherwise = False  # this is done where the host refuses the limit before it
-        self.follows = False  # this is done where the host takes the limit before it
+        # This is done where the host refuses one of these limits, or where it takes them all.
+        self.otherwise: tuple[SetLimit, ...] = ()
+        self.follows: tuple[SetLimit, ...] = ()
         self.levels = 0  # the loops that break and continue leave
         self.ended = TRUE  # what return says
         self.turns = 0  # of all loops
@@ -221,7 +222,7 @@ class ShellFlow(ABC):
             elif joint == "||" and ended.limits:
                 ended = yield self.refused(ended.limits, steps)
             elif wanted.value and not wanted.soft:
-                outer, self.follows = self.follows, self.follows or bool(ended.limits)
+                outer, self.follows = self.follows, (*self.follows, *ended.limits)
                 ended = yield steps
                 self.follows = outer
                 if self.gives_up():
@@ -252,9 +253,9 @@ class ShellFlow(ABC):
     def refused(self, limits: tuple[SetLimit, ...], steps: Steps) -> Steps:
         """Go through what follows ``ulimit ... ||``: its limits hold where that one is refused."""
         mark, starts, notes = self.shell.mark(), len(self.commands), len(self.notes)
-        outer, self.otherwise, self.follows = (self.otherwise, self.follows), True, False
+        outer, self.otherwise = self.otherwise, limits
         ended = yield steps
-        self.otherwise, self.follows = outer
+        self.otherwise = outer
         changed = self.shell.changed(mark)
         self.shell.back_to(mark)
         del self.commands[starts:]
@@ -479,7 +480,9 @@ class ShellFlow(ABC):
                 return ended
             if truth.value:
                 mark, count = self.shell.mark(), len(self.commands)
+                outer, self.follows = self.follows, (*self.follows, *truth.limits)
                 ended = yield self.run(text, *body)
+                self.follows = outer
                 soft = truth.soft or bool(skipped)
                 if self.stop not in ("exit", "return") if soft else not self.gives_up():
                     return ended

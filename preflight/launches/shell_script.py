@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from checks.base.needs import RunAs
+from checks.base.needs import RunAs, SetLimit
 from checks.base.unknown import Inside
 from preflight.launches.container import ContainerSettings
 from preflight.launches.container_run import ENGINES
@@ -31,7 +31,7 @@ from preflight.launches.launchers import (
     tasks,
 )
 from preflight.launches.run_as import changed_user
-from preflight.launches.set_limits import OWN_SHELL, of_job, prlimit, ulimit
+from preflight.launches.set_limits import OWN_SHELL, conditional, of_job, prlimit, ulimit
 from preflight.launches.shell_builtins import (
     BUILTINS,
     TALKS,
@@ -847,12 +847,10 @@ class _Script(ShellFlow):
         if program == "ulimit":
             said = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
             self.note("ulimit", said, origin)
-            limits = [
-                one._replace(otherwise=self.otherwise, follows=self.follows)
-                for one in ulimit(words)
-            ]
-            for limit in limits:
-                self.shell.set_limit(limit)
+            limits: list[SetLimit] = []
+            for one in ulimit(words):  # it ends at the first that is refused
+                limits.append(conditional(one, (*self.follows, *limits), self.otherwise))
+                self.shell.set_limit(limits[-1])
             return TRUE._replace(limits=tuple(limits))
         elif program == "shift":
             self.shift(arguments)

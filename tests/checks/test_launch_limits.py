@@ -155,6 +155,63 @@ def test_bash_is_the_judge_of_what_a_refused_ulimit_leads_to(text: str) -> None:
     assert said == ([] if ends else [str(after.limit.soft)])
 
 
+HELD = "ulimit -u 4000; ulimit -n 1000; "
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become nobody")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ulimit -u unlimited && ulimit -n 400",
+        "ulimit -u 3000 && ulimit -n 400",
+        "ulimit -u unlimited || ulimit -n 400",
+        "ulimit -u 3000 || ulimit -n 400",
+        "ulimit -u unlimited -n 400",
+        "ulimit -u 3000 -n 400",
+        "ulimit -n 400 -u unlimited",
+        "ulimit -u unlimited && ulimit -n 400 || ulimit -n 300",
+        "ulimit -u 3000 && ulimit -n 400 || ulimit -n 300",
+        "ulimit -u unlimited && { ulimit -n unlimited || ulimit -n 300; }",
+        "ulimit -u 3000 && { ulimit -n unlimited || ulimit -n 300; }",
+        "ulimit -u unlimited && ulimit -n 400 && ulimit -n 300",
+        "ulimit -u unlimited || { ulimit -u 3000 && ulimit -n 300; }",
+        "if ulimit -u unlimited; then ulimit -n 400; fi",
+        "if ! ulimit -u unlimited; then ulimit -n 400; fi",
+        "ulimit -u unlimited -n 400 || ulimit -n 300",
+    ],
+)
+def test_bash_is_the_judge_of_what_a_refused_limit_of_another_name_leads_to(text: str) -> None:
+    def as_user() -> None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (5000, 5000))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 4000))
+        os.setuid(65534)
+
+    script = f"{HELD}{text}; "
+    told = subprocess.run(
+        ["bash", "-c", f"{script}echo $(ulimit -Sn)"],
+        preexec_fn=as_user,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (command,) = read_script(f"{script}prog a", "run.sh", {}).commands[-1:]
+    start, host = Limit(2000, 4000), limits()._replace(nproc=Limit(5000, 5000))
+    process = rank(limits=command.limits)
+    after = start_limit("nofile", start, process, host, system()).limit
+    assert isinstance(after, Limit)
+    assert str(after.soft) == told.stdout.strip()
+
+
+def test_whether_a_limit_of_another_name_is_refused_may_not_be_known() -> None:
+    (command,) = read_script("ulimit -l unlimited && ulimit -n 400\nprog a", "s", {}).commands
+    process = rank(limits=command.limits)
+    host = limits(Unknown("not recorded"))
+    after = start_limit("nofile", Limit(9, 9000), process, host, system()).limit
+    assert isinstance(after, Unknown)
+    assert "s:1 sets memlock first" in after.reason
+
+
 @pytest.mark.parametrize(
     ("own", "host", "status"),
     [
