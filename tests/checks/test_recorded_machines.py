@@ -1,10 +1,10 @@
 """The Linux machines that other projects record for their own tests, as facts read them.
 
-Those of hwloc, util-linux and procfs are in the sources of Debian's packages, which ``.ci/run``
-downloads to ``.cache/machines``. ghw and node_exporter have none there: ``git archive --prefix=ghw/
---output ghw_main.tar.gz HEAD`` of a clone of theirs puts them beside, and of these the facts have
-digests here. What stands in the files is read a second time, by small readers that know nothing of
-ours.
+Those of hwloc, util-linux, procfs and node_exporter are in the sources of Debian's packages, which
+``.ci/run`` downloads to ``.cache/machines``. ghw has none there: ``git archive --prefix=ghw/
+--output ghw_main.tar.gz HEAD`` of a clone puts it beside. Of what is not always there the facts
+have digests here. What stands in the files is read a second time, by small readers that know
+nothing of ours.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ PACKAGES = {
     # One host, in parts of several: memory, limits, networks, RDMA devices.
     "procfs": ("golang-github-prometheus-procfs_*.orig.tar.*", "/testdata/", 1),
     "ghw": ("ghw_*.tar.gz", "/testdata/snapshots/", 8),
-    "node_exporter": ("node_exporter_*.tar.gz", "/collector/fixtures/", 1),
+    "node_exporter": ("prometheus-node-exporter_*.orig.tar.*", "/collector/fixtures/", 1),
 }
-# The first half of SHA-256 of all facts that are compared here, of those that CI cannot download:
-# of ghw at fedd4fe and node_exporter at a7dcc3a.
+# The first half of SHA-256 of all facts that are compared here: of ghw at fedd4fe, which CI cannot
+# download, and of node_exporter 1.5.0, Debian 12's, which not every mirror has.
 DIGESTS = {
     "linux-amd64-415ee03b8c4d1c4f07ae2e9d8b3d3d6d.tar.gz": "9addcba1b9a805b879dd76e002588177",
     "linux-amd64-61797caf7c0b6bca1725ad7975ed4773.tar.gz": "ef92f9944306e64cb39fb1fdb3e33a41",
@@ -53,7 +53,7 @@ DIGESTS = {
     "linux-amd64-offlineCPUs.tar.gz": "6e7e03050468f908fd336147f09f3044",
     "linux-arm64-c288e0776090cd558ef793b2a4e61939.tar.gz": "135a8fb69b6f1cb9f4fbd11ba695b2a2",
     "linux-s390x-snapshot.tar.gz": "5cda332c50a30016b198b255ff146ad7",
-    "node_exporter.tar": "0310959fd442e721917a9a88d44ea332",
+    "prometheus-node-exporter_1.5.0.tar": "85e52758ba496dd99d68da2da5a562be",
 }
 NODES = "/sys/devices/system/node"
 GPUS = "/proc/driver/nvidia/gpus"
@@ -119,7 +119,7 @@ def _add_ttar(text: str, tar: tarfile.TarFile) -> None:
         else:
             lines = "".join(body.splitlines(True)[: int(first.removeprefix("Lines: "))])
             lines = lines.replace("NULLBYTE", "\0")
-            content = re.sub(r"EOF\n$", "", lines).encode()
+            content = re.sub(r"EOF\n$", "", lines).encode(errors="surrogateescape")
             member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
 
@@ -131,9 +131,10 @@ def machines(
     pattern, place, least = PACKAGES[request.param]
     sources = sorted(MACHINES.glob(pattern))
     if not sources:
-        pytest.skip(f"no {pattern} in .cache/machines: bash .ci/run downloads it")
+        how = "git archive of a clone" if request.param == "ghw" else "bash .ci/run"
+        pytest.skip(f"no {pattern} in .cache/machines: {how} puts it there")
     folder = tmp_path_factory.mktemp(request.param)
-    together = folder / f"{request.param}.tar"
+    together = folder / f"{sources[-1].name.partition('.orig.')[0]}.tar"
     with tarfile.open(sources[-1]) as tar, tarfile.open(together, "w") as made:
         for member in tar:
             name = member.name.partition(place)[2]
@@ -141,7 +142,7 @@ def machines(
             if content is None:
                 continue
             if name.endswith("s.ttar"):
-                _add_ttar(content.read().decode(), made)
+                _add_ttar(content.read().decode(errors="surrogateescape"), made)
             elif name.startswith("proc/"):
                 member.name = name
                 made.addfile(member, content)
