@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 from preflight.base.usage_error import UsageError
 
 Result = TypeVar("Result")
-# Of a command that has no --timeout, or one that means something else.
+# Where no --timeout was given: some commands wait longer for what they start.
 LIMIT_SECONDS = 10.0
+
+
+# One limit for all that a command opens: whether it has a --timeout, and what that was given.
+HAS_TIMEOUT: ContextVar[bool] = ContextVar("HAS_TIMEOUT", default=False)
+GIVEN_SECONDS: ContextVar[float | None] = ContextVar("GIVEN_SECONDS", default=None)
+
+
+def limit_seconds(usual: float = LIMIT_SECONDS) -> float:
+    """Return how long the command that runs waits for what it opens: --timeout, else ``usual``."""
+    given = GIVEN_SECONDS.get()
+    return usual if given is None else given
 
 
 class LateError(UsageError):
@@ -31,7 +43,7 @@ def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Resul
         except BaseException as error:  # raised again where it can be told
             failed.append(error)
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=copy_context().run, args=(run,), daemon=True)
     try:
         thread.start()
         thread.join(limit_seconds)
@@ -40,9 +52,10 @@ def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Resul
     if failed:
         raise failed[0]
     if not done:
+        longer = " (--timeout gives it longer)" if HAS_TIMEOUT.get() else ""
         raise LateError(
             f"{name}: no answer in {limit_seconds:g} s: a mount that is gone, or a pipe to which "
-            "nobody writes (--timeout gives it longer)"
+            f"nobody writes{longer}"
         )
     return done[0]
 

@@ -113,7 +113,7 @@ def selection_of(chosen: Chosen) -> Selection:
     given = [("--ignore", one) for one in chosen.ignore]
     if chosen.waivers is not None:
         option = f"--waivers {chosen.waivers}:"
-        given += [(option, one) for one in read_waivers(chosen.waivers, chosen.wait_seconds)]
+        given += [(option, one) for one in read_waivers(chosen.waivers)]
     # What a lock waives is of an older command: a check that is gone cannot be found any more.
     own = {one.check for _, one in given}
     given += [("the lock", one) for one in chosen.locked if one.check in ids - own]
@@ -187,7 +187,7 @@ def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
 _MOST_CHARACTERS = 1 << 20
 
 
-def read_waivers(path: str, limit_seconds: float) -> tuple[Waiver, ...]:
+def read_waivers(path: str) -> tuple[Waiver, ...]:
     """Return the waivers of a file: TOML, a table [[waiver]] each. Raises UsageError.
 
     ``check`` and ``reason`` are needed, ``until`` is a date: 2026-12-31.
@@ -198,7 +198,7 @@ def read_waivers(path: str, limit_seconds: float) -> tuple[Waiver, ...]:
         import tomllib
     else:
         import tomli as tomllib
-    from preflight.base.within import within
+    from preflight.base.within import limit_seconds, within
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -206,7 +206,7 @@ def read_waivers(path: str, limit_seconds: float) -> tuple[Waiver, ...]:
 
     where = f"--waivers {path}"
     try:
-        table = tomllib.loads(within(limit_seconds, where, read))
+        table = tomllib.loads(within(limit_seconds(), where, read))
     except UsageError:
         raise
     except (OSError, ValueError) as error:

@@ -205,13 +205,13 @@ def _write_zip(path: str) -> int:
     from preflight.advisories.records import advisories as records
     from preflight.advisories.records import as_osv, for_scanners
     from preflight.base.output import say
-    from preflight.base.within import LIMIT_SECONDS, save
+    from preflight.base.within import limit_seconds, save
 
     wanted = [as_osv(one) for one in records() if for_scanners(one)]
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as made:
         for each in wanted:
             made.writestr(f"{each['id']}.json", json.dumps(each))
-    save(f"--osv-zip {path}", path, content.getvalue(), 0o644, LIMIT_SECONDS)
+    save(f"--osv-zip {path}", path, content.getvalue(), 0o644, limit_seconds())
     say(f"{len(wanted)} records in {path}")
     return 0

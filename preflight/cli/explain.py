@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
-from preflight.base.within import within
+from preflight.base.within import limit_seconds, within
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, TIMEOUT, limit_seconds
+from preflight.cli.options import COLOR, JSON, TIMEOUT
 from preflight.cli.value_types import FILE, CheckId
 
 if TYPE_CHECKING:

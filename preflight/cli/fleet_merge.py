@@ -6,7 +6,7 @@ import click
 
 from preflight.cli.commands import command
 from preflight.cli.node_options import HTML
-from preflight.cli.options import COLOR, JSON, with_verbosity
+from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, with_verbosity
 
 
 @command(
@@ -38,6 +38,7 @@ from preflight.cli.options import COLOR, JSON, with_verbosity
 @click.option("--nodes-failing", is_flag=True, help="--list failing.")
 @COLOR
 @with_verbosity("What passed, and where, too.")
+@FILE_TIMEOUT
 @click.argument("reports", nargs=-1, required=True)
 def merge(
     *,

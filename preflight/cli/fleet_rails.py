@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, with_verbosity
+from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, with_verbosity
 
 
 @command("rails", "mooncake-preflight fleet rails reports.jsonl")
 @JSON
 @COLOR
 @with_verbosity("Also a table for every two kinds of nodes.")
+@FILE_TIMEOUT
 @click.argument("reports", nargs=-1, required=True)
 def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int) -> int:
     """Say which NIC of one node reaches which of another, from the nodes' reports.

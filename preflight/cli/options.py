@@ -14,7 +14,13 @@ import click
 
 from preflight.base.output import JSON_VARIABLE, JSON_VERSIONS, json_version
 from preflight.base.usage_error import UsageError
-from preflight.base.within import LIMIT_SECONDS, within
+from preflight.base.within import (
+    GIVEN_SECONDS,
+    HAS_TIMEOUT,
+    LIMIT_SECONDS,
+    limit_seconds,
+    within,
+)
 from preflight.cli.value_types import FILE, CheckId, Nodes, NumberOption, Size, WaiverText
 
 if TYPE_CHECKING:
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 
 # Characters of a config.json: those of published models have some thousands.
 _LARGEST_CONFIG = 4 << 20
+
+_TYPED = click.core.ParameterSource.COMMANDLINE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
@@ -43,17 +51,44 @@ ROOT: Option = click.option(
 )
 
 
-def timeout_option(type_: NumberOption, default: float, help_: str) -> Option:
-    """Return the option ``--timeout``, as ``timeout_seconds``."""
+def timeout_option(
+    type_: NumberOption, default: float, help_: str, for_files_alone: bool = False
+) -> Option:
+    """Return the option ``--timeout``, as ``timeout_seconds``; it rules all that is opened.
+
+    for_files_alone: it does nothing else, and the command gets no such parameter.
+    """
     return click.option(
-        "--timeout", "timeout_seconds", type=type_, default=default, show_default=True, help=help_
+        "--timeout",
+        "timeout_seconds",
+        type=type_,
+        default=default,
+        show_default=True,
+        help=help_,
+        expose_value=not for_files_alone,
+        callback=_rule,
     )
+
+
+def _rule(context: click.Context, option: click.Parameter, seconds: float) -> float:
+    """Let --timeout rule what the command opens, until it ends; a default means what it says."""
+    typed = context.get_parameter_source(option.name or "") == _TYPED
+    here, given = HAS_TIMEOUT.set(True), GIVEN_SECONDS.set(seconds if typed else None)
+    context.call_on_close(lambda: HAS_TIMEOUT.reset(here))
+    context.call_on_close(lambda: GIVEN_SECONDS.reset(given))
+    return seconds
 
 
 TIMEOUT = timeout_option(
     NumberOption(0, 3600, min_open=True),
     LIMIT_SECONDS,
     "Seconds after which what was not read is unknown.",
+)
+FILE_TIMEOUT = timeout_option(
+    NumberOption(0, 3600, min_open=True),
+    LIMIT_SECONDS,
+    "Seconds after which a file that does not answer is given up.",
+    for_files_alone=True,
 )
 
 _CHOSEN = ("only", "skip", "ignore", "waivers")
@@ -196,8 +231,6 @@ def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
 def _chosen(**given: Any) -> Chosen:
     from preflight.inputs.launch_words import Chosen
 
-    if given["waivers"] is not None:
-        given["wait_seconds"] = limit_seconds()
     return Chosen(**given)
 
 
@@ -274,17 +307,6 @@ def config_text(path: str | None) -> str | None:
     if len(text) > _LARGEST_CONFIG:
         raise UsageError(f"{name}: more than {_LARGEST_CONFIG >> 20} MiB: give a config.json")
     return text
-
-
-_TYPED = click.core.ParameterSource.COMMANDLINE
-
-
-def limit_seconds() -> float:
-    """Return the command's --timeout where it was given: some wait longer for what they start."""
-    context = click.get_current_context(silent=True)
-    if context is None or context.get_parameter_source("timeout_seconds") != _TYPED:
-        return LIMIT_SECONDS
-    return float(context.params["timeout_seconds"])
 
 
 def _verbosity(quiet: int, verbose: int) -> int:

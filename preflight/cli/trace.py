@@ -9,7 +9,7 @@ import click
 
 from preflight.cli.capacity import KINDS
 from preflight.cli.commands import CONTEXT, LazyGroup, command, examples_text
-from preflight.cli.options import JSON
+from preflight.cli.options import FILE_TIMEOUT, JSON
 from preflight.cli.value_types import Integer, Part
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def trace() -> None:
 @JSON
 @PAGE
 @BLOCK
+@FILE_TIMEOUT
 @FILE
 def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, file: str) -> int:
     """Say what a trace is like: requests, lengths, reuse, and how that changes over time.
@@ -91,6 +92,7 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
 @PAGE
 @BLOCK
 @SALT
+@FILE_TIMEOUT
 @FILE
 def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, file: str) -> int:
     """Write a trace or a log in Mooncake's format: blocks as salted hashes, and no text.
@@ -107,6 +109,7 @@ def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, 
 @PAGE
 @BLOCK
 @SALT
+@FILE_TIMEOUT
 @FILE
 def sample(
     part: float, page_tokens: int, trace_block_tokens: int | None, salt: str | None, file: str

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.base.within import LIMIT_SECONDS
-
 if TYPE_CHECKING:
     from datetime import date
 
@@ -50,8 +48,7 @@ class Chosen(NamedTuple):
     """only, skip: patterns over ids (``rdma.*``). ignore: waivers of the command line.
 
     waivers: a file of more, each with a reason and a last day; None for none. locked: what a lock
-    was made with; a waiver of the command line for the same check takes its place. wait_seconds:
-    for the file of waivers.
+    was made with; a waiver of the command line for the same check takes its place.
     """
 
     only: tuple[str, ...] = ()
@@ -59,7 +56,6 @@ class Chosen(NamedTuple):
     ignore: tuple[Waiver, ...] = ()
     waivers: str | None = None
     locked: tuple[Waiver, ...] = ()
-    wait_seconds: float = LIMIT_SECONDS
 
 
 ALL_CHECKS = Chosen()

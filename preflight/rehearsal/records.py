@@ -12,7 +12,7 @@ from checks.base.installed import installed_mooncake
 from checks.base.pages import Spot
 from checks.base.unknown import Unknown
 from checks.rdma.fork import Forking
-from preflight.base.within import within
+from preflight.base.within import limit_seconds, within
 from preflight.mooncake.allocations import Allocation
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.memory_records import Launch, MappedProcess
@@ -184,7 +184,9 @@ def find_library(python: str | None) -> Library | Unknown:
     """Find the Mooncake of ``python``, or of the Python that runs this."""
     path: tuple[str, ...] | Unknown = tuple(sys.path)
     if python is not None:  # on a mount that is gone, it never starts
-        path = within(_LIMIT_SECONDS + 1, f"--python {python}", partial(_path_of, python))
+        path = within(
+            limit_seconds(_LIMIT_SECONDS + 1), f"--python {python}", partial(_path_of, python)
+        )
     if isinstance(path, Unknown):
         return path
     who = "the Python that runs this" if python is None else python

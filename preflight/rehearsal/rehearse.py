@@ -12,6 +12,7 @@ from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts, read_facts
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
+from preflight.base.within import limit_seconds
 from preflight.inputs.host_source import Host, Sized, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.rehearsal.answer import RehearsalAnswer, failed_step, judge
@@ -48,7 +49,7 @@ def rehearse(
         return RehearsalAnswer("unknown", f"{library.name}: {error}")
     host = open_host("/")
     words = launch._replace(mooncake_version=library.version)
-    sized = size_within(words, host, READ_SECONDS)
+    sized = size_within(words, host, limit_seconds(READ_SECONDS))
     if isinstance(sized, Unknown):
         return RehearsalAnswer("unknown", sized.reason)
     assert sized is not None

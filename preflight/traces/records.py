@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from preflight.base import shell
 from preflight.base.usage_error import UsageError
-from preflight.base.within import LIMIT_SECONDS, within
+from preflight.base.within import limit_seconds, within
 
 # Characters of one line: a prompt of a million tokens as numbers is about 8 million.
 _LONGEST_LINE = 256 << 20
@@ -55,7 +55,7 @@ def _open(name: str) -> TextIO:
         return sys.stdin
     try:
         # A pipe to which nobody writes would be waited for without an end.
-        return within(LIMIT_SECONDS, f"--trace {name}", lambda: _unpacked(name))
+        return within(limit_seconds(), f"--trace {name}", lambda: _unpacked(name))
     except OSError as error:
         raise UsageError(f"--trace {name}: {error.strerror or error}") from None
 

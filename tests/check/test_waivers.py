@@ -27,7 +27,7 @@ def waivers(tmp_path: Path) -> str:
 
 
 def test_a_file_of_waivers_is_read(waivers: str) -> None:
-    assert read_waivers(waivers, 10) == (
+    assert read_waivers(waivers) == (
         Waiver("memlock.limit", "lifted by the unit", date(2999, 12, 31)),
         Waiver("hugetlb.shortage", "at the next boot", date(2020, 1, 31)),
         Waiver("pci.acs", "the firmware's", None),

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
 
+import click
 import pytest
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.apart import apart
 from preflight.base.usage_error import UsageError
-from preflight.base.within import save
+from preflight.base.within import LIMIT_SECONDS, limit_seconds, save, within
+from preflight.cli.main import command
+from preflight.cli.sizing import command as sizing
 from preflight.inputs import host_source
 from tests.paths import ROOT
 
@@ -27,50 +33,131 @@ pytestmark = pytest.mark.slow
 PREFLIGHT = (sys.executable, "-m", "mooncake_preflight")
 SIZING = (sys.executable, "-c", "import mooncake_preflight; mooncake_preflight.sizing()")
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --hicache-size 1"
+SERVER += " --enable-hierarchical-cache --hicache-storage-backend mooncake"
 LAUNCH = ("--", *SERVER.split())
 # Of each step; what is not waited for takes a second or two beside other tests.
 TIMEOUT = ("--timeout", "1")
 LONGEST_SECONDS = 90.0
 DESCRIBED = ("--memory", "2tb", "--gpus", "1xH800", "--model", "Qwen/Qwen3-32B")
 
+Waiting = Mapping[str, tuple[tuple[str, ...], int | None]]
 # What is given: words with PATH in place of what never answers. None: any exit code.
-WAITING: dict[str, tuple[tuple[str, ...], int | None]] = {
-    "launch": ((*PREFLIGHT, "check", *TIMEOUT, "PATH"), None),
-    "keys": ((*PREFLIGHT, "keys", *TIMEOUT, "PATH"), None),
-    "read": ((*PREFLIGHT, "read", *TIMEOUT, "PATH"), None),
-    "waivers": ((*PREFLIGHT, "check", *TIMEOUT, "--waivers", "PATH"), 64),
-    "plan": ((*PREFLIGHT, "plan", *TIMEOUT, "PATH"), None),
+WAITING: Waiting = {
+    "store": ((*PREFLIGHT, "check", *TIMEOUT, "LAUNCH"), 3),
     "script": ((*PREFLIGHT, "check", *TIMEOUT, "--", "bash", "PATH"), None),
-    "root": ((*PREFLIGHT, "check", *TIMEOUT, "--root", "PATH"), 64),
-    "page": ((*PREFLIGHT, "check", *TIMEOUT, "--html", "PATH"), 64),
-    "junit": ((*PREFLIGHT, "check", *TIMEOUT, "--junit", "PATH"), 64),
-    "model": ((*PREFLIGHT, "check", *TIMEOUT, "--model-config", "PATH", *LAUNCH), 64),
-    "variables": ((*PREFLIGHT, "check", *TIMEOUT, "--env-file", "PATH", "LAUNCH"), None),
     "config": ((*PREFLIGHT, "check", *TIMEOUT, *LAUNCH, "--config", "PATH"), None),
-    "capture": ((*PREFLIGHT, "capture", *TIMEOUT, "PATH", "LAUNCH"), 64),
-    "nodes": ((*PREFLIGHT, "fleet", "check", "--nodes-file", "PATH"), 64),
     "manifest": ((*PREFLIGHT, "fleet", "manifest", "--image", "a/b", "--nodes", "a1", "PATH"), 64),
     "first launch": ((*PREFLIGHT, "fit", *TIMEOUT, *DESCRIBED, "--write", "PATH"), 64),
-    "reports": ((*PREFLIGHT, "fleet", "check", "--nodes", "a1", "--reports", "PATH"), 64),
-    "sizing": ((*SIZING, *TIMEOUT, "PATH"), 64),
-    "sizing's root": ((*SIZING, *TIMEOUT, "--root", "PATH", "LAUNCH"), 64),
-    # Whose --timeout is another wait, or that have none.
+    # Where --timeout is another wait, and is not given.
     "rehearsal": ((*PREFLIGHT, "rehearse", "--model-config", "PATH", "LAUNCH"), 64),
-    "interpreter": ((*PREFLIGHT, "rehearse", "--python", "PATH", "LAUNCH"), None),
-    "words": ((*PREFLIGHT, "explain", "PATH"), 64),
-    "log": ((*PREFLIGHT, "explain", *TIMEOUT, "--log", "PATH"), 64),
-    "merge": ((*PREFLIGHT, "fleet", "merge", "PATH"), None),
-    "merged page": ((*PREFLIGHT, "fleet", "merge", "--html", "PATH", "LAUNCH"), 64),
-    "rails": ((*PREFLIGHT, "fleet", "rails", "PATH"), None),
-    "records": ((*PREFLIGHT, "advisories", "--osv-zip", "PATH"), 64),
+    "nodes": ((*PREFLIGHT, "fleet", "check", "--nodes-file", "PATH"), 64),
+    "page": ((*PREFLIGHT, "check", *TIMEOUT, "--html", "PATH"), 64),
+    "capture": ((*PREFLIGHT, "capture", *TIMEOUT, "PATH", "LAUNCH"), 64),
     "report": ((*PREFLIGHT, "exec", *TIMEOUT, "--report", "PATH", "--", "mooncake_master"), 7),
 }
+# What a command needs beside the file that is asked about.
+TRACED = (*DESCRIBED, "--goal", "hits")
+BESIDE = {
+    "capacity --html": ("--workload", "chat"),
+    "capacity --svg": ("--workload", "chat"),
+    "capture": ("OUT",),
+    "capture file": (),
+    "check --lock": ("--root", "demo:h800"),
+    "diff": ("--against", "demo:h800"),
+    "diff --against": (),
+    "diff --lock": ("--root", "demo:h800"),
+    "diff --locked": (),
+    "explain --launch": ("hugetlb.shortage",),
+    "explain --root": ("hugetlb.shortage",),
+    "fit --html": (*TRACED, "--trace", "TRACE"),
+    "fit --svg": (*TRACED, "--trace", "TRACE"),
+    "fit --trace": TRACED,
+    "fleet check": ("--timeout", "2", "--nodes", "a1"),
+    "fleet manifest": ("--image", "a/b", "--nodes", "a1"),
+    "fleet merge --html": ("LAUNCH",),
+    "fleet pair-connect": ("--token", "abcdefgh", "127.0.0.1", "1"),
+    "fleet pairs": ("--timeout", "12", "--connect-timeout", "1", "--nodes", "a1,a2"),
+    "fleet run": ("--timeout", "2", "--nodes", "a1"),
+    "trace sample": ("--part", "10%"),
+}
+# Beside these a launch is none that is read, or is refused.
+ALONE = ("fleet node --launch-record", "fit --trace", "fit --html", "fit --svg")
+# All commands read this one alike: three of them are asked.
+READ_ALIKE, ASKED_OF = "--model-config", ("check", "exec", "fleet node")
+# Theirs are opened by the server, which is then started; or by another command of the same words.
+NOT_ASKED = (
+    "fleet pair-connect address",
+    "fleet pair-connect port",
+    "exec launch",
+    "completion shell",
+    "schema name",
+    "trace generate kind",
+)
 
 
-def _all_end(place: Callable[[str], Path], folder: Path) -> None:
-    """Start every command of ``WAITING`` side by side, each on a path of its own."""
+def _commands(found: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(found, click.Group):
+        yield " ".join(path), found
+        return
+    context = click.Context(found)
+    for name in found.list_commands(context):
+        each = found.get_command(context, name)
+        assert each is not None
+        yield from _commands(each, *path, name)
+
+
+COMMANDS = {**dict(_commands(command)), "": sizing}
+
+
+def _files(name: str) -> Iterator[str]:
+    """Yield each option and argument of a command that is the name of a file."""
+    for one in COMMANDS[name].params:
+        named = one.metavar in ("FILE", "FOLDER", "PATH", "HOST", "[ID|FILE|WORDS]...")
+        if isinstance(one, click.Argument) or named:
+            option = str(one.name) if isinstance(one, click.Argument) else one.opts[0]
+            asked = option != READ_ALIKE or name in ASKED_OF
+            if asked and f"{name} {option}".strip() not in NOT_ASKED:
+                yield option
+
+
+def _every_file() -> Iterator[tuple[str, tuple[tuple[str, ...], int | None]]]:
+    """Yield a command line for each file that a command can be given, as WAITING has them."""
+    for name, found in COMMANDS.items():
+        for option in _files(name):
+            given = [*PREFLIGHT, *name.split()] if name else [*SIZING]
+            if any(one.name == "timeout_seconds" for one in found.params):
+                given += TIMEOUT
+            given += BESIDE.get(f"{name} {option}", BESIDE.get(name, ()))
+            given += [option, "PATH"] if option.startswith("-") else ["PATH"]
+            if name == "exec":
+                given += ["--", "mooncake_master"]
+            elif option.startswith("-") and f"{name} {option}" not in ALONE:
+                given += ["LAUNCH"] if "launch" in {one.name for one in found.params} else []
+            yield f"{name} {option}".strip(), (tuple(given), None)
+
+
+# At once: more take so long side by side that each is late.
+AT_ONCE = 4
+# Those that need what is not there, a cluster or a Mooncake, and end before they open the file; and
+# one that counts what it cannot read, and names none.
+NOT_THERE = (
+    "apply --root",
+    "fleet collect --html",
+    "fleet rails reports",
+    "fleet run --html",
+    "rehearse --env-file",
+    "rehearse launch",
+)
+# Of a wait that was given up, in the words of all who wait.
+LIMIT = re.compile(r"(?:no answer|not\s+read)\s+in\s+(\S+)\s+s\b")
+
+
+def _all_end(waiting: Waiting, place: Callable[[str], Path], folder: Path) -> None:
+    """Start every command of ``waiting``, some side by side, each on a path of its own."""
     launch = folder / "launch.sh"
-    launch.write_text(f"MOONCAKE_CONFIG_PATH={place('store')} {SERVER}\n")
+    launch.write_text(f"MOONCAKE_MASTER=127.0.0.1:9 {SERVER}\n")
+    trace = folder / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 64, "output_length": 1, "hash_ids": [1]}\n')
     server = folder / "mooncake_master"
     server.write_text("#!/bin/sh\nexit 7\n")
     server.chmod(0o755)
@@ -79,29 +166,51 @@ def _all_end(place: Callable[[str], Path], folder: Path) -> None:
         "PYTHONPATH": str(ROOT),
         "PATH": f"{folder}:{os.environ['PATH']}",
     }
-    running = {}
-    for name, (words, _) in WAITING.items():
-        paths = {"PATH": str(place(name)), "LAUNCH": str(launch)}
-        given = [paths.get(word, word) for word in words]
-        running[name] = subprocess.Popen(
-            given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
-        )
-    until = time.monotonic() + LONGEST_SECONDS
-    for name, process in running.items():
+
+    def wrong(name: str) -> str:
+        plain = "".join(letter if letter.isalnum() else "-" for letter in name)
+        words, code = waiting[name]
+        paths = {
+            "PATH": str(place(plain)),
+            "LAUNCH": str(launch),
+            "TRACE": str(trace),
+            "OUT": str(folder / f"{plain}.tar.gz"),
+        }
+        if name == "store":
+            named = folder / "named.sh"
+            named.write_text(f"MOONCAKE_CONFIG_PATH={paths['PATH']} {SERVER}\n")
+            paths["LAUNCH"] = str(named)
         try:
             # To the end of its streams too: a pipe's reader waits for all who have it open.
-            _, said = process.communicate(timeout=max(1.0, until - time.monotonic()))
+            ended = subprocess.run(
+                [paths.get(word, word) for word in words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                text=True,
+                timeout=LONGEST_SECONDS,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
-            for one in running.values():
-                one.kill()
-            pytest.fail(f"{name}: does not end")
-        code = WAITING[name][1]
-        assert "Traceback" not in said, name
-        assert code is None or process.returncode == code, (name, process.returncode, said)
+            return "does not end"
+        said = ended.stdout
+        if "Traceback" in said or ended.returncode not in (0, 1, 2, 3, 7, 64):
+            return f"exit code {ended.returncode}: {said}"
+        if code not in (None, ended.returncode):
+            return f"exit code {ended.returncode}, not {code}: {said}"
         # What says how long it waited, waited as long as it was told.
-        if "no answer in" in said and "--timeout" in WAITING[name][0]:
-            assert "no answer in 1 s" in said, (name, said)
-        assert process.returncode in (0, 1, 2, 3, 7, 64), (name, process.returncode, said)
+        limits = set(LIMIT.findall(said))
+        given = [value for word, value in pairwise(words) if word == "--timeout"]
+        if not limits.issubset(given[-1:] or ("10", "20", "30")):
+            return f"waited for {limits}: {said}"
+        came = limits or plain in said or "no answer in time" in said
+        if not came and name not in (*WAITING, *NOT_THERE):
+            return f"it never came to the file: {said}"
+        return ""
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        said = dict(zip(waiting, threads.map(wrong, waiting), strict=True))
+    assert {name: text for name, text in said.items() if text} == {}
 
 
 def test_a_pipe_that_nobody_writes_to_ends_no_wait(tmp_path: Path) -> None:
@@ -109,7 +218,7 @@ def test_a_pipe_that_nobody_writes_to_ends_no_wait(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / name)
         return tmp_path / name
 
-    _all_end(pipe, tmp_path)
+    _all_end({**WAITING, **dict(_every_file())}, pipe, tmp_path)
 
 
 def test_a_pipe_in_a_recorded_host_is_no_file(tmp_path: Path) -> None:
@@ -139,7 +248,7 @@ def dead_mount(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_mount_that_never_answers_ends_no_wait(dead_mount: Path, tmp_path: Path) -> None:
-    _all_end(dead_mount.joinpath, tmp_path)
+    _all_end({**WAITING, **dict(_every_file())}, dead_mount.joinpath, tmp_path)
 
 
 @pytest.fixture
@@ -170,10 +279,9 @@ def frozen_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", ["page", "capture", "report", "first launch"])
 def test_a_sleep_that_no_signal_ends_holds_nobody(
-    frozen_disk: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    frozen_disk: Path, tmp_path: Path, name: str
 ) -> None:
-    monkeypatch.setitem(globals(), "WAITING", {name: WAITING[name]})
-    _all_end(frozen_disk.joinpath, tmp_path)
+    _all_end({name: WAITING[name]}, frozen_disk.joinpath, tmp_path)
 
 
 def test_a_root_that_hangs_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +354,30 @@ def _is_there(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_message_names_the_timeout_of_a_command_that_has_one(name: str) -> None:
+    """And the number that was given there is the one that rules."""
+    found = COMMANDS[name]
+    has_one = any(one.name == "timeout_seconds" for one in found.params)
+    words = ["--timeout", "7"] if has_one else []
+    with (
+        found.make_context(name, [*words], resilient_parsing=True),
+        pytest.raises(UsageError) as late,
+    ):
+        within(0.01, "FILE", lambda: Event().wait(60))
+    assert ("--timeout" in str(late.value)) is has_one
+    with found.make_context(name, [*words], resilient_parsing=True):
+        assert limit_seconds() == (7 if has_one else LIMIT_SECONDS)
+    assert limit_seconds() == LIMIT_SECONDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_that_is_given_a_file_has_a_timeout(name: str) -> None:
+    """But the two ends that fleet pairs starts, and gives a launch that it has read."""
+    has_one = any(one.name == "timeout_seconds" for one in COMMANDS[name].params)
+    assert has_one or not list(_files(name)) or name.startswith("fleet pair-")
 
 
 def test_what_was_waited_for_is_said_once(tmp_path: Path) -> None:

@@ -165,11 +165,11 @@ def lent_by(words: LaunchWords) -> Lent:
 
     Nothing without a container. Raises UsageError for no launch.
     """
-    from preflight.base.within import LIMIT_SECONDS, within
+    from preflight.base.within import limit_seconds, within
     from preflight.inputs.host_source import launch_of, open_host
     from preflight.processes.processes import ProcessKind, classify
 
-    found = within(LIMIT_SECONDS, "the launch", lambda: launch_of(words, open_host("/")))
+    found = within(limit_seconds(), "the launch", lambda: launch_of(words, open_host("/")))
     commands = [] if found is None else found[0].reading.commands
     commands = sorted(
         (one for one in commands if one.container is not None),

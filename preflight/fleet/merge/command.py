@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
 from preflight.base.usage_error import UsageError
-from preflight.base.within import LIMIT_SECONDS, save, within
+from preflight.base.within import limit_seconds, save, within
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import expand, fold
 from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet, merged
@@ -90,7 +90,7 @@ def _try_folder(option: str, folder: str, make: bool) -> None:
             raise PermissionError(13, "Permission denied")
 
     try:
-        within(LIMIT_SECONDS, option, look)
+        within(limit_seconds(), option, look)
     except OSError as error:
         raise UsageError(f"{option}: {error.strerror}") from None
 
@@ -120,4 +120,4 @@ def keep(report: Json, shown: Shown) -> None:
         return
     path = os.path.join(shown.reports, f"{report['node']}.json")
     content = f"{one_line(report)}\n".encode()
-    save(f"--reports {path}", path, content, 0o644, LIMIT_SECONDS)
+    save(f"--reports {path}", path, content, 0o644, limit_seconds())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from preflight.base.within import LIMIT_SECONDS, save
+from preflight.base.within import limit_seconds, save
 from preflight.check.catalogue import catalogue
 from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
@@ -45,7 +45,7 @@ def write_html(path: str, fleet: Fleet) -> None:
 
         say(text.rstrip("\n"))
         return
-    save(f"--html {path}", path, text.encode(), 0o644, LIMIT_SECONDS)
+    save(f"--html {path}", path, text.encode(), 0o644, limit_seconds())
 
 
 def fleet_page(fleet: Fleet) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checks.base.unknown import Unknown
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
-from preflight.base.within import LIMIT_SECONDS, within
+from preflight.base.within import limit_seconds, within
 from preflight.fleet.remote.program import SCRIPT, TOOL
 from preflight.inputs.launch_words import Chosen, LaunchWords
 from preflight.launches.env_files import LARGEST_FILE_BYTES, read_small_file
@@ -63,7 +63,7 @@ def launch_alone(launch: LaunchWords) -> Sent:
     There are none without a launch. Raises UsageError for what is no launch, and for one that is
     not read in time.
     """
-    return within(LIMIT_SECONDS, "the launch", lambda: _alone(launch))
+    return within(limit_seconds(), "the launch", lambda: _alone(launch))
 
 
 def _alone(launch: LaunchWords) -> Sent:
@@ -140,7 +140,7 @@ def _recorded(launch: LaunchWords) -> Sent:
     here = os.getcwd()
     os.chdir(folder or ".")
     try:
-        return within(LIMIT_SECONDS, "the launch", read)
+        return within(limit_seconds(), "the launch", read)
     finally:
         os.chdir(here)
 

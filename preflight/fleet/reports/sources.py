@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import BinaryIO, NamedTuple, cast
 
-from preflight.base.within import LIMIT_SECONDS, LateError, within
+from preflight.base.within import LateError, limit_seconds, within
 from preflight.fleet.reports.rows import Trouble, Unusable
 
 STDIN = "-"
@@ -43,7 +43,7 @@ def given_texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
 
     def there(path: str) -> bool:
         try:
-            return path == STDIN or within(LIMIT_SECONDS, path, partial(os.path.lexists, path))
+            return path == STDIN or within(limit_seconds(), path, partial(os.path.lexists, path))
         except LateError:
             return True
 
@@ -66,10 +66,10 @@ def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
                 yield from _of_stream(STDIN_NAME, stream)
             continue
         try:
-            folder = within(LIMIT_SECONDS, path, partial(os.path.isdir, path))
+            folder = within(limit_seconds(), path, partial(os.path.isdir, path))
             yield from _of_folder(path) if folder else _of_file(path)
         except LateError as late:
-            yield Unusable(path, 0, Trouble.UNREADABLE, str(late))
+            yield _late(path, late)
 
 
 def _of_folder(path: str) -> Iterator[Text | Unusable]:
@@ -80,28 +80,36 @@ def _of_folder(path: str) -> Iterator[Text | Unusable]:
         failed.append(_unreadable(str(error.filename), error))
 
     seen = False
-    for folder, folders, files in os.walk(path, onerror=refuse):
+    walk = os.walk(path, onerror=refuse)
+    while (step := within(limit_seconds(), path, partial(next, walk, None))) is not None:
+        folder, folders, files = step
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            place = os.path.join(folder, name)
-            # A socket or a pipe would never end; a dead link is named.
-            regular = os.path.isfile(place) or not os.path.exists(place)
-            if not name.startswith(".") and regular:
+        for name in sorted(name for name in files if not name.startswith(".")):
+            for found in _of_file(os.path.join(folder, name), regular=True):
                 seen = True
-                yield from _of_file(place)
+                yield found
     if not seen and not failed:
         yield Unusable(path, 0, Trouble.EMPTY, "no file in this folder")
     yield from failed
 
 
-def _of_file(path: str) -> Iterator[Text | Unusable]:
-    def opened() -> BinaryIO:
+def _of_file(path: str, regular: bool = False) -> Iterator[Text | Unusable]:
+    """Yield the texts of a file. regular: none of a socket or a pipe, which would never end."""
+
+    def opened() -> BinaryIO | None:
+        if regular and os.path.exists(path) and not os.path.isfile(path):  # a dead link is named
+            return None
         return open(path, "rb")
 
     try:
-        file = within(LIMIT_SECONDS, path, opened)
+        file = within(limit_seconds(), path, opened)
+    except LateError as late:
+        yield _late(path, late)
+        return
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         yield _unreadable(path, error)
+        return
+    if file is None:
         return
     with file:
         if _is_device(file):
@@ -216,6 +224,10 @@ def _split(source: str, lines: Iterable[tuple[int, bytes | None]]) -> Iterator[T
             yield Text(source, number, line)
     if held:
         yield Text(source, start, b"\n".join(held))
+
+
+def _late(path: str, late: LateError) -> Unusable:
+    return Unusable(path, 0, Trouble.UNREADABLE, str(late))
 
 
 def _unreadable(path: str, error: Exception) -> Unusable:

@@ -7,7 +7,7 @@ from signal import SIGINT
 
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
-from preflight.base.within import LIMIT_SECONDS, within
+from preflight.base.within import limit_seconds, within
 from preflight.fleet.base.decode import Json
 from preflight.fleet.merge.command import Shown, answer, keep, prepare
 from preflight.fleet.remote.program import Program, SshNodes
@@ -88,7 +88,7 @@ def sets_of(path: str) -> list[str]:
             return [line.partition("#")[0].strip() for line in file]
 
     try:
-        lines = within(LIMIT_SECONDS, f"--nodes-file {path}", read)
+        lines = within(limit_seconds(), f"--nodes-file {path}", read)
     except OSError as error:
         raise UsageError(f"--nodes-file {path}: {error.strerror}") from None
     return [line for line in lines if line]
