@@ -2,13 +2,17 @@
 
 Others have packages named ``checks`` and ``preflight`` too: those beside this file are taken,
 whatever stands in front of them on the path. No way out of here is a traceback, or an exit code
-that a scheduler takes for a verdict. Nothing is imported here before an interrupt is caught: what
-Python does before this line is its own.
+that a scheduler takes for a verdict. Nothing is imported here before signals are held back: what
+Python does before that is its own, and ends without a word where SIGTERM or SIGINT comes then.
 """
 
 from __future__ import annotations
 
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 OWN = ("checks", "preflight")
 DEFECT = 70
@@ -25,6 +29,9 @@ MODE = "MOONCAKE_PREFLIGHT_MODE"
 # Seconds. A signal that comes again within these is the same one: timeout and schedulers tell every
 # process of a group, and the parent hands it on.
 SAME_SIGNAL = 1.0
+SIGINT, SIGTERM = 2, 15
+# Whether the one object that was asked for is being printed, or is: what comes then is too late.
+_answered = False
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -46,33 +53,55 @@ def interrupted_code(error: BaseException | None) -> int:
     return 128 + int(error.args[0]) if isinstance(error, TerminatedError) else INTERRUPTED
 
 
+def answering() -> None:
+    """Let no signal come between the answer that begins here and the end; a second one still ends.
+
+    Else half an object would be printed, or a second one behind it, and the exit code be another.
+    """
+    global _answered
+    _answered = True
+
+
 def _start(module: str) -> None:
     """Run ``module.main``; where not even its imports are through, ``module.refuse`` answers."""
-    words, begun = sys.argv[1:], False
+    words = sys.argv[1:]
+    gate = module == "preflight.cli.main" and words[:1] == ["exec"]
     try:
-        _end_on_sigterm()
+        # What the gate becomes would inherit it.
+        mask = set() if gate else _held_back()
+        _end_on_signals()
         import gc
 
         # A process that lives this short has nothing to collect, and looking costs a tenth of it.
         gc.disable()
-        if module == "preflight.cli.main" and words[:1] == ["exec"] and _mode() == "off":
+        if gate and _mode() == "off":
             _become_at_once(words)
         _prefer_own_packages()
-        if module == "preflight.cli.main" and words[:1] == ["exec"]:
+        if gate:
             sys.exit(_run(module, words))  # its gate runs the check apart, and stays
         import os
-        import signal
 
         from preflight.base.apart import apart
 
-        ends = (signal.SIGINT, signal.SIGTERM)
-        begun = True
-        code = int(apart(lambda: b"%d" % _run(module, words), ends) or DEFECT)
+        code = int(apart(lambda: b"%d" % _run(module, words, mask), (SIGINT, SIGTERM)) or DEFECT)
         # Nothing is open here, and taking apart all that was imported costs a tenth of a start.
         os._exit(code)
     except KeyboardInterrupt as error:
-        code = interrupted_code(error)
-        sys.exit(code if begun else _refused_early(module, words, code))
+        sys.exit(_refused_early(module, words, interrupted_code(error)))
+
+
+def _held_back() -> set[int]:
+    """Hold SIGINT and SIGTERM back, until what answers them is imported; return the mask before.
+
+    The first process of a container keeps them too, which else has no default action.
+    """
+    _signal = _signals()
+    return set(_signal.pthread_sigmask(_signal.SIG_BLOCK, (SIGINT, SIGTERM)))
+
+
+def _signals() -> Any:
+    """Return what ``signal`` is made of: it is there from the start, and need not be imported."""
+    return __import__("_signal")
 
 
 def _refused_early(module: str, words: list[str], code: int) -> int:
@@ -84,29 +113,32 @@ def _refused_early(module: str, words: list[str], code: int) -> int:
         return code
 
 
-def _run(module: str, words: list[str]) -> int:
-    """Run ``module.main``; return the exit code."""
+def _run(module: str, words: list[str], mask: set[int] | None = None) -> int:
+    """Run ``module.main``; return the exit code. mask: of signals, once its imports are through."""
     from importlib import import_module
 
     try:
         try:
             main = import_module(module).main
+            if mask is not None:
+                _signal = _signals()
+                _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         except BaseException as error:
-            ended = _interrupt_behind(error)
+            ended = interrupt_behind(error)
             if ended is None and isinstance(error, Exception):
                 return _without_program(words, error)
             if ended is None:
                 raise
             return _refused(module, words, interrupted_code(ended))
         main()
-    except KeyboardInterrupt as error:
-        return interrupted_code(error)
+    except KeyboardInterrupt as error:  # before its frame had begun, or where that was leaving
+        return _refused(module, words, interrupted_code(error))
     except SystemExit as ended:
         return int(ended.code or 0)
     return 0
 
 
-def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
     """Return the interrupt that ``error`` is or came of, as a RuntimeError of a class's making."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
@@ -118,32 +150,32 @@ def _refused(module: str, words: list[str], code: int) -> int:
     from importlib import import_module
 
     try:
-        refuse = import_module(module).refuse
+        return int(import_module(module).refuse(words, code, "interrupted"))
     except Exception:  # an import that was broken off left half a package
-        return code
-    return int(refuse(words, code, "interrupted"))
+        return _say_plainly(words, code, "interrupted")
 
 
-def _end_on_sigterm() -> None:
-    """End on SIGTERM.
+def _end_on_signals() -> None:
+    """End on SIGTERM and SIGINT: the first raises, the second ends this process at once.
 
-    The first process of a container has no default action: a stop would be lost. The second signal
-    ends it at once, whatever still hangs. An interrupt where Python can only print it, as in the
-    callback of a weak reference, comes again a moment later.
+    The first process of a container has no default action for SIGTERM: a stop would be lost. An
+    interrupt where Python can only print it, as in the callback of a weak reference, comes again a
+    moment later.
     """
     import _thread
     import os
-    import signal
     import time
 
+    _signal = _signals()
     first: float | None = None
 
     def end(number: int, frame: object) -> None:
         nonlocal first
         if first is None:
             first = time.monotonic()
-            raise TerminatedError(number)
-        if time.monotonic() - first > SAME_SIGNAL:
+            if not _answered:
+                raise TerminatedError(number) if number == SIGTERM else KeyboardInterrupt
+        elif time.monotonic() - first > SAME_SIGNAL:
             os._exit(128 + number)
 
     def later(number: int) -> None:
@@ -158,11 +190,12 @@ def _end_on_sigterm() -> None:
             return
         first = None
         terminated = isinstance(error, TerminatedError)
-        _thread.start_new_thread(later, (error.args[0] if terminated else signal.SIGINT,))
+        _thread.start_new_thread(later, (error.args[0] if terminated else SIGINT,))
 
     sys.unraisablehook = again
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
-        signal.signal(signal.SIGTERM, end)
+    for number in (SIGINT, SIGTERM):
+        if _signal.getsignal(number) != _signal.SIG_IGN:
+            _signal.signal(number, end)
 
 
 def _prefer_own_packages() -> None:
@@ -191,14 +224,23 @@ def _without_program(words: list[str], error: Exception) -> int:
         return DEFECT
     code, before = NO_VERDICT.get(_value(own, "--exit-protocol"), (DEFECT, None))
     if "--json" in own:
-        import json
-
-        print(json.dumps({"status": "error", "exit_code": code, "error": message}, indent=2))
-    elif before is not None:
+        return _say_plainly(words, code, message)
+    if before is not None:
         line = (before + message).encode("ascii", "replace").decode()
         if _value(own, "--exit-protocol") == "npd" and len(line) > NPD_BYTES:
             line = f"{line[: NPD_BYTES - 3]}..."
         print(line)
+    return code
+
+
+def _say_plainly(words: list[str], code: int, message: str) -> int:
+    """Print the object that was asked for, where nothing of the program can; return the code."""
+    own = words[: words.index("--")] if "--" in words else words
+    if "--json" in own and not _answered:
+        import json
+
+        answering()
+        print(json.dumps({"status": "error", "exit_code": code, "error": message}, indent=2))
     return code
 
 

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import click
 
 from checks.base.unknown import Unknown
+from mooncake_preflight import answering
 
 # Where nothing tells how wide the reader's window is: a pipe, a log, a CI job.
 PIPE_COLUMNS = 100
@@ -154,8 +155,10 @@ def in_version(
 
 
 def say_plain_json(answer: dict[str, Any], *, err: bool = False) -> None:
-    """Print one JSON object, unchanged."""
-    say(json_text(answer), err=err)
+    """Print one JSON object, unchanged: all of it, whatever signal comes meanwhile."""
+    text = json_text(answer)
+    answering()
+    say(text, err=err)
 
 
 def json_text(answer: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from mooncake_preflight import answering
 from preflight.base.command_frame import asked_version, own_words, run_command, value_of
 from preflight.base.output import json_version, say, say_json
 from preflight.base.program_version import program_version
@@ -126,6 +127,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
         return code
     line = refusal_line(message, protocol)
     if line is not None:
+        answering()
         say(line)
     return code
 

@@ -227,6 +227,101 @@ def test_a_termination_has_its_object_and_its_code(place: str) -> None:
         assert (ran.returncode, found["exit_code"], found["error"]) == (143, 143, "interrupted")
 
 
+# A real signal, at the instant that argv[1] names: argv[2].
+AT = """
+import os, signal, sys
+import click
+import mooncake_preflight
+place, number = sys.argv.pop(1), int(sys.argv.pop(1))
+fork, process, whole = os.fork, os.getpid, click.echo
+def forked():
+    child = fork()
+    if child and place == "as the child begins":
+        os.kill(child, number)
+    return child
+def before():
+    os.getpid = process
+    os.kill(process(), number)
+    return process()
+def echo(text="", file=None, nl=True, err=False, color=None):
+    whole(text, file, nl, err, color)
+    if place == ("a refusal is said" if err else "an answer is said"):
+        os.kill(process(), number)
+os.fork, click.echo = forked, echo
+if place == "before the child begins":
+    os.getpid = before
+mooncake_preflight.preflight()
+"""
+REFUSED = ("fleet", "merge", "--json", "/nope")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [
+        ("before the child begins", None),
+        ("as the child begins", None),
+        ("a refusal is said", None),
+        ("an answer is said", exit_codes.USAGE),
+    ],
+)
+def test_a_signal_finds_one_object_whenever_it_comes(
+    place: str, code: int | None, number: int
+) -> None:
+    """Where the answer stands already, its exit code too: it is the one in the object."""
+    command = [sys.executable, "-c", AT, place, f"{int(number)}", *REFUSED]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = json.loads(ran.stdout)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (code or 128 + number, False)
+    assert found["exit_code"] == ran.returncode
+
+
+# The same after so many calls of functions, its own and Python's; 0: print how many there are.
+AFTER = """
+import os, signal, sys
+import mooncake_preflight
+last, number, count = int(sys.argv.pop(1)), int(sys.argv.pop(1)), sys.argv.pop(1)
+calls = 0
+def each(frame, event, argument):
+    global calls
+    calls += 1
+    if calls == last:
+        os.kill(os.getpid(), number)
+    elif not last and calls % 256 == 0:
+        open(f"{count}.{os.getpid()}", "w").write(str(calls))
+sys.setprofile(each)
+mooncake_preflight.preflight()
+"""
+# Of its calls and returns, the first: until signals are held back.
+UNTIL_HELD = 16
+INSTANTS = 24
+
+
+@pytest.mark.parametrize("words", [REFUSED, ("read", "--json", "--", "mooncake_master")])
+def test_a_signal_after_any_call_finds_one_object(words: tuple[str, ...], tmp_path: Path) -> None:
+    def ran(last: int, number: int) -> subprocess.CompletedProcess[str]:
+        given = [str(last), str(number), str(tmp_path / "count"), *words]
+        command = [sys.executable, "-c", AFTER, *given]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    whole = ran(0, signal.SIGTERM)
+    most = max(int(file.read_text()) for file in tmp_path.glob("count.*"))
+    assert most > 10_000
+    wrong = {}
+    for at in range(INSTANTS):
+        number = (signal.SIGTERM, signal.SIGINT)[at % 2]
+        last = UNTIL_HELD + most * at // INSTANTS
+        found = ran(last, number)
+        try:
+            code = json.loads(found.stdout)["exit_code"]
+        except ValueError:
+            code = None
+        good = code == found.returncode and code in (128 + number, whole.returncode)
+        if not good or "Traceback" in found.stderr:
+            wrong[last] = (found.returncode, found.stdout, found.stderr)
+    assert wrong == {}
+
+
 # What Python calls on its own when an object goes: an error in it is printed, and forgotten.
 IN_A_CALLBACK = """
 import importlib.abc, os, signal, sys, weakref
