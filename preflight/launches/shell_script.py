@@ -541,7 +541,8 @@ class _Script(ShellFlow):
                 given = self.feed.line(len(self.doubts))
             else:
                 given = self.feed.left(len(self.doubts))
-        own = body is None and redirected is None and (given is None or words[0].text != "read")
+        own = bool(words) and body is None and redirected is None
+        own = own and (given is None or words[0].text != "read")
         if own and self.feed is not None and self.piped is None and not self.aside:
             self.read_rest(self.feed, words, origin)
         ended = yield self.finish(text, words, settings, origin, given)

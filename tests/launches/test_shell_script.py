@@ -640,3 +640,11 @@ def test_an_element_of_an_array_whose_place_is_a_variable() -> None:
     text = "A=()\nfor i in 0 1; do A[$i]=h$i; done\nA[$((1+1))]+=z\nx ${A[@]}\n"
     (command,) = read_script(text, "s", {}).commands
     assert [word.text for word in command.words] == ["x", "h0", "h1", "z"]
+
+
+@pytest.mark.parametrize("line", ["<<< x", "A=1 <<< x", "> f <<< x", "<<EOF\nx\nEOF", "< f"])
+def test_a_line_that_starts_nothing_reads_nothing(line: str) -> None:
+    """As in a loop over lines too, of which it takes none."""
+    text = f"{line}\nwhile read B; do\n{line}\nmooncake_client --port=$B\ndone <<< 5\n"
+    found = words(text)
+    assert found == [["mooncake_client", "--port=5"]]
