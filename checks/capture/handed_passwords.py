@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from checks.capture.secret_names import is_secret
+from checks.capture.secret_names import is_secret_file
 
 QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
 # Commands that print their words.
@@ -97,7 +97,12 @@ def _on_a_line(text: str) -> Iterator[HandedPassword]:
     """Yield here-documents, here-strings and ``<(...)`` of lines with a program that reads one."""
     of_string = rf"<<<[ \t]*(?P<value>{QUOTED}|(?:(?!\\n)[^\s;&|\"'])+)"
     of_output = rf"<\({PRINTING}(?P<value>[^\n()]+)\)"
-    for words in (of_string, of_output):
+    # A document whose lines are words of one: chpasswd <<EOF root:x EOF.
+    of_words = (
+        rf"(?<!<)<<(?!<)-?[\"']?(?P<end>[A-Za-z_]\w*)[\"']?(?:{_BAR}{_REST}{{0,80}}?(?:{_READING}))?"
+        r"[ \t]+(?P<value>[^\n|]{1,400}?)[ \t]+(?P=end)\b"
+    )
+    for words in (of_string, of_output, of_words):
         for match in _compiled(words).finditer(text):
             if _reads_on_line(text, match.start()):
                 yield HandedPassword(*match.span("value"))
@@ -105,7 +110,7 @@ def _on_a_line(text: str) -> Iterator[HandedPassword]:
     end_of_line = r"(?:\n|\\n)"
     of_document = (
         r"(?<!<)<<(?!<)-?[ \t]*\\?(?P<quote>[\"']?)(?P<end>[A-Za-z_]\w*)(?P=quote)(?=[\s|;&)>\\])"
-        rf"(?:(?!\\n)[^\n]){{0,{_MOST_OF_LINE}}}{end_of_line}"
+        rf"(?:(?!\\n|\b(?P=end)\b)[^\n]){{0,{_MOST_OF_LINE}}}{end_of_line}"
     )
     done = 0
     for match in _compiled(of_document).finditer(text):
@@ -140,7 +145,7 @@ def _to_files(text: str) -> Iterator[HandedPassword]:
         r"(?P<path>(?:(?!\\n)[^\s;&|\"'<>])+)"
     )
     for match in _compiled(words).finditer(text):
-        if is_secret(match["path"]) or match["path"].endswith("netrc"):
+        if is_secret_file(match["path"]):
             yield HandedPassword(*_trimmed(text, *match.span("value")), match["path"])
 
 

@@ -55,6 +55,11 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(_OTHER_MEANING.sub("", name)) is not None
 
 
+def is_secret_file(path: str) -> bool:
+    """Return whether a file holds a secret by its path: /run/secrets/redis, ~/.netrc."""
+    return path.endswith("netrc") or any(map(is_secret, path.split("/")))
+
+
 def is_choice(name: str, value: str) -> bool:
     """Return whether a value is one of a few that a setting can have, and its name may be one's.
 

@@ -29,6 +29,9 @@ _PROGRAMS = (
 ).split()
 # The same where a text was cut before its end.
 _CUT_OFF = r"[\"'][^\s\"'{}\[\],]{2,}(?:\.\.\.)?(?=[ \t]*(?m:$)|\.\.\.)"
+_ANY_QUOTED = rf"\\\"[^\"\n]*\\\"|{QUOTED}|{_CUT_OFF}"
+# A line of a script that is a text in JSON ends with \\n and goes on with a command or setting.
+_NO_END = r"(?!\\n[\w./\-]+[ \t=])"
 # A name begins where a word does: a text may be one word of 4 MiB.
 _NAME = r"(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]+)"
 _NAME_ALONE = re.compile(r"[\w.\-]+")
@@ -42,21 +45,21 @@ _NAMED = (
     # ${NAME:-value}, then NAME=$(echo value), then NAME=value and --name=value
     (rf"\$\{{{_NAME}:?[-=]", rf"{QUOTED}|[^\s\"'{{}}]+"),
     (rf"{_NAME}=[\"']?(?:\$\(|`)[ \t]*{PRINTING}", rf"(?:{QUOTED}|[^\n;&|\"'()`])+"),
-    (rf"{_NAME}=", rf"{QUOTED}|{_CUT_OFF}|(?:\$\{{[^{{}}\n]*\}}|[^\s;&|\"'])+"),
+    (rf"{_NAME}=", rf"{_ANY_QUOTED}|(?:\$\{{[^{{}}\n]*\}}|{_NO_END}[^\s;&|\"'])+"),
     # name = value, of INI and TOML, and <name>value</name>
-    (rf"(?m:^)[ \t]*{_NAME}[ \t]+=[ \t]*", rf"{QUOTED}|{_CUT_OFF}|[^\s\"'][^\n]*"),
+    (rf"(?m:^)[ \t]*{_NAME}[ \t]+=[ \t]*", rf"{_ANY_QUOTED}|[^\s\"'][^\n]*"),
     # The same within a line, as words of a command: one word; what a test compares is none.
-    (rf"(?<!\$){_NAME}[ \t]+=[ \t]+", rf"{QUOTED}|{_CUT_OFF}|[^\s;&|\"'=][^\s;&|\"']*"),
+    (rf"(?<!\$){_NAME}[ \t]+=[ \t]+", rf"{_ANY_QUOTED}|[^\s;&|\"'=][^\s;&|\"']*"),
     (rf"<{_NAME}>", r"[^<>\s][^<>\n]*"),
     # --name value: the next word of a line, of the next one, of a list in YAML's two forms.
     (
         rf"(?=--){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+|[ \t]+)",
-        rf"{QUOTED}|{_CUT_OFF}|[^\s;&|\"',\]-][^\s;&|,\]]*",
+        rf"{_ANY_QUOTED}|[^\s;&|\"',\]-](?:{_NO_END}[^\s;&|,\]])*",
     ),
     # name: value, also in JSON that is quoted in a script
     (
         rf"(?<!\$\{{){_NAME}\\?[\"']?[ \t]*:[ \t]*",
-        rf"\\\"[^\"\n]*\\\"|{QUOTED}|{_CUT_OFF}|[^\s\"'{{\[,}}\]|>&*][^\"'\t\n,}}\]]*",
+        rf"{_ANY_QUOTED}|[^\s\"'{{\[,}}\]|>&*][^\"'\t\n,}}\]]*",
     ),
     # aws configure set aws_secret_access_key X; machine x login y password X, of .netrc
     (rf"\b(?:set|login[ \t]+[^\s-]\S*)[ \t]+{_NAME}[ \t]+", rf"{QUOTED}|\S+"),
@@ -66,7 +69,7 @@ _NAMED_AFTER = (
     rf"value:[ \t]*(?P<value>{QUOTED}|[^\s\"',}}]+)[ \t]*(?:,|\n)\s*name:[ \t]*[\"']?{_NAME}"
 )
 # Options whose name says nothing, of the programs that take a secret there.
-_WORD = rf"(?:{QUOTED}|\\\"[^\"\n]*\"|[^\s;&|\"']+)"
+_WORD = rf"(?:{QUOTED}|\\\"[^\"\n]*\"|(?:{_NO_END}[^\s;&|\"'])+)"
 _REGISTRIES = "docker|podman|nerdctl|helm|oras|crane|skopeo"
 _OPTIONS = (
     r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user(?:=|[ \t]+))",
@@ -94,7 +97,8 @@ _OPTIONS = (
     r"ossutil\w*[ \t]+config\b[^\n;&|]{0,160}?[ \t]-k[ \t]*",
     r"munge\b[^\n;&|]{0,160}?[ \t](?:-s[ \t]*|--string(?:=|[ \t]+))",
     # What expect types, and ends with a return: its program may be in another line.
-    r"send(?:_user)?[ \t]+(?:--?[ \t]+)?(?=\\?[\"'][^\n]{1,160}?\\[rn]|[^\s\"']+\\r)",
+    r"send(?:_user)?[ \t]+(?:--?[ \t]+)?(?=\\?[\"'][^\n]{1,160}?(?:\\[rn]|\r)|[^\s\"']+(?:\\r|\r))",
+    r"expect\b[^\n]{0,160}?\bsend(?:_user)?[ \t]+(?:--?[ \t]+)?",
     r"(?<![\w\-])-U[ \t]*[\"']?[\w.\-\\/]{1,80}%(?!\()",
     # A line of GRUB's menu; those of PAM, which begin alike, end in a module.
     r"(?m:^)[ \t]*password[ \t]+[\w.\-]+[ \t]+(?!\S+\.so\b)(?=\S+[ \t]*(?m:$))",

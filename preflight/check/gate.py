@@ -221,7 +221,9 @@ def _say(
             ": the verdict is worse than the locked one" if worse else ": --strict, and it differs"
         )
     if report is None:
-        say(f"{NAME}: nothing was checked: {reason}: {what}", err=True)
+        from checks.capture.secrets import public
+
+        say(public(f"{NAME}: nothing was checked: {reason}: {what}"), err=True)
         return
     from preflight.base.output import columns, painter
     from preflight.check.to_text import report_text
@@ -258,14 +260,15 @@ def _object_text(
     exit_code: None for the check's own. locked: what differs from a locked answer, as the object of
     ``diff``; None without one.
     """
+    from checks.capture.secrets import public
     from preflight.base.output import in_version, json_text
     from preflight.check.forms import error_object, launch_of, report_object
 
     if report is None:
         code = exit_codes.UNKNOWN if exit_code is None else exit_code
-        return json_text(in_version(error_object("native", code, reason)))
+        return json_text(in_version(error_object("native", code, public(reason))))
     code = report.exit_code if exit_code is None else exit_code
     found = report_object(report, "native", code)
     if locked is not None:
         found["locked"] = {key: locked[key] for key in ("from", "to", "changes")}
-    return json_text(in_version(found, launch=launch_of(report)))
+    return json_text(in_version(public(found), launch=launch_of(report)))

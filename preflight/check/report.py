@@ -124,7 +124,7 @@ def report(
         None if needs is None else needs._replace(source=public(needs.source)),
         root,
         tuple(check for check in waivers if check not in used),
-        understood,
+        str(public(understood)),
     )
 
 

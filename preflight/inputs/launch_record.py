@@ -7,7 +7,7 @@ from typing import Any
 
 from checks.base.needs import Bound, RunAs, SetLimit
 from checks.base.unknown import Inside, OpenVariable, Unknown
-from checks.capture.secret_names import is_secret
+from checks.capture.secret_names import is_secret, is_secret_file
 from checks.capture.secrets import REMOVED, clean_command, clean_text
 from preflight.inputs.public_launch import is_read, public_file, public_json, understood
 from preflight.inputs.written_launch import WrittenLaunch
@@ -133,8 +133,12 @@ def _placed(command: Command) -> Command:
 
 
 def _with_own(reading: Reading) -> Reading:
-    """Return a reading without the caller's variables that nothing reads."""
+    """Return a reading without the caller's variables that nothing reads, nor secrets' files."""
     return reading._replace(
+        files={
+            path: word._replace(text=REMOVED) if is_secret_file(path) else word
+            for path, word in reading.files.items()
+        },
         commands=tuple(
             command._replace(
                 environment={
@@ -144,7 +148,7 @@ def _with_own(reading: Reading) -> Reading:
                 }
             )
             for command in reading.commands
-        )
+        ),
     )
 
 

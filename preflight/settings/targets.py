@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from checks.base.units import KIB, format_page_size
+from checks.capture.secrets import public
 from checks.hugetlb.boot import OWN_UNIT
 from checks.hugetlb.pools import POOLS
 from checks.hugetlb.sysctl_d import DROP_IN
@@ -57,7 +58,7 @@ def pool_name(page_bytes: int, node: int | None) -> str:
 
 def header(source: str, path: str) -> str:
     """Return the first line of a file that may be written anew: no other file is overwritten."""
-    return visible(f"{_HEADER} for {source or 'this host'}: {path}")
+    return visible(f"{_HEADER} for {public(source) or 'this host'}: {path}")
 
 
 def is_ours(content: str) -> bool:

@@ -29,6 +29,8 @@ LINES = (
     "cat <<'EOF' | chpasswd\nroot:{}\nEOF",
     "chpasswd <<-EOF\n\troot:{}\n\tEOF",
     "docker login -u a --password-stdin r.b <<EOF\n{}\nEOF",
+    "chpasswd <<EOF root:{} other:{} EOF",
+    "cat <<EOF | chpasswd root:{} EOF",
     "docker login -u a --password-stdin r.b <<< {}",
     "sudo -S true < <(echo {})",
     "echo {} | kinit a",

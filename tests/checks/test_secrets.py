@@ -233,6 +233,14 @@ def test_a_secret_is_known_where_its_line_is_cut_or_its_quotes_are_lost(line: st
             assert not any(secret in word for word in clean_words(words, of_host=of_host))
 
 
+@pytest.mark.parametrize("line", ["send {}\r", "expect -c 'send {}'", 'expect -c "send -- {}\r"'])
+def test_what_expect_types_is_gone_where_its_quotes_are_lost(line: str) -> None:
+    """A return may be written out, or be the character itself."""
+    secret = "kuwhfksrekxybnr"
+    assert secret not in clean_text(line.format(secret))
+    assert not any(secret in word for word in clean_words(["bash", "-c", line.format(secret)]))
+
+
 @pytest.mark.parametrize("line", [*FURTHER, *PIPED])
 def test_a_secret_is_known_by_the_place_that_it_stands_in(line: str) -> None:
     """In a text; in the words of a command; in a sentence of ours that is broken for its width."""
@@ -311,6 +319,43 @@ def test_a_secret_in_the_name_of_a_file_is_in_no_answer(
         assert run(["capture", *options, "--root", host, str(file), str(script)]) == 0
         for name, content in read_archive(str(file)).files.items():
             assert secret not in name + content.decode("latin-1"), name
+
+
+@pytest.mark.slow
+def test_a_secret_in_the_name_of_a_file_is_in_no_report_of_exec_and_no_plan(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor that of a store's address, nor in the name of a model, which the first line says."""
+    secret = "kuwhfksrekxybnr"
+    folder = tmp_path / f"token={secret}"
+    folder.mkdir()
+    script, report = folder / f"password={secret}.sh", tmp_path / "report.json"
+    metadata = f"export MOONCAKE_TE_META_DATA_SERVER=redis://u:{secret}@r.b:1"
+    server = SERVER.replace("Qwen/Qwen3-14B", f"/models/hf_{secret * 3}")
+    script.write_text(f"{metadata} MOONCAKE_MASTER=127.0.0.1:1\n{server}\n")
+    for form in FORMATS:
+        run(["plan", "--format", form, "--root", host, str(script)])
+        seen = capsys.readouterr()
+        assert secret not in seen.out + seen.err, form
+    command = [sys.executable, "-m", "mooncake_preflight", "exec", "--report", str(report)]
+    ran = subprocess.run(
+        [*command, "--", "bash", str(script)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "SGLang" in ran.stderr
+    assert secret not in report.read_text() + ran.stdout + ran.stderr
+
+
+def test_what_a_script_writes_to_a_secrets_file_is_in_no_capture(host: str, tmp_path: Path) -> None:
+    file, script = tmp_path / "host.tar.gz", tmp_path / "launch.sh"
+    script.write_text(_script(["echo kuwhfksrekxybnr > /run/secrets/redis"], SETTINGS))
+    for options in ((), ("--keep-launch",)):
+        assert run(["capture", *options, "--root", host, str(file), str(script)]) == 0
+        assert b"kuwhfksrekxybnr" not in read_archive(str(file)).files["/capture.json"]
 
 
 def test_a_lock_has_no_value_of_a_secret_flag(host: str, tmp_path: Path) -> None:
@@ -610,6 +655,25 @@ def test_a_secret_beside_a_reference_is_gone(line: str) -> None:
     text = line.format("hunter2-of-mine")
     for shown in (clean_text(text), clean_text(text, of_host=True), *clean_words(["-c", text])):
         assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'export PASSWORD="{}"',
+        'token = "{}"',
+        'tool --api-key "{}"',
+        "export SSHPASS=of-mine\nunzip -P {} x.zip",
+        "tool --token of-mine\nldapsearch -x -D cn=a -w {} -b dc=b",
+        "docker login -u a -p of-mine\nzip -P {} x.zip",
+    ],
+)
+def test_a_script_that_is_a_text_in_json_has_none(line: str) -> None:
+    """Its quotes have a backslash in front, and its lines end with one and an n."""
+    text = json.dumps({"args": ["bash", "-c", f"{line.format('hunter2')}\n{SERVER}"]})
+    shown = clean_text(text)
+    assert "hunter2" not in shown
+    assert SERVER in shown
 
 
 @pytest.mark.parametrize("text", ["PASS: hunter2", '{"x": "PASS: hunter2", "y": 1}'])
