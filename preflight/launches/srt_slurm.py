@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.launches.container import ContainerSettings, Mount, volume
 from preflight.launches.documents import Node
@@ -40,6 +40,21 @@ _MASTER = (
     "--default_kv_lease_ttl=10000 --rpc_thread_num=16 --enable_metric_reporting=true "
     "--metrics_port=8702"
 ).split()
+# What a job starts beside that on its first node, unless its frontend needs neither
+# (srtctl/cli/do_sweep.py, srtctl/cli/setup_head.py).
+_INFRASTRUCTURE = (
+    "/configs/nats-server -js -sd /tmp/nats".split(),
+    "/configs/etcd --data-dir /tmp/etcd --listen-client-urls http://0.0.0.0:2379".split(),
+)
+_WITHOUT_INFRASTRUCTURE = ("trtllm_serve", "vllm")
+# Its frontends, one on each further node with nginx in front of them, or one on the first
+# (srtctl/cli/mixins/frontend_stage.py, srtctl/ports.py).
+_FRONTENDS = {
+    "dynamo": "python3 -m dynamo.frontend --http-port={port}",
+    "sglang": "python3 -m sglang_router.launch_router --host 0.0.0.0 --port {port}",
+}
+_NGINX = ["nginx", "-c", "/logs/nginx.conf", "-g", "daemon off;"]
+_FRONTEND_PORT, _PORT_BEHIND_NGINX, _MORE_FRONTENDS = 8000, 8180, 9
 # An alias of srtslurm.yaml that is the release itself.
 _RELEASE = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)")
 _PRODUCTS = ("dynamo", "lmcache", "sglang", "vllm")
@@ -135,7 +150,44 @@ def _read(launch: LaunchText) -> Reading:
             own_image = store.at("container").text or image
             around = first.container._replace(image=own_image, releases=_releases(job, "", image))
             commands.append(Command(starts, variables, (), origin, around, place=first.place))
+        workers_of = [one for one in commands if one.place and one.place.name[0] == called]
+        if workers_of:
+            commands += _beside(called, job, workers_of, variables, launch.path)
     return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
+
+
+def _beside(
+    called: str,
+    job: Node,
+    workers: Sequence[Command],
+    variables: Mapping[str, Word],
+    path: str,
+) -> Iterator[Command]:
+    """Yield what a job starts beside its workers: NATS and etcd, and what answers requests."""
+    first, last = workers[0], workers[-1]
+    frontend = job.at("frontend")
+    kind = frontend.at("type").text or "dynamo"
+    apart = job.at("infra", "etcd_nats_dedicated_node").text == "true"
+    origin = Origin(path, (frontend if frontend.fields else job).line)
+
+    def started(words: Sequence[str], place: Place | None, copies: int = 1) -> Command:
+        told = tuple(Word(word, origin) for word in words)
+        around = first.container
+        return Command(told, variables, (), origin, around, place=place, copies=copies)
+
+    for words in () if kind in _WITHOUT_INFRASTRUCTURE else _INFRASTRUCTURE:
+        yield started(words, Place("job", (called, "infra")) if apart else first.place)
+    several = frontend.at("enable_multiple_frontends").text != "false"
+    nodes = sum(_number(job.at("resources", f"{short}_nodes"), 0) for short in _WORKERS.values())
+    given = frontend.at("num_additional_frontends")
+    more = (_number(given, 0) if given.text is not None else _MORE_FRONTENDS) + 1
+    behind = min(more, nodes - 1) if several and nodes > 1 else 0
+    if behind:
+        yield started(_NGINX, first.place)
+    port = _PORT_BEHIND_NGINX if behind else _FRONTEND_PORT
+    if kind in _FRONTENDS:
+        answers = _FRONTENDS[kind].format(port=port).split()
+        yield started(answers, last.place if behind else first.place, behind or 1)
 
 
 def _flag(name: str, value: int, origin: Origin) -> tuple[Word, Word]:
@@ -204,11 +256,11 @@ def _store_file(store: Node) -> str:
     return json.dumps(values)
 
 
-def _number(node: Node) -> int:
-    """Return a count that a job gives; 1 where it gives none."""
-    text = node.text or "1"
-    number = int(text) if text.isdecimal() and len(text) < 6 else 1
-    return min(max(1, number), _MOST_WORKERS)
+def _number(node: Node, least: int = 1) -> int:
+    """Return a count that a job gives; ``least`` where it gives none."""
+    text = node.text or str(least)
+    number = int(text) if text.isdecimal() and len(text) < 6 else least
+    return min(max(least, number), _MOST_WORKERS)
 
 
 def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:

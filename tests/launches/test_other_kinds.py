@@ -30,6 +30,21 @@ def words(reading: Reading) -> list[list[str]]:
     return [[word.text for word in command.words] for command in reading.commands]
 
 
+# What a job of srt-slurm starts beside its workers and its master.
+BESIDE = {"nats-server", "etcd", "nginx", "dynamo.frontend", "sglang_router.launch_router"}
+
+
+def of_workers(reading: Reading) -> Reading:
+    """Return the workers of a job of srt-slurm, and its master."""
+    return reading._replace(
+        commands=tuple(
+            command
+            for command in reading.commands
+            if BESIDE.isdisjoint(word.text.rpartition("/")[2] for word in command.words[:3])
+        )
+    )
+
+
 UNIT = """\
 # the store
 [Unit]
@@ -182,7 +197,7 @@ backend:
 
 
 def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
-    reading = read(tmp_path, SRT, "job.yaml")
+    reading = of_workers(read(tmp_path, SRT, "job.yaml"))
     server = ["python3", "-m", "sglang.launch_server"]
     assert words(reading) == [
         *[[*server, "--port", port, "--disaggregation-bootstrap-port", bootstrap,
@@ -201,6 +216,59 @@ def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
         assert found["sglang"].version == "0.5.8"
     dynamo = read(tmp_path, SRT.replace("type: sglang}", "type: dynamo}"), "dynamo.yaml")
     assert words(dynamo)[0][2] == "dynamo.sglang"
+
+
+DYNAMO = "python3 -m dynamo.frontend --http-port="
+ROUTER = "python3 -m sglang_router.launch_router --host 0.0.0.0 --port "
+NATS = ("/configs/nats-server -js -sd /tmp/nats", "prefill", 1)
+ETCD = (
+    "/configs/etcd --data-dir /tmp/etcd --listen-client-urls http://0.0.0.0:2379",
+    *("prefill", 1),
+)
+NGINX = ("nginx -c /logs/nginx.conf -g daemon off;", "prefill", 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "frontend", "beside"),
+    [
+        ((1, 0), "type: dynamo", [NATS, ETCD, (f"{DYNAMO}8000", "prefill", 1)]),
+        ((1, 0), "type: sglang", [NATS, ETCD, (f"{ROUTER}8000", "prefill", 1)]),
+        ((1, 1), "", [NATS, ETCD, NGINX, (f"{DYNAMO}8180", "decode", 1)]),
+        ((1, 20), "type: sglang", [NATS, ETCD, NGINX, (f"{ROUTER}8180", "decode", 10)]),
+        (
+            (1, 20),
+            "type: sglang, num_additional_frontends: 1",
+            [NATS, ETCD, NGINX, (f"{ROUTER}8180", "decode", 2)],
+        ),
+        (
+            (1, 1),
+            "enable_multiple_frontends: false",
+            [NATS, ETCD, (f"{DYNAMO}8000", "prefill", 1)],
+        ),
+        ((1, 0), "type: vllm", []),
+    ],
+)
+def test_what_a_job_of_srt_slurm_starts_beside_its_workers(
+    tmp_path: Path, nodes: tuple[int, int], frontend: str, beside: list[tuple[str, str, int]]
+) -> None:
+    """srtctl/cli/do_sweep.py, setup_head.py and mixins/frontend_stage.py."""
+    prefill, decode = nodes
+    text = (
+        f"model: {{path: m}}\nfrontend: {{{frontend}}}\n"
+        f"resources: {{prefill_nodes: {prefill}, prefill_workers: 1, decode_nodes: {decode}, "
+        "decode_workers: 1}\nbackend: {sglang_config: {prefill: {tp-size: 1}, "
+        "decode: {tp-size: 1}}}\n"
+    )
+    found = read(tmp_path, text, "job.yaml")
+    workers = of_workers(found).commands
+    assert [
+        (" ".join(word.text for word in each.words), each.place and each.place.name[1], each.copies)
+        for each in found.commands
+        if each not in workers
+    ] == beside
+    apart = read(tmp_path, f"{text}infra: {{etcd_nats_dedicated_node: true}}\n", "job.yaml")
+    places = {each.place.name[1] for each in apart.commands if each.place is not None}
+    assert ("infra" in places) is bool(beside)
 
 
 def test_what_a_job_of_srt_slurm_gives_all_its_workers(tmp_path: Path) -> None:
@@ -232,7 +300,7 @@ zip_override_tp:
 
 
 def test_the_variants_of_a_job_of_srt_slurm_are_jobs_of_their_own(tmp_path: Path) -> None:
-    found = read(tmp_path, VARIANTS, "job.yaml")
+    found = of_workers(read(tmp_path, VARIANTS, "job.yaml"))
     said = [
         (command.place.name, command.copies, " ".join(w.text for w in command.words[3:]))
         for command in found.commands
@@ -276,7 +344,7 @@ backend:
   vllm_config:
     aggregated: {tensor-parallel-size: 16}
 """
-    command, master = read(tmp_path, text, "job.yaml").commands
+    command, master = of_workers(read(tmp_path, text, "job.yaml")).commands
     assert [word.text for word in command.words[-2:]] == ["--nnodes", "2"]
     assert (master.words[0].text, master.place) == ("mooncake_master", command.place)
     path = command.environment["MOONCAKE_CONFIG_PATH"].text
@@ -308,7 +376,7 @@ resources: {prefill_workers: 1}
 backend:
   sglang_config: {prefill: {chunked-prefill-size: "{size}", cuda-graph-bs: "{graphs}"}}
 """
-    found = read(tmp_path, text, "job.yaml").commands
+    found = of_workers(read(tmp_path, text, "job.yaml")).commands
     assert [command.place.name[0] for command in found if command.place] == [
         "s_size4096_graphs1-2",
         "s_size8192_graphs1-2",
@@ -341,7 +409,7 @@ backend:
   sglang_config: {prefill: {tp_size: 4, page-size: null, cuda-graph-bs: [1, 2]}}
 """
     reading = read(tmp_path, text, "job.yaml")
-    command, master = reading.commands
+    command, master = of_workers(reading).commands
     # srtctl/cli/do_sweep.py, _build_mooncake_master_command
     started = [word.text for word in master.words]
     assert started[:2] == ["mooncake_master", "--port=8700"]

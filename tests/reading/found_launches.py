@@ -59,7 +59,7 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "b13-kthena-helm.yaml": ([], True),
     "b15-mooncake-k8s.yaml": (
         [(M, 1, {"RPC port": 50051}), (P, 3, {"segment_bytes": 10 << 30})], False),
-    "b17-mooncake-monitoring-compose.yml": ([], True),
+    "b17-mooncake-monitoring-compose.yml": ([], False),
     "b19-dynamo-dgd-v1beta1-kimik3.yaml": ([("dynamo.sglang", 6, {"tp_size": 8})], False),
     "c-infx-amd-server_sglang.sh": (
         [(S, 1, {"disaggregation_mode": "prefill", "port": 8000}), ("sglang_router", 1, {})], True),
@@ -128,7 +128,8 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
         [(S, UNCOUNTED, {"model_path": "/root/Qwen3-4B", "tp_size": 2, "hicache_ratio": 2.0,
                  "store.master_server_address": "127.0.0.1:50051"})], True),
     "e-srtslurm-agg-gb300-tp2-c24-mtp-hicache-jid2530012.yaml": (
-        [(S, 1, {"tp_size": 2, "hicache_ratio": 0.9, "page_size": 64})], False),
+        [(S, 1, {"tp_size": 2, "hicache_ratio": 0.9, "page_size": 64}), ("nats", 1, {}),
+         ("etcd", 1, {}), ("sglang_router", 1, {})], False),
     "e-srtslurm-vllm-mooncake.yaml": (
         [(M, 1, {"metadata port": 8701}),
          ("vllm", 1, {"tensor_parallel_size": "8", "pipeline_parallel_size": "2"})], False),
