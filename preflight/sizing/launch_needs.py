@@ -12,22 +12,21 @@ from checks.memlock.demand import pinned_unseen
 from preflight.consumers.consumer import Consumer
 from preflight.launches.source import Reading
 from preflight.mooncake.allocations import (
-    Allocation,
     Backing,
     all_regions_of,
 )
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages
 from preflight.processes.container_limits import container_limits, set_limits
 from preflight.processes.mooncake_users import engine_devices, other_transport, store_devices
-from preflight.processes.ports import all_ports, ports
+from preflight.processes.ports import all_ports
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import services
 from preflight.processes.storage import offload_of, storage
-from preflight.programs.memory_records import Protocol
 from preflight.sglang.admission_gate import asked_bytes
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
 from preflight.sglang.pools import ServerMemory
 from preflight.sglang.well_known_models import well_known_model
+from preflight.sizing.handed_over import handed_over, registers_for
 from preflight.sizing.launch_inputs import LaunchInputs
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.process_shares import named_nodes
@@ -90,7 +89,7 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
             members.append(one if lost is None else one._replace(segment_nodes=lost))
         own_folders = process.server is not None and source.sglang.rank_offload_folders
         files += storage(process, max(1, len(mine)), own_folders)
-    for number, more in _handed_over(source, replays).items():
+    for number, more in _taken_over(source, replays).items():
         members = [_with_regions(one, more) if one.id.command == number else one for one in members]
     launch = shown.inputs.launch if shown is not None else None
     return LaunchNeeds(
@@ -108,53 +107,25 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
     )
 
 
-def _handed_over(
+def _taken_over(
     source: LaunchInputs, replays: Mapping[int, Sequence[ProcessReplay]]
 ) -> dict[int, tuple[Region, ...] | Unknown]:
-    """Return what each ``mooncake_client`` registers for ranks of servers, by its number.
-
-    A rank with a dummy client hands its shared memories to the client that it is told, which
-    registers them with its own NICs and pins them under its own limit: the one at that port, or the
-    only one. Where the launch starts none, another launch's does.
-    """
-    owners = {
-        port.port: process
-        for process in source.processes
-        if process.kind is ProcessKind.CLIENT
-        for port in ports(process)
-        if port.what == "service port"
-    }
+    """Return what each ``mooncake_client`` registers for ranks of servers, by its number."""
     found: dict[int, tuple[Region, ...] | Unknown] = {}
-    for process in source.processes:
-        told = next((one for one in services((process,)) if one.kind == "client"), None)
-        only = next(iter(owners.values())) if len(owners) == 1 else None
-        owner = None if told is None else owners.get(told.port or 0, only)
-        if owner is None:
-            continue
-        clients = [one for each in replays.get(owner.number, ()) for one in each.process.clients]
-        if not any(client.protocol is Protocol.RDMA for client in clients):
-            continue
-        memory = source.memory.get(process.number)
+    for number, client in registers_for(source.processes, replays).items():
+        memory = source.memory.get(number)
         sizes = () if memory is None else memory.most_pools_bytes
-        before = found.get(owner.number, ())
+        before = found.get(client, ())
         if isinstance(sizes, Unknown) or isinstance(before, Unknown):
-            found[owner.number] = sizes if isinstance(sizes, Unknown) else before
+            found[client] = sizes if isinstance(sizes, Unknown) else before
             continue
         theirs = [
             one._replace(registered=True)
-            for each in replays.get(process.number, ())
-            for one in _of_owner(each)
+            for each in replays.get(number, ())
+            for one in handed_over(each)
         ]
-        found[owner.number] = (*before, *all_regions_of(theirs))
+        found[client] = (*before, *all_regions_of(theirs))
     return found
-
-
-def _of_owner(replay: ProcessReplay) -> tuple[Allocation, ...]:
-    """Return what a process maps and another registers: all of it that a dummy client uses."""
-    if not any(client.dummy for client in replay.process.clients):
-        return ()
-    kinds = (MemoryKind.HOST_POOL, MemoryKind.LOCAL_BUFFER)
-    return tuple(one for one in replay.allocations if one.what in kinds)
 
 
 def _with_regions(member: ProcessNeeds, more: tuple[Region, ...] | Unknown) -> ProcessNeeds:
@@ -250,7 +221,7 @@ def _members(
             + sum(pool.bytes for pool in replay.process.own_pools if pool.shared_memory),
         )
         mapped = (*replay.allocations, *replay.heap)
-        handed = _of_owner(replay)
+        handed = handed_over(replay)
         regions = tuple(all_regions_of(a for a in mapped if a not in handed))
         if base.transport:
             member = member._replace(regions=pinned_unseen(base.transport) if regions else ())

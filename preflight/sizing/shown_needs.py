@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -17,12 +18,13 @@ from preflight.mooncake.allocations import (
     Backing,
     regions_of,
 )
-from preflight.mooncake.replay import spot_of
+from preflight.mooncake.replay import ProcessReplay, spot_of
 from preflight.processes.mooncake_users import store_devices
 from preflight.processes.ports import all_ports
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.services import services
 from preflight.processes.storage import LIMIT, offload_of, storage
+from preflight.sizing.handed_over import handed_over, registers_for
 from preflight.sizing.sizing import Sizing
 from preflight.sizing.sizing_inputs import Input
 
@@ -49,20 +51,14 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
     """
     return {
         "hugetlb": list(_hugetlb(sizing)),
-        "regular": _sums(sizing, "regular memory", lambda a: a.backing is Backing.REGULAR, _mapped),
+        "regular": _sums(sizing, "regular memory", lambda a: a.backing is Backing.REGULAR),
         # Registered on every NIC in use, and locked once for each of them.
-        "registered": _sums(
-            sizing,
-            "registered with each NIC, and locked once per NIC",
-            lambda a: a.registered,
-            locked_bytes,
-        ),
+        "registered": _registered(sizing, processes),
         # memfd pools: shared memory that no /dev/shm limit bounds.
         "shared": _sums(
             sizing,
             "shared memory (memfd)",
             lambda a: a.backing is Backing.MEMFD_HUGETLB,
-            _mapped,
         ),
         "ports": [
             _given(port.what, port.owner, port.port, "port", port.origin)
@@ -98,25 +94,42 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
         yield Need(what, "host", pages, "pages", formula)
 
 
-def _sums(
-    sizing: Sizing,
-    what: str,
-    counts: Callable[[Allocation], bool],
-    size: Callable[[Allocation], int],
-) -> list[Need]:
-    """Return what each process takes of one kind."""
+def _sums(sizing: Sizing, what: str, counts: Callable[[Allocation], bool]) -> list[Need]:
+    """Return what each process maps of one kind."""
     needs = []
     for process in sizing.asked:
         found = [a for a in (*process.allocations, *process.heap) if counts(a)]
         if found:
             formula = " + ".join(f"{a.what} {format_bytes(a.bytes)}" for a in found)
-            total = sum(size(a) for a in found)
+            total = sum(a.mapped_bytes for a in found)
             needs.append(Need(what, process.process.name, total, "bytes", formula))
     return needs
 
 
-def _mapped(allocation: Allocation) -> int:
-    return allocation.mapped_bytes
+def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Need]:
+    """Return what each process registers: its own, and what ranks hand over to it."""
+    replays: dict[int, list[ProcessReplay]] = {}
+    for one in sizing.asked:
+        replays.setdefault(one.process.id.command, []).append(one)
+    taken: dict[int, list[Allocation]] = {}
+    for number, client in registers_for(processes, replays).items():
+        theirs = (one for each in replays.get(number, ()) for one in handed_over(each))
+        taken.setdefault(client, []).extend(one._replace(registered=True) for one in theirs)
+    needs = []
+    for process in sizing.asked:
+        handed = handed_over(process)
+        mapped = (*process.allocations, *process.heap)
+        own = [one for one in mapped if one.registered and one not in handed]
+        more = taken.get(process.process.id.command, [])
+        if not own and not more:
+            continue
+        terms = [f"{one.what} {format_bytes(one.bytes)}" for one in own]
+        groups = Counter(f"{one.what} {format_bytes(one.bytes)}" for one in more)
+        terms += [f"{count} x {text} of its ranks" for text, count in groups.items()]
+        total = sum(map(locked_bytes, (*own, *more)))
+        what = "registered with each NIC, and locked once per NIC"
+        needs.append(Need(what, process.process.name, total, "bytes", " + ".join(terms)))
+    return needs
 
 
 def locked_bytes(allocation: Allocation) -> int:

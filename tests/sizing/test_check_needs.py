@@ -13,11 +13,13 @@ from checks.base.pages import Region
 from checks.base.root import Root
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
+from checks.rdma.registration import pinned_bytes, registration_of
 from preflight.launches.launch_files import read_source
 from preflight.processes.ports import split_address
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import size_launch
+from preflight.sizing.shown_needs import host_needs
 from tests.builders.hosts import Host, HostPool
 from tests.paths import ROOT
 
@@ -211,6 +213,42 @@ def test_a_rank_without_a_segment_hands_whole_huge_pages_over(tmp_path: Path, ro
     other = "mooncake_client --port=50053 --global_segment_size=1GB --protocol=rdma &\n"
     assert len(regions(other + text)) == 1
     assert len(regions(other + text.replace("1:50052", "1:50053"))) == 17
+
+
+@pytest.mark.parametrize("protocol", ["rdma", "tcp"])
+@pytest.mark.parametrize(
+    "started", ["", "mooncake_client --global_segment_size=1GB --protocol={} &"]
+)
+def test_sizing_and_check_say_alike_who_registers_a_ranks_memory(
+    started: str, protocol: str, tmp_path: Path, root: Root
+) -> None:
+    """Sizing named the rank, and check its client: for a launch with two answers."""
+    text = (
+        "export MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052\n"
+        f"export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_PROTOCOL={protocol}\n{started.format(protocol)}\n"
+        f"{STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 2 --hicache-size 1\n"
+        f"{STORE} --model-path Qwen/Qwen3-8B --hicache-size 1 --port 30001 "
+        '--hicache-storage-backend-extra-config \'{"standalone_storage": false, '
+        '"master_server_address": "a:1"}\'\n'
+    )
+    reading = read_source(str(_script(tmp_path, text)), {})
+    options = LaunchOptions(mooncake_version="0.3.13.post1", sglang_version="0.5.23")
+    sizing = size_launch(reading, "launch.sh", options, root, lambda name: root.text("/" + name))
+    assert sizing.shown is not None
+    summed = {
+        need.owner: need.value
+        for need in host_needs(sizing.shown, sizing.inputs.processes)["registered"]
+    }
+    checked = {}
+    for process in launch_needs(sizing).processes:
+        assert not isinstance(process.regions, Unknown)
+        pages = sum(
+            pinned_bytes(registration_of(one, 0, None), 4096, one.offset_bytes)
+            for one in process.regions
+        )
+        checked |= {str(process.name): pages} if pages else {}
+    assert summed == checked
+    assert len(summed) == (protocol == "rdma") * (2 if started else 1)
 
 
 def test_a_client_registers_what_is_not_known_of_its_ranks(tmp_path: Path, root: Root) -> None:
