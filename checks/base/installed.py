@@ -1,4 +1,4 @@
-"""Which Mooncake and SGLang are installed beside this program, without importing either."""
+"""Which Mooncake and which engines are installed beside this program, without importing one."""
 
 import os
 import re
@@ -11,13 +11,19 @@ class Installed(NamedTuple):
     """What a machine has: ``(distribution, version)`` of each Mooncake, and SGLang's version.
 
     interpreter: for which they are installed, "" where that is not told (a capture). in_image: what
-    runs comes with an image, which nobody looks into: then nothing else is known.
+    runs comes with an image, which nobody looks into: then nothing else is known. others: name and
+    version of each engine beside SGLang.
     """
 
     mooncake: tuple[tuple[str, str], ...]
     sglang: str | None
     interpreter: str = ""
     in_image: bool = False
+    others: tuple[tuple[str, str], ...] = ()
+
+
+# Distributions of the engines beside SGLang whose releases decide what they take.
+OTHER_ENGINES = ("vllm", "lmcache")
 
 
 def installed_mooncake(search_path: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:
@@ -29,6 +35,14 @@ def installed_sglang(search_path: Iterable[str] | None = None) -> str | None:
     """Return the version of the SGLang on the import path; None where there is none."""
     found = _installed(lambda name: name == "sglang", search_path)
     return found[0][1] if found else None
+
+
+def installed_others(search_path: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:
+    """Return name and version of each engine beside SGLang on the import path."""
+    found: dict[str, str] = {}
+    for name, version in _installed(OTHER_ENGINES.__contains__, search_path):
+        found.setdefault(name, version)
+    return tuple(found.items())
 
 
 def _installed(

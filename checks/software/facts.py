@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from checks.base.installed import Installed, distribution_of, is_mooncake
+from checks.base.installed import OTHER_ENGINES, Installed, distribution_of, is_mooncake
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
@@ -35,7 +35,7 @@ class Environment(NamedTuple):
 
     mooncake: wheels of Mooncake, first found first. package: the ``mooncake`` folder that an import
     takes, None without. cuda: CUDA runtime libraries that wheels brought, name -> folder; torch
-    loads them, no other program finds them.
+    loads them, no other program finds them. others: engines beside SGLang.
     """
 
     interpreter: str
@@ -45,6 +45,7 @@ class Environment(NamedTuple):
     sglang: Distribution | None
     torch: Distribution | None
     cuda: dict[str, str]
+    others: tuple[Distribution, ...] = ()
 
 
 class CompiledFile(NamedTuple):
@@ -124,7 +125,8 @@ def installed_engine(root: Root) -> Installed | None:
         return None
     pairs = tuple((wheel.name, wheel.version) for wheel in engine.mooncake)
     sglang = None if engine.sglang is None else engine.sglang.version
-    return Installed(pairs, sglang, engine.interpreter)
+    engines = tuple((one.name, one.version) for one in engine.others)
+    return Installed(pairs, sglang, engine.interpreter, others=engines)
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
@@ -278,7 +280,7 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
             found = distribution_of(name, editable)
             if found is not None and is_mooncake(found[0]):
                 mooncake.setdefault(f"{folder}/{name}", Distribution(*found, folder))
-            elif found is not None and found[0] in ("sglang", "torch"):
+            elif found is not None and found[0] in ("sglang", "torch", *OTHER_ENGINES):
                 others.setdefault(found[0], Distribution(*found, folder))
         if package is None and "mooncake" in names and _has_engine(root, f"{folder}/mooncake"):
             package = f"{folder}/mooncake"
@@ -288,7 +290,10 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
     found_here = tuple(mooncake.values())
     if hidden is not None and not (found_here or package or sglang):
         return hidden
-    return Environment(interpreter, tuple(folders), found_here, package, sglang, torch, cuda)
+    engines = tuple(others[name] for name in OTHER_ENGINES if name in others)
+    return Environment(
+        interpreter, tuple(folders), found_here, package, sglang, torch, cuda, engines
+    )
 
 
 def _has_engine(root: Root, package: str) -> bool:

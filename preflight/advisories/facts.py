@@ -129,6 +129,9 @@ def _uses(subject: AdvisorySubject, product: str) -> bool:
         # What is not counted of a vLLM may be LMCache.
         parts = () if consumer is None else (*consumer.parts, *consumer.uncounted)
         return process.kind is ProcessKind.LMCACHE or (process.kind in _VLLM and bool(parts))
+    may_use = None if process.consumer is None else process.consumer.may_use
+    if may_use is not None and not uses_mooncake(process):
+        raise UnknownFactError(may_use)
     return uses_mooncake(process) and not _engine_is_open(subject)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from checks.base.pages import Default
 from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known
+from checks.base.version_text import version_numbers
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
 from preflight.programs.sglang_arguments import SettingValue, file_text, port_value, word_value
@@ -66,10 +67,19 @@ class Named(NamedTuple):
 
 
 class RefusedBy(NamedTuple):
-    """An error that one release is known to end with; another may take the same words."""
+    """An error that one release is known to end with; another may take the same words.
+
+    since: the first of the releases that were read and end so as well, "" for none; every: all that
+    were read do. taken_by: the last of those that take the words, "" for none. uncounted: what is
+    in no number, should the release that runs take them.
+    """
 
     release: str
     says: str
+    since: str = ""
+    every: bool = False
+    taken_by: str = ""
+    uncounted: str = ""
 
 
 class Consumer(NamedTuple):
@@ -88,8 +98,9 @@ class Consumer(NamedTuple):
     registers_gpu: what of the GPU's memory it registers, "" for
     nothing. settings: what all this follows from. ports: what it listens on, by what it is.
     refused: its own errors, in every release: it will not start. refused_by: those that are known
-    of the release alone as which it was read. misread, ignored: what was written and is taken for
-    something else, or not at all. uncounted: what of it is in no number. hosts: over how many hosts
+    of some releases alone. misread, ignored: what was written and is taken for something else, or
+    not at all. uncounted: what of it is in no number. may_use: why it may use Mooncake, although
+    nothing that was read does; None where it does not. hosts: over how many hosts
     one engine runs. node: which of them this one is, None where it runs on one host or nothing says
     so; leader: the address of the first, "" where it is not written.
     """
@@ -109,6 +120,7 @@ class Consumer(NamedTuple):
     misread: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
+    may_use: Unknown | None = None
     hosts: int = 1
     node: int | None = None
     leader: str = ""
@@ -121,17 +133,19 @@ class Consumer(NamedTuple):
     executor: str = ""
     connectors: tuple[str, ...] = ()
 
-    def doubt_of(self, release: str) -> str:
-        """Return why it may run another release than this one, as which it was read; "" if not."""
+    def doubt_of(self, refusal: RefusedBy) -> str | None:
+        """Return why what runs may take the words; "" where it ends, None where it takes them."""
+        release = refusal.release
         product, _, read = release.partition(" ")
         named = self.named.get(product.lower())
         if named is None:
-            return f"{release} is assumed, as nothing names its release"
-        return (
-            ""
-            if named.release == read
-            else f"{release} is assumed, and {named.by} has {named.release}"
-        )
+            # As for SGLang: what every release that is known refuses fails.
+            return "" if refusal.every else f"{release} is assumed, as nothing names its release"
+        if named.release == read or _within(refusal.since, named.release, read):
+            return ""
+        if _within("0.0.0", named.release, refusal.taken_by):
+            return None
+        return f"{release} is assumed, and {named.by} has {named.release}"
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
         """Yield what its launch names in another release than it was read as, and as which."""
@@ -181,6 +195,18 @@ class Consumer(NamedTuple):
         )
 
 
+def _within(first: str, release: str, last: str) -> bool:
+    """Tell whether a release is one of a span; no release is of one that has no beginning or end.
+
+    It is none either where its name is no number.
+    """
+    try:
+        low, number, high = (version_numbers(text, "a", "") for text in (first, release, last))
+    except ValueError:
+        return False
+    return low <= number <= high
+
+
 class ConsumerParts:
     """What a reader finds of one consumer, list by list, until all of it is read."""
 
@@ -194,6 +220,7 @@ class ConsumerParts:
         self.misread: list[str] = []
         self.ignored: list[str] = []
         self.uncounted: list[str] = []
+        self.may_use: Unknown | None = None
         self.parts: list[str] = []
         self.sockets: list[str] = []
         self.connectors: list[str] = []
@@ -202,13 +229,14 @@ class ConsumerParts:
         """Add what another reader says of a part of it."""
         self.settings |= found.settings
         self.parts += [found.release] if found.release else []
+        self.may_use = self.may_use or found.may_use
         for name in _LISTS:
             getattr(self, name).extend(getattr(found, name))
 
     def consumer(self, release: str = "", **more: Any) -> Consumer:
         """Return what was collected as a Consumer of ``release``, with ``more`` of its fields."""
         lists: dict[str, Any] = {name: tuple(getattr(self, name)) for name in _LISTS}
-        return Consumer(release, settings=self.settings, **lists, **more)
+        return Consumer(release, settings=self.settings, may_use=self.may_use, **lists, **more)
 
     @property
     def rdma(self) -> bool:

@@ -33,6 +33,7 @@ from preflight.programs.sglang_arguments import SettingValue, file_text, unresol
 from preflight.programs.store_processes import StoreProcess
 
 RELEASE = "LMCache 0.5.6"
+_WHAT = "what LMCache takes"
 FILE_VARIABLE = "LMCACHE_CONFIG_FILE"
 HUGEPAGE_BYTES = 2 * MIB  # memory_management.py: of no other size
 LOOKUP_BUFFER_BYTES = 16 * MIB  # mooncake_lookup_client.py
@@ -109,21 +110,26 @@ def read_lmcache(
     if path is not None:
         text = file_text(path, read_file)
     if isinstance(text, Unknown):
-        return Consumer(RELEASE, uncounted=(f"what LMCache takes ({text.reason})",))
+        return _not_read(text)
     for name, word in environment.items():
         if name.startswith("LMCACHE_") and word.unresolved:
-            return Consumer(RELEASE, uncounted=(f"what LMCache takes ({unresolved(word).reason})",))
+            return _not_read(unresolved(word))
     said: list[str] = []
     plain = {name: word.text for name, word in environment.items()}
     try:
         values = lmcache_values(text, plain, said)
     except Exception as error:  # whatever LMCache's own conversions raise ends it there too
-        refused = RefusedBy(RELEASE, f"LMCache: {type(error).__name__}: {error}")
+        says = f"LMCache: {type(error).__name__}: {error}"
+        refused = RefusedBy(RELEASE, says, uncounted=_WHAT)
         return Consumer(RELEASE, refused_by=(refused,), misread=tuple(said))
     for key, value in overrides.items():
         if key.startswith("lmcache."):
             overridden(values, key.removeprefix("lmcache."), value)
     return _Takes(values, environment, read_file, said).all()
+
+
+def _not_read(why: Unknown) -> Consumer:
+    return Consumer(RELEASE, uncounted=(f"{_WHAT} ({why.reason})",), may_use=why)
 
 
 class _Takes(ConsumerParts):
@@ -142,11 +148,11 @@ class _Takes(ConsumerParts):
         self.extra: dict[str, Any] = extra if isinstance(extra, dict) else {}
         self.misread = said
         if not isinstance(extra, dict):
-            self._refuse(f"AttributeError: extra_config is {extra!r}, and no mapping")
+            self._refuse(f"AttributeError: extra_config is {extra!r}, and no mapping", _WHAT)
         self.uncounted = [text for name, text in _UNCOUNTED.items() if values[name]]
 
-    def _refuse(self, says: str) -> None:
-        self.refused_by.append(RefusedBy(RELEASE, says))
+    def _refuse(self, says: str, what: str = "") -> None:
+        self.refused_by.append(RefusedBy(RELEASE, says, uncounted=what))
 
     def all(self) -> Consumer:
         values = self.values
@@ -175,7 +181,7 @@ class _Takes(ConsumerParts):
         values = self.values
         size = attempt(lambda: int(values["max_local_cpu_size"] * GIB))
         if isinstance(size, str):
-            self._refuse(f"LMCache: max_local_cpu_size: {size}")
+            self._refuse(f"LMCache: max_local_cpu_size: {size}", "its CPU pool")
             return
         device_only = values["enable_pd"] and not values["local_cpu"]
         if size > 0 and not (device_only and values["nixl_buffer_device"] != "cpu"):
@@ -189,7 +195,7 @@ class _Takes(ConsumerParts):
         if values["enable_hidden_state_cache"]:
             more = attempt(lambda: int(values["max_hidden_state_cpu_size"] * GIB))
             if isinstance(more, str):
-                self._refuse(f"max_hidden_state_cpu_size: {more}")
+                self._refuse(f"max_hidden_state_cpu_size: {more}", "its hidden states")
             else:
                 self.pools.append(WorkerPool(OwnPool(more, more)))
 
@@ -219,7 +225,8 @@ class _Takes(ConsumerParts):
         if url is None:
             return
         if not str(url).startswith("mooncakestore://"):
-            self._refuse(f"LMCache: Unsupported external lookup client: {url}")
+            says = f"LMCache: Unsupported external lookup client: {url}"
+            self._refuse(says, "what its lookup client takes")
             return
         client = StoreClient(0, LOOKUP_BUFFER_BYTES, Protocol.TCP)
         master = _RIGHT_KEYS["master_server_address"][1]
@@ -309,7 +316,9 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
             setup = {k: str(v) for k, v in config.items() if k not in _L2_KEYS and v is not None}
             problem, client = setup_client({**_MOONCAKE_DEFAULTS, **setup})
             if problem:
-                found.refused_by.append(RefusedBy(RELEASE, f"--l2-adapter: {problem}"))
+                says = f"--l2-adapter: {problem}"
+                what = "what its L2 adapter takes"
+                found.refused_by.append(RefusedBy(RELEASE, says, uncounted=what))
             if client is not None:
                 found.clients.append(Client(_store_of(client, setup)))
     last = {name: values[-1] for name, values in flags.items()}
@@ -318,7 +327,7 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
         found.uncounted.append("what --l1-manager takes")
     elif size is None or "eviction-policy" not in last:
         says = "ValueError: Legacy L1 configuration requires --l1-size-gb and --eviction-policy"
-        found.refused_by.append(RefusedBy(RELEASE, says))
+        found.refused_by.append(RefusedBy(RELEASE, says, uncounted="its L1 pool"))
     elif size.unresolved:
         found.uncounted.append(f"its L1 pool ({unresolved(size).reason})")
     else:

@@ -44,6 +44,13 @@ from preflight.programs.sglang_arguments import SettingValue, file_text
 from preflight.programs.store_processes import StoreProcess
 
 RELEASE = "vLLM 0.33.0"
+# The first of the releases whose KVTransferConfig was read: 0.8.5, 0.9.2, 0.11.0, 0.12.0, 0.16.0,
+# 0.23.0 and 0.33.0. A connector or flag that one of them has not is refused by it too.
+READ_FROM = "0.8.5"
+# The first of them that gives a child of MultiConnector an engine_id itself, and the last before.
+_ENGINE_IDS_FROM, _ENGINE_IDS_TAKEN_BY = "0.11.0", "0.9.2"
+# The first of them whose store connector reads its file as 0.33.0 does (0.9.2 has an older one).
+_STORE_FILES_FROM = "0.23.0"
 # vllm/distributed/mooncake_store.py: DEFAULT_GLOBAL_SEGMENT_SIZE, DEFAULT_LOCAL_BUFFER_SIZE.
 STORE_SIZE_BYTES = 4 * GIB
 # simple_cpu_offload_connector.py DEFAULT_CPU_CAPACITY_BYTES, of one engine.
@@ -69,13 +76,15 @@ _SHOWN = {
     "prefix-caching-hash-algo": "sha256",
     "speculative-config": None,
 }
+_WHAT = "what its KV connector takes"
 _ROLES = ("kv_producer", "kv_both", "kv_consumer")
 _TRANSFER_KEYS = frozenset(
     "kv_connector engine_id kv_buffer_device kv_role kv_port kv_connector_extra_config "
     "kv_connector_module_path enable_permute_local_kv kv_load_failure_policy".split()
 )
-# Of releases before 0.33.0. Source: vllm/config/kv_transfer.py of 0.12.0.
+# Of releases before 0.33.0. Source: vllm/config/kv_transfer.py, up to 0.23.0.
 _FORMER_TRANSFER_KEYS = frozenset("kv_buffer_size kv_ip kv_parallel_size kv_rank".split())
+_FORMER_KEYS_UP_TO = "0.23.0"
 _STORE_KEYS = frozenset(
     "metadata_server master_server_address protocol device_name mode global_segment_size "
     "local_buffer_size enable_offload tenant_id".split()
@@ -92,6 +101,11 @@ _DYNAMO_CONNECTORS = {
     "nixl": "NixlConnector",
 }
 _NO_CONNECTOR = ("none", "null")
+# Of vLLM's own connectors (kv_connector/factory.py), those with another library.
+_WITHOUT_MOONCAKE = frozenset(
+    "FlexKVConnectorV1 HF3FSKVConnector HiSparseConnector MoRIIOConnector NixlConnector "
+    "NixlPullConnector NixlPushConnector P2pNcclConnector SharedStorageConnector".split()
+)
 _NO_MEMORY = "DecodeBenchConnector ExampleConnector ExampleHiddenStatesConnector".split()
 
 
@@ -224,11 +238,14 @@ class _Connectors(ConsumerParts):
         unknown = sorted(set(config) - _TRANSFER_KEYS, key=lambda key: key in _FORMER_TRANSFER_KEYS)
         if unknown:
             said = f"--kv-transfer-config: {unknown[0]}: Unexpected keyword argument"
-            if unknown[0] in _FORMER_TRANSFER_KEYS:
-                self.misread.append(f"{said}, says {RELEASE}; earlier releases took it")
-            else:
-                self.refused_by.append(RefusedBy(RELEASE, said))
+            former = _FORMER_KEYS_UP_TO if unknown[0] in _FORMER_TRANSFER_KEYS else ""
+            self._refuse(said, taken_by=former)
         self._connector(config)
+
+    def _refuse(self, says: str, since: str = "", what: str = "", taken_by: str = "") -> None:
+        """Add an error; what: what of a release that does not end with it is not counted."""
+        every = since == READ_FROM
+        self.refused_by.append(RefusedBy(RELEASE, says, since, every, taken_by, what))
 
     def _config(self) -> dict[str, Any]:
         given = self.arguments.setting("kv-transfer-config")
@@ -236,6 +253,7 @@ class _Connectors(ConsumerParts):
         if isinstance(given.value, Unknown):
             if given.given:
                 self.uncounted.append(f"what its KV connector takes ({given.value.reason})")
+            self.may_use = given.value
             return {}
         if given.value in (None, "", "None"):
             return {}
@@ -243,10 +261,11 @@ class _Connectors(ConsumerParts):
         try:
             config = json.loads(text)
         except (ValueError, RecursionError) as error:
-            self.refused.append(f"argument --kv-transfer-config: no JSON: {error}")
+            self._refuse(f"argument --kv-transfer-config: no JSON: {error}", READ_FROM, _WHAT)
             return {}
         if not isinstance(config, dict):
-            self.refused.append("argument --kv-transfer-config: Input should be a dictionary")
+            says = "argument --kv-transfer-config: Input should be a dictionary"
+            self._refuse(says, READ_FROM, _WHAT)
             return {}
         return config
 
@@ -265,7 +284,8 @@ class _Connectors(ConsumerParts):
             return config
         size = attempt(lambda: float(given.value) * GIB)
         if isinstance(size, str):
-            self.refused.append(f"argument --kv-offloading-size: invalid float value: {size}")
+            says = f"argument --kv-offloading-size: invalid float value: {size}"
+            self._refuse(says, READ_FROM, "its CPU pool")
             return config
         if config.get("kv_connector"):
             self.ignored.append(
@@ -296,7 +316,7 @@ class _Connectors(ConsumerParts):
     def _connector(self, config: dict[str, Any], child: bool = False) -> None:
         name, role = config.get("kv_connector"), config.get("kv_role")
         extra = config.get("kv_connector_extra_config") or {}
-        wrong = ""
+        wrong, since, taken_by = "", READ_FROM, ""
         if role is not None and role not in _ROLES:
             wrong = f"Unsupported kv_role: {role}. Supported roles are {_ROLES}"
         elif name is not None and role is None:
@@ -304,12 +324,14 @@ class _Connectors(ConsumerParts):
         elif child and "engine_id" in config:
             wrong = "got multiple values for keyword argument 'engine_id'"
             wrong = f"TypeError: KVTransferConfig() {wrong}"
+            since, taken_by = _ENGINE_IDS_FROM, _ENGINE_IDS_TAKEN_BY
         elif name is not None and not isinstance(name, str):
             wrong = "kv_connector: Input should be a valid string"
         elif name is not None and not isinstance(extra, dict):
             wrong = "kv_connector_extra_config: Input should be a valid dictionary"
+        if wrong:
+            self._refuse(wrong, since, _WHAT, taken_by)
         if wrong or name is None:
-            self.refused += [wrong] if wrong else []
             return
         self.connectors.append(str(name))
         module = config.get("kv_connector_module_path")
@@ -326,17 +348,21 @@ class _Connectors(ConsumerParts):
             near = get_close_matches(str(name), _CONNECTORS, 1, 0.85) if slip else []
             meant = f": vLLM has {near[0]}" if near else ""
             self.uncounted.append(f"what {name} takes{meant}")
+            if module or name not in _WITHOUT_MOONCAKE:
+                self.may_use = Unknown(f"whether {name} uses Mooncake is not known")
 
     def _multi(self, extra: dict[str, Any], _role: str) -> None:
         children = extra.get("connectors")
         if not isinstance(children, list):
-            self.refused.append("MultiConnector: AssertionError: it names no connectors")
+            says = "MultiConnector: AssertionError: it names no connectors"
+            self._refuse(says, READ_FROM, _WHAT)
             return
         for each in children:
             if isinstance(each, dict):
                 self._connector(each, child=True)
             else:
-                self.refused.append("MultiConnector: each of its connectors is an object")
+                says = "MultiConnector: each of its connectors is an object"
+                self._refuse(says, READ_FROM, _WHAT)
 
     def _store(self, extra: dict[str, Any], role: str) -> None:
         # Device memory alone: what of it there is, only a start tells.
@@ -376,7 +402,9 @@ class _Connectors(ConsumerParts):
     def _store_config(self) -> tuple[StoreProcess, str]:
         """Return the client, and the tenant whose keys it sees."""
         config, path, refused = store_file(self.environment, self.read_file, store_config)
-        self.refused += refused
+        for says in refused:  # that no file is named, by every release with such a connector
+            since = _STORE_FILES_FROM if path else READ_FROM
+            self._refuse(says, since, "what MooncakeStoreConnector takes")
         if isinstance(config, Unknown):
             return lost_store(config, path), ""
         raw = json.loads(known(file_text(self.environment[STORE_PATH], self.read_file)))
@@ -387,6 +415,7 @@ class _Connectors(ConsumerParts):
         wrong = found.refused
         if not wrong and config["metadata_server"] == "":
             wrong = (f"{path}: metadata_server is empty, which names an etcd without an address",)
+        # Mooncake's own words, whichever vLLM asks it.
         self.refused += [f"{one}: Initialize MooncakeDistributedStore failed." for one in wrong]
         if isinstance(raw.get("enable_offload"), str):
             becomes = str(config["enable_offload"]).lower()
@@ -408,10 +437,11 @@ class _Connectors(ConsumerParts):
     def _offloading(self, extra: dict[str, Any], _role: str) -> None:
         size = attempt(lambda: int(extra.get("cpu_bytes_to_use") or 0))
         if isinstance(size, str):
-            self.refused.append(f"OffloadingConnector: cpu_bytes_to_use: {size}")
+            self._refuse(f"OffloadingConnector: cpu_bytes_to_use: {size}", what="its CPU pool")
             return
-        if not extra.get("cpu_bytes_to_use"):
-            self.refused.append("cpu_bytes_to_use must be specified in kv_connector_extra_config")
+        if not extra.get("cpu_bytes_to_use"):  # 0.12.0 and before have num_cpu_blocks
+            says = "cpu_bytes_to_use must be specified in kv_connector_extra_config"
+            self._refuse(says, what="its CPU pool")
             return
         if extra.get("spec_name") not in (None, "CPUOffloadingSpec"):
             self.uncounted.append(f"what {extra['spec_name']} of OffloadingConnector takes beside")
@@ -430,7 +460,7 @@ class _Connectors(ConsumerParts):
         each = extra.get("cpu_bytes_to_use_per_rank")
         size = attempt(lambda: int(whole) // workers if each is None else int(each))
         if isinstance(size, str):
-            self.refused.append(f"SimpleCPUOffloadConnector: {size}")
+            self._refuse(f"SimpleCPUOffloadConnector: {size}", what="its CPU pool")
         elif size > 0:
             # num_cpu_blocks may make it less; the bytes still bound it.
             fewer = extra.get("num_cpu_blocks") is not None

@@ -71,7 +71,12 @@ def _installed(host: Host) -> dict[str, Any] | None:
 
     None where an older capture does not say.
     """
-    from checks.base.installed import Installed, installed_mooncake, installed_sglang
+    from checks.base.installed import (
+        Installed,
+        installed_mooncake,
+        installed_others,
+        installed_sglang,
+    )
     from checks.software.facts import installed_engine
 
     found = captured_installed(host)
@@ -80,8 +85,10 @@ def _installed(host: Host) -> dict[str, Any] | None:
             return None
         found = installed_engine(host.root)
         if found is None:
-            found = Installed(installed_mooncake(), installed_sglang())
-    return {"mooncake": [list(pair) for pair in found.mooncake], "sglang": found.sglang}
+            found = Installed(installed_mooncake(), installed_sglang(), others=installed_others())
+    others = {"others": [list(pair) for pair in found.others]} if found.others else {}
+    mooncake = [list(pair) for pair in found.mooncake]
+    return {"mooncake": mooncake, "sglang": found.sglang, **others}
 
 
 def _size_the_widest(host: Host) -> None:

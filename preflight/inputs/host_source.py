@@ -192,16 +192,19 @@ def captured_installed(host: Host) -> Installed | None:
         return None
     from checks.base.installed import Installed
 
-    sglang, mooncake = recorded.get("sglang"), recorded.get("mooncake")
-    pairs = mooncake if isinstance(mooncake, list) else []
+    sglang = recorded.get("sglang")
     return Installed(
-        tuple((str(pair[0]), str(pair[1])) for pair in pairs if _is_pair(pair)),
+        _pairs(recorded.get("mooncake")),
         sglang if isinstance(sglang, str) else None,
+        others=_pairs(recorded.get("others")),
     )
 
 
-def _is_pair(pair: object) -> bool:
-    return isinstance(pair, list) and len(pair) == 2
+def _pairs(recorded: object) -> tuple[tuple[str, str], ...]:
+    pairs = recorded if isinstance(recorded, list) else []
+    return tuple(
+        (str(pair[0]), str(pair[1])) for pair in pairs if isinstance(pair, list) and len(pair) == 2
+    )
 
 
 def _captured_version(host: Host) -> str | None:

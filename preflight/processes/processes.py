@@ -237,20 +237,29 @@ class LaunchProcess(NamedTuple):
 
 
 def understand(
-    commands: Sequence[Command], read_file: ReadFile, sglang_version: str | None = None
+    commands: Sequence[Command],
+    read_file: ReadFile,
+    sglang_version: str | None = None,
+    installed: Mapping[str, str] | None = None,
 ) -> tuple[LaunchProcess, ...]:
     """Return every command as a process of a known kind; programs nobody here knows stay ``OTHER``.
 
     sglang_version: as for ``parse_sglang_arguments``, which raises ValueError for what is none.
+    installed: the host's releases of engines beside SGLang, which run outside of containers.
     """
+    of_host = {name: Named(release, "this host") for name, release in (installed or {}).items()}
     return tuple(
-        _understand(command, read_file, sglang_version, commands)._replace(number=number)
+        _understand(command, read_file, sglang_version, commands, of_host)._replace(number=number)
         for number, command in enumerate(commands)
     )
 
 
 def _understand(
-    command: Command, read_file: ReadFile, sglang_version: str | None, commands: Sequence[Command]
+    command: Command,
+    read_file: ReadFile,
+    sglang_version: str | None,
+    commands: Sequence[Command],
+    of_host: Mapping[str, Named],
 ) -> LaunchProcess:
     kind, arguments = classify(command)
     environment = command.environment
@@ -268,7 +277,10 @@ def _understand(
     if kind is ProcessKind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
         return LaunchProcess(kind, command, arguments, unread=unread)
-    named = named_releases(command, commands) if kind in _CONSUMERS else {}
+    named: Mapping[str, Named] = {}
+    if kind in _CONSUMERS:
+        here = of_host if command.container is None else {}
+        named = {**here, **named_releases(command, commands)}
     consumer = _consumer(kind, command, arguments, read_file, named)
     if consumer is not None:
         first = next((client.store for client in consumer.clients), None)

@@ -238,7 +238,12 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
         consumer = process.consumer
         if consumer is not None:
             texts = [word.text for word in process.command.words]
-            for what in consumer.uncounted:
+            doubted = (
+                f"{one.uncounted}, where its release takes what {one.release} refuses"
+                for one in consumer.refused_by
+                if one.uncounted and consumer.doubt_of(one) != ""
+            )
+            for what in (*consumer.uncounted, *doubted):
                 yield NotRead(_first(texts, 3), f"{what}: not counted", process.command.origin)
             continue
         why = UNCOUNTED.get(process.kind)

@@ -30,7 +30,7 @@ for _name in ("misread", "ignored"):
 def consumer_refused(process: LaunchProcess) -> Iterator[Seen]:
     consumer = process.consumer
     if consumer is not None:
-        by = (one.says for one in consumer.refused_by if not consumer.doubt_of(one.release))
+        by = (one.says for one in consumer.refused_by if consumer.doubt_of(one) == "")
         for text in (*consumer.refused, *by):
             yield Seen(f"{process.kind.value}: {text}")
 
@@ -38,9 +38,9 @@ def consumer_refused(process: LaunchProcess) -> Iterator[Seen]:
 @RULES.process("consumer-refused-by-assumed")
 def consumer_refused_by_assumed(process: LaunchProcess) -> Iterator[Seen]:
     consumer = process.consumer
-    for release, says in () if consumer is None else consumer.refused_by:
-        if consumer is not None and (doubt := consumer.doubt_of(release)):
-            yield Seen(f"{process.kind.value}: {says} ({doubt})")
+    for refusal in () if consumer is None else consumer.refused_by:
+        if consumer is not None and (doubt := consumer.doubt_of(refusal)):
+            yield Seen(f"{process.kind.value}: {refusal.says} ({doubt})")
 
 
 @RULES.process("consumer-release")

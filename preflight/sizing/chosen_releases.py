@@ -3,7 +3,12 @@
 import re
 from typing import TYPE_CHECKING
 
-from checks.base.installed import Installed, installed_mooncake, installed_sglang
+from checks.base.installed import (
+    Installed,
+    installed_mooncake,
+    installed_others,
+    installed_sglang,
+)
 from checks.base.version_text import is_release
 from checks.releases.mooncake import (
     NEWEST_KNOWN,
@@ -173,6 +178,11 @@ def choose_sglang(
         said = [Note("sglang-version-unread", f"{text}; on it rest {sglang.RESTS_ON}")]
     assumed = Input(newest, f"assumed: {why}", True)
     return sglang.sglang_release(newest), assumed, tuple(said)
+
+
+def engines_of(installed: Installed | None) -> dict[str, str]:
+    """Return the releases of the engines beside SGLang that a host has, by name."""
+    return dict(installed_others() if installed is None else installed.others)
 
 
 def _installed_sglang(installed: Installed | None) -> str | None:

@@ -26,7 +26,7 @@ from preflight.sglang.admission_gate import (
 )
 from preflight.sglang.launch import Ranks, server_ranks
 from preflight.sglang.pools import ServerMemory
-from preflight.sizing.chosen_releases import known_sglang, with_image
+from preflight.sizing.chosen_releases import engines_of, known_sglang, with_image
 from preflight.sizing.launch_inputs import LaunchInputs, gather_launch, worst
 from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
 
@@ -86,7 +86,7 @@ def size_launch(
     options = with_image(with_written_versions(options, reading), reading, root)
     sglang = known_sglang(options.sglang_version, options.installed)
     sglang_version = None if sglang is None else str(sglang[1].value)
-    whole = understand(reading.commands, read_file, sglang_version)
+    whole = understand(reading.commands, read_file, sglang_version, engines_of(options.installed))
     group = take_group(whole, options.host_group, root)
     taken = range(len(whole)) if group is None else group.group.numbers
     processes = tuple(process for process in whole if process.number in taken)

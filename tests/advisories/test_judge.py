@@ -415,6 +415,29 @@ def test_what_words_that_are_not_known_decide_is_one_skip_and_no_pass(
     assert any(one.status is Status.SKIP and "what decides" in one.text for one in found)
 
 
+@pytest.mark.parametrize(
+    ("config", "unknown"),
+    [
+        ("$CONFIG", True),
+        ('\'{"kv_connector": "MyConnector", "kv_role": "kv_both"}\'', True),
+        ('\'{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}\'', True),
+        ('\'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}\'', False),
+        ("'{}'", False),
+    ],
+)
+def test_a_connector_that_is_not_known_may_be_mooncakes(
+    tmp_path: Path, host: str, config: str, unknown: bool
+) -> None:
+    """It counted as none, and the records of Mooncake as not affecting it."""
+    text = f"LMCACHE_CONFIG_FILE=/nosuch.yaml vllm serve m --kv-transfer-config {config}"
+    held = {
+        isinstance(one.holds, Unknown)
+        for one in verdicts(seen(tmp_path, host, text, "0.3.12", "0.5.23"))
+        if any(each.product == "mooncake" for each in one.advisory.affected)
+    }
+    assert (True in held) is unknown
+
+
 def test_a_finding_says_what_is_affected_what_is_seen_and_where_it_is_told(
     tmp_path: Path, host: str
 ) -> None:

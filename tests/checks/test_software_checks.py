@@ -23,7 +23,7 @@ from checks.software.facts import (
     installed_engine,
     read_software,
 )
-from preflight.sizing.chosen_releases import choose_sglang
+from preflight.sizing.chosen_releases import choose_sglang, engines_of
 from tests.checks.limit_hosts import facts, launch, rank, system, tree
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
@@ -340,6 +340,17 @@ def test_an_editable_install_is_no_release(
     release, shown, notes = choose_sglang(None, installed)
     assert (release, shown.value) == (sglang_release("0.5.12"), version)
     assert [one.id for one in notes] == [note] * bool(note)
+
+
+def test_the_engines_of_a_host_are_those_of_the_interpreter_that_has_mooncake(
+    tmp_path: Path,
+) -> None:
+    wheels = ("mooncake_transfer_engine-0.3.14", "vllm-0.34.0", "lmcache-0.5.6", "numpy-2.0.0")
+    files = {f"{SITE}/{name}.dist-info/METADATA": "" for name in wheels}
+    installed = installed_engine(Root(str(tree(tmp_path, files, {"software.search": SEARCH}))))
+    assert installed is not None
+    assert installed.others == (("vllm", "0.34.0"), ("lmcache", "0.5.6"))
+    assert engines_of(installed) == {"vllm": "0.34.0", "lmcache": "0.5.6"}
 
 
 def lacking(file: str, library: str) -> tuple[CompiledFile, ...]:

@@ -264,8 +264,9 @@ def test_a_size_that_vllm_refuses(size: str) -> None:
 )
 def test_a_connector_of_another_type_is_refused(config: dict[str, Any], why: str) -> None:
     words = ("serve", "m", "--kv-transfer-config", json.dumps(config))
-    (said,) = read(*words).refused
-    assert said.startswith(why)
+    (said,) = read(*words).refused_by
+    assert said.says.startswith(why)
+    assert said.every
 
 
 def nodes(*words: str) -> list[tuple[str, list[int]]]:

@@ -121,7 +121,7 @@ TRAPS = (
     Trap(
         "a child has an engine_id",
         (vllm("MultiConnector", connectors=[{**ROLE, "engine_id": "e"}]),),
-        REFUSED,
+        BY_ASSUMED,
         "multiple values for keyword argument 'engine_id'",
         (vllm("MultiConnector", connectors=[ROLE]),),
     ),
@@ -149,8 +149,10 @@ TRAPS = (
     of_file(
         "local_hostname of the file is never read", "local_hostname", "a", "no such key", IGNORED
     ),
-    of_file("4GiB", "global_segment_size", "4GiB", "Invalid format: '4GiB'", right="4GB"),
-    of_file("4G", "global_segment_size", "4G", "Invalid format: '4G'", right="4GB"),
+    of_file(
+        "4GiB", "global_segment_size", "4GiB", "Invalid format: '4GiB'", BY_ASSUMED, right="4GB"
+    ),
+    of_file("4G", "global_segment_size", "4G", "Invalid format: '4G'", BY_ASSUMED, right="4GB"),
     of_file(
         "a negative size",
         "global_segment_size",
@@ -158,19 +160,30 @@ TRAPS = (
         "incompatible function arguments",
         right=1 << 30,
     ),
-    of_file("null as a size", "global_segment_size", None, "TypeError", right=1 << 30),
+    of_file("null as a size", "global_segment_size", None, "TypeError", BY_ASSUMED, right=1 << 30),
     of_file("a size of true is one byte", "global_segment_size", True, "is 1 bytes", right=1 << 30),
     of_file(
-        "no segment, embedded", "global_segment_size", 0, "embedded mode requires", right=1 << 30
+        "no segment, embedded",
+        "global_segment_size",
+        0,
+        "embedded mode requires",
+        BY_ASSUMED,
+        right=1 << 30,
     ),
     of_file(
         "a segment of a standalone store",
         "mode",
         "standalone-store",
         "standalone-store mode requires",
+        BY_ASSUMED,
     ),
     of_file(
-        "no local buffer", "local_buffer_size", 0, "local_buffer_size must be > 0", right=1 << 30
+        "no local buffer",
+        "local_buffer_size",
+        0,
+        "local_buffer_size must be > 0",
+        BY_ASSUMED,
+        right=1 << 30,
     ),
     of_file(
         "a protocol that is none", "protocol", "rmda", "is not one that Mooncake has", right="rdma"
@@ -233,7 +246,7 @@ TRAPS = (
     Trap(
         "a CPU pool without a size",
         (vllm("OffloadingConnector"),),
-        REFUSED,
+        BY_ASSUMED,
         "cpu_bytes_to_use must be specified",
         (POOL,),
     ),

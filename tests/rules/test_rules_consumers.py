@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
+from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings
-from preflight.launches.source import Command
+from preflight.launches.source import Command, Reading
+from preflight.processes.processes import understand
+from preflight.processes.unread import unread
+from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import MASTER, SERVICE, process, service
 from tests.builders.launch_text import STORE as SGLANG_STORE
 from tests.builders.rule_examples import Example, name_of, prove
 
+BY_ASSUMED = "consumer-refused-by-assumed"
 FILE = {"MOONCAKE_CONFIG_PATH": "mc.json"}
 
 
@@ -31,6 +37,8 @@ def of_image(image: str) -> Command:
 
 STORE = connector("MooncakeStoreConnector")
 NO_ROLE = json.dumps({"kv_connector": "MooncakeConnector"})
+NO_ROLE_LINE = f"vllm serve m --kv-transfer-config '{NO_ROLE}'"
+ROLE_GIVEN = json.dumps({"kv_connector": "MooncakeConnector", "kv_role": "kv_both"})
 POOL = connector("OffloadingConnector", cpu_bytes_to_use=1 << 30)
 
 LMCACHE = "vllm serve m --kv-transfer-config " + repr(
@@ -77,7 +85,7 @@ EXAMPLES = (
         store(),
     ),
     Example(
-        "consumer-refused",
+        BY_ASSUMED,
         (connector("OffloadingConnector"),),
         "cpu_bytes_to_use must be specified in kv_connector_extra_config",
         (POOL,),
@@ -147,9 +155,9 @@ EXAMPLES = (
     ),
 )
 FILES = (
-    ({"global_segment_size": "4GiB"}, "consumer-refused", "ValueError: Invalid format: '4GiB'"),
-    ({"global_segment_size": 0}, "consumer-refused", "embedded mode requires global_segment_size"),
-    ({"local_buffer_size": 0}, "consumer-refused", "local_buffer_size must be > 0"),
+    ({"global_segment_size": "4GiB"}, BY_ASSUMED, "ValueError: Invalid format: '4GiB'"),
+    ({"global_segment_size": 0}, BY_ASSUMED, "embedded mode requires global_segment_size"),
+    ({"local_buffer_size": 0}, BY_ASSUMED, "local_buffer_size must be > 0"),
     ({"metadata_server": ""}, "consumer-refused", "Initialize MooncakeDistributedStore failed."),
     ({"protocol": "rmda"}, "consumer-refused", "protocol 'rmda' is not one that Mooncake has"),
     ({"local_hostname": "a"}, "consumer-ignored", "MooncakeStoreConnector has no such key"),
@@ -170,3 +178,54 @@ def test_what_other_programs_read_is_named() -> None:
     line = (STORE, {**FILE, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "80gb"})
     says = "MOONCAKE_GLOBAL_SEGMENT_SIZE (launch.sh:1): MooncakeStoreConnector reads mc.json alone"
     prove(Example("consumer-ignored", (line,), says, ((STORE, FILE),), store()))
+
+
+TWICE = connector("MultiConnector", connectors=[{**json.loads(ROLE_GIVEN), "engine_id": "e"}])
+FORMER = (
+    f"vllm serve m --kv-transfer-config '{json.dumps({**json.loads(ROLE_GIVEN), 'kv_rank': 0})}'"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "releases"),
+    [
+        # Of what each release makes of it: None where nothing names it.
+        (NO_ROLE_LINE, {None: "F", "0.7.3": "w", "0.8.5": "F", "0.16.0": "F", "0.34.0": "w"}),
+        ("vllm serve m --kv-transfer-config {", {None: "F", "0.11.0": "F", "0.34.0": "w"}),
+        (TWICE, {None: "w", "0.9.2": "", "0.10.0": "w", "0.11.0": "F", "0.33.0": "F"}),
+        (FORMER, {None: "w", "0.23.0": "", "0.28.0": "w", "0.33.0": "F", "0.34.0": "w"}),
+        (connector("OffloadingConnector"), {None: "w", "0.12.0": "w", "0.33.0": "F"}),
+        (STORE, {None: "F", "0.11.0": "F", "0.34.0": "w"}),
+    ],
+)
+@pytest.mark.parametrize("installed", [False, True])
+def test_an_error_fails_where_the_release_that_runs_is_known_to_end_with_it(
+    line: str, releases: Mapping[str | None, str], installed: bool
+) -> None:
+    """By its image, or by what the host has where it runs in no container."""
+    for release, expected in releases.items():
+        command = process(line)
+        host = {"vllm": release} if installed and release else {}
+        if not installed and release is not None:
+            image = ContainerSettings("docker", f"vllm/vllm-openai:v{release}")
+            command = command._replace(container=image)
+        found = findings(understand([command], lambda name: Unknown(name), installed=host))
+        ids = [one.rule.id for one in found if one.rule.id.startswith("consumer-refused")]
+        says = {"F": ["consumer-refused"], "w": [BY_ASSUMED], "": []}[expected]
+        assert ids == says, (release, [one.text for one in found])
+
+
+def test_what_a_host_has_installed_says_nothing_of_an_image() -> None:
+    command = process(NO_ROLE_LINE)._replace(container=ContainerSettings("docker", "vllm:latest"))
+    (one,) = understand([command], lambda name: Unknown(name), installed={"vllm": "0.34.0"})
+    assert one.consumer is not None
+    assert one.consumer.named == {}
+
+
+def test_what_another_release_may_take_is_not_counted_and_named() -> None:
+    """A launch whose connector nobody read fits nowhere for certain."""
+    commands = [process(connector("OffloadingConnector"))]
+    for host, named in (({"vllm": "0.33.0"}, False), ({"vllm": "0.12.0"}, True), ({}, True)):
+        found = understand(commands, lambda name: Unknown(name), installed=host)
+        said = [one.text for one in unread(Reading(tuple(commands)), found)]
+        assert any("its CPU pool" in text for text in said) is named

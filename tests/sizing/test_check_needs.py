@@ -239,7 +239,7 @@ def test_sizing_and_check_say_alike_who_registers_a_ranks_memory(
         need.owner: need.value
         for need in host_needs(sizing.shown, sizing.inputs.processes)["registered"]
     }
-    checked = {}
+    checked: dict[str, int] = {}
     for process in launch_needs(sizing).processes:
         assert not isinstance(process.regions, Unknown)
         pages = sum(
