@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from checks.base.check import CheckSet, any_launch
 from checks.base.finding import (
@@ -20,7 +20,7 @@ from checks.base.finding import (
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, known
 from checks.rdma.facts import Nic, RdmaFacts
-from checks.rdma.per_device import NO_DEVICE, rdma_launch, used_nics
+from checks.rdma.per_device import NO_DEVICE, judge_nics, rdma_launch
 from checks.rdma.registration import Objects, objects_of, takers
 from checks.rdma.registration_measured import MEMORY_KEYS
 from checks.rdma.use import Transport, Use, uses
@@ -144,14 +144,12 @@ def _left(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
 
 @CHECKS.check("rdma.resources", any_launch)
 def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    nics, instead = used_nics(rdma, needs)
-    launched = [] if needs is None else uses(rdma, needs)
-    found = []
-    for nic in nics:
+    def judge(nic: Nic, found: Sequence[Use]) -> Finding:
         nothing = Objects(0, 0, 0, 0)
-        need = nothing if needs is None else objects_of(nic, needs, launched)
-        found.append(_judge_resources(rdma, nic, need))
-    return [*instead, *found]
+        need = nothing if needs is None else objects_of(nic, needs, found)
+        return _judge_resources(rdma, nic, need)
+
+    return judge_nics(rdma, needs, judge)
 
 
 @or_unjudged

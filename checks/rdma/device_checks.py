@@ -25,7 +25,7 @@ from checks.base.fold import fold_names, folded
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown, known
 from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
-from checks.rdma.per_device import NO_RDMA, rdma_launch, used_nics
+from checks.rdma.per_device import NO_RDMA, judge_nics, rdma_launch
 from checks.rdma.use import Cause, ChosenBy, DevicesInUse, Transport, Use, reach_problem, uses
 
 CHECKS = CheckSet()
@@ -229,8 +229,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return judged(text, "leave it out: name the other devices")
 
     known(rdma.nics)
-    nics, instead = used_nics(rdma, needs)
-    return [*instead, *map(judge, nics)]
+    return judge_nics(rdma, needs, lambda nic, _: judge(nic))
 
 
 @CHECKS.check("rdma.erdma-compat", any_launch)
@@ -260,8 +259,7 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
         )
 
     known(rdma.nics)
-    nics, instead = used_nics(rdma, needs)
-    return [*instead, *map(judge, nics)]
+    return judge_nics(rdma, needs, lambda nic, _: judge(nic))
 
 
 @CHECKS.check("rdma.erdma-driver", any_launch)

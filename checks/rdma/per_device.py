@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from checks.base.check import the_launch
 from checks.base.finding import Finding, Status, UnjudgedError, skip, unknown
@@ -90,28 +90,56 @@ def users(found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
             yield use, None
 
 
-def used_nics(rdma: RdmaFacts, needs: LaunchNeeds | None) -> tuple[list[Nic], list[Finding]]:
-    """Return the devices in use, each once, and why those of some processes cannot be told.
+def whichever_is_used(
+    found: Sequence[Use], judge: Callable[[Sequence[Use]], list[Finding]]
+) -> list[Finding]:
+    """Judge uses; those whose devices are not known by all that they may come to.
 
-    Without a launch: every device of the host.
+    What each of those passes, passes whichever is used: fewer devices take no more. Only where one
+    of them does not it is said why it is not known. judge: the uses that have devices.
     """
+    instead = [why for _, why in users(found) if why is not None]
+    widest = [_widest(use) for use in found]
+    if found != widest and all(not isinstance(use.devices.names, Unknown) for use in widest):
+        wide = judge(widest)
+        if all(one.status in (Status.PASS, Status.SKIP) for one in wide):
+            return [*(why for why in instead if why.status is Status.SKIP), *wide]
+    return [*instead, *judge(found)]
+
+
+def _widest(use: Use) -> Use:
+    """Return a use with all devices that it may come to, where their GIDs alone decide which."""
+    devices = use.devices
+    if not isinstance(devices.names, Unknown) or not devices.at_most:
+        return use
+    return use._replace(devices=devices._replace(names=devices.at_most))
+
+
+def judge_nics(
+    rdma: RdmaFacts, needs: LaunchNeeds | None, judge: Callable[[Nic, Sequence[Use]], Finding]
+) -> list[Finding]:
+    """Judge the devices in use, each once; without a launch every device of the host."""
     launch = rdma_launch_or_host(needs)
     if launch is None:
         known(rdma.nics)
-        return list(rdma.present), [] if rdma.present else [skip(NO_DEVICE)]
-    found = uses(rdma, launch)
-    nics = {nic.name: nic for use in found for nic in use.nics}
-    return list(nics.values()), [instead for _, instead in users(found) if instead is not None]
+        return [judge(nic, ()) for nic in rdma.present] or [skip(NO_DEVICE)]
+
+    def judge_those(found: Sequence[Use]) -> list[Finding]:
+        nics = {nic.name: nic for use in found for nic in use.nics}
+        return [judge(nic, found) for nic in nics.values()]
+
+    return whichever_is_used(uses(rdma, launch), judge_those)
 
 
 def judge_uses(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Use], Iterable[Finding]]
 ) -> list[Finding]:
     """Judge each use of devices; say why not, where none can be had."""
-    found: list[Finding] = []
-    for use, instead in users(uses(rdma, needs)):
-        found += judge(use) if instead is None else [instead]
-    return found
+
+    def judge_those(found: Sequence[Use]) -> list[Finding]:
+        return [one for use in found if use.nics for one in judge(use)]
+
+    return whichever_is_used(uses(rdma, needs), judge_those)
 
 
 def judge_regions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, or_unjudged, passed
@@ -14,7 +14,7 @@ from checks.base.units import MIB, Quantity, counted, format_bytes, format_need,
 from checks.base.unknown import Unknown
 from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, TableBound
 from checks.rdma.facts import Nic, RdmaFacts
-from checks.rdma.per_device import judge_regions, rdma_launch, users
+from checks.rdma.per_device import judge_regions, rdma_launch, whichever_is_used
 from checks.rdma.registration import (
     NicLoad,
     Split,
@@ -89,11 +89,11 @@ def _limit_of(nic: Nic) -> Evidence:
 
 @CHECKS.check("rdma.table-capacity", rdma_launch)
 def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
-    found = uses(rdma, needs)
-    findings = [instead for _, instead in users(found) if instead is not None]
-    loads = nic_loads(rdma, found)
-    findings += [_judge_table(rdma, load, len(loads)) for load in loads]
-    return fold(findings)
+    def judge(found: Sequence[Use]) -> list[Finding]:
+        loads = nic_loads(rdma, found)
+        return [_judge_table(rdma, load, len(loads)) for load in loads]
+
+    return fold(whichever_is_used(uses(rdma, needs), judge))
 
 
 @or_unjudged

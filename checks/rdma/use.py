@@ -63,7 +63,8 @@ class DevicesInUse(NamedTuple):
 
     candidates: those that it would take if all were well. lost: which of them are not used, and
     why. chosen: who chose them; how: the same, with where that is written. without: what becomes of
-    a process that can open none of them.
+    a process that can open none of them. at_most: where the names are not known for GIDs alone, all
+    that they may be.
     """
 
     names: tuple[str, ...] | Unknown
@@ -73,6 +74,7 @@ class DevicesInUse(NamedTuple):
     how: str
     without: Transport = Transport.NONE
     chosen: ChosenBy = ChosenBy.NOBODY
+    at_most: tuple[str, ...] = ()
 
 
 class Use(NamedTuple):
@@ -181,15 +183,20 @@ def devices_in_use(
     names, more = _without_problem(reached, opened)
     problems += more
     lost = tuple(problem for problem in problems if isinstance(problem, Lost))
-    doubt = next((problem for problem in problems if isinstance(problem, Unknown)), None)
+    doubts = [problem for problem in problems if isinstance(problem, Unknown)]
     if forces_tcp(named, environment):
         return DevicesInUse(
             (), candidates, (), Transport.TCP, "MC_FORCE_TCP", chosen=ChosenBy.FORCED_TCP
         )
     silent = automatic and "MC_FORCE_HCA" not in environment
     without = Transport.TCP if silent else Transport.NONE
-    if doubt is not None:
-        return DevicesInUse(doubt, candidates, lost, doubt, how, without, chosen)
+    if doubts:
+        ports = {name: port_problem(there[name], environment) for name in reached}
+        left = [name for name in reached if name not in {one.name for one in lost}]
+        of_gids = len(doubts) == len(left) - len(names)
+        of_gids = of_gids and all(ports[name] is None for name in left)
+        at_most = tuple(left) if of_gids else ()
+        return DevicesInUse(doubts[0], candidates, lost, doubts[0], how, without, chosen, at_most)
     transport = Transport.RDMA if names else Transport.NONE
     if not reached:
         transport = without

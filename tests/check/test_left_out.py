@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,7 @@ def test_one_refusal_stands_once_in_a_plan(tmp_path: Path, capsys: Capture) -> N
     assert "pages, memory: correct the launch first" in out
 
 
-@pytest.mark.parametrize(("limit", "word"), [("4g", "WILL NOT START"), ("40g", "FITS")])
+@pytest.mark.parametrize(("limit", "word"), [("4g", "DIES LATER"), ("40g", "FITS")])
 def test_sizing_knows_the_memory_limit_of_the_container(
     tmp_path: Path, capsys: Capture, limit: str, word: str
 ) -> None:
@@ -112,3 +113,55 @@ def test_sizing_knows_the_memory_limit_of_the_container(
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith(word)
     assert ("4.00 GiB allowed, 10.00 GiB on regular pages needed" in out) is (limit == "4g")
+    # As check says it: the container starts, and the kernel ends it once it takes so much.
+    said_by_check = said(capsys, "check", "--root", "demo:h800", "--only", "memory.*", str(path))
+    assert ("dies later" in said_by_check) is (limit == "4g")
+
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: prefill}
+spec:
+  containers:
+  - name: sglang
+    image: lmsysorg/sglang:v0.5.23
+    command: [python3, -m, sglang.launch_server, --model-path, Qwen/Qwen3-8B]
+    args: [--disaggregation-mode, prefill, --disaggregation-transfer-backend, mooncake]
+    env:
+    - {name: MC_GID_INDEX, value: "7"}
+    - {name: MC_PKEY_INDEX, value: "%s"}
+    resources: {limits: {nvidia.com/gpu: 1, rdma/hca: 1}}
+"""
+
+
+@pytest.mark.parametrize(("pkey", "status"), [("0", {"pass"}), ("9", {"unknown"})])
+def test_a_gid_that_is_not_known_is_said_where_a_verdict_hangs_on_it(
+    tmp_path: Path, capsys: Capture, pkey: str, status: set[str]
+) -> None:
+    """Whichever devices the pod's own GID leaves it: what all of them pass, it passes."""
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD % pkey)
+    only = ("--only", "rdma.*")
+    out = said(capsys, "check", "--json", "--root", "demo:h800", *only, str(path))
+    found: dict[str, set[str]] = {}
+    for one in json.loads(out)["findings"]:
+        found.setdefault(one["id"], set()).add(one["status"])
+    assert found["rdma.no-device"] == {"unknown"}
+    assert found["rdma.pkey"] == status
+    for name in ("port-mtu", "node-type", "region-too-large", "resources", "table-capacity"):
+        assert "unknown" not in found[f"rdma.{name}"], name
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_who_says_what_fits_is_said_once(tmp_path: Path, capsys: Capture, typed: bool) -> None:
+    """By the line to copy, or by a sentence where none can be typed: standard input is read."""
+    path = tmp_path / "launch.sh"
+    words = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --hicache-size 4000 "
+    words += "--enable-hierarchical-cache --hicache-storage-backend mooncake --page-size 64 "
+    path.write_text(f"export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=a:1\n{words}\n")
+    given = ["--", "bash", "-c", f"MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=a:1 {words}"]
+    options = ("--root", "demo:h800", "--only", "hugetlb.*")
+    out = " ".join(said(capsys, "check", *options, *([str(path)] if typed else given)).split())
+    assert out.count("mooncake-preflight fit, of the same launch") == (not typed)
+    assert out.count("mooncake-preflight fit --root") == typed
