@@ -275,7 +275,7 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     lower = sizing._replace(inputs=sizing.inputs._replace(most=sizing.inputs.least))
     least_needs, most_needs = launch_needs(lower._replace(most=sizing.least)), launch_needs(sizing)
     if limited := _of_containers(least_needs):
-        return sizing._replace(status="fails", reason=limited)
+        return _fails(sizing, limited, "memory.cgroup")
     if (limited := _of_containers(most_needs)) and sizing.status != "unknown":
         sizing = sizing._replace(status="unknown", reason=limited)
     least, most = regular_bytes(least_needs), regular_bytes(most_needs)
@@ -284,17 +284,27 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     sizing = sizing._replace(regular_bytes=(least, most))
     short = f"memory on regular pages: {format_bytes(available)} available, "
     if least > available:
-        return sizing._replace(status="fails", reason=f"{short}{format_bytes(least)} needed")
+        return _fails(sizing, f"{short}{format_bytes(least)} needed", "memory.host")
     if most > available and sizing.status != "unknown":
         reason = f"{short}{format_bytes(least)} to {format_bytes(most)} needed"
         return sizing._replace(status="unknown", reason=reason)
     if isinstance(why := _of_nodes(least_needs, root), str):
-        return sizing._replace(status="fails", reason=why)
+        return _fails(sizing, why, "numa.node-memory")
     why = _of_nodes(most_needs, root)
     if why is not None and sizing.status != "unknown":
         why = why.reason if isinstance(why, Unknown) else why
         return sizing._replace(status="unknown", reason=why)
     return sizing
+
+
+def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
+    """Return the sizing as one that fails, with what follows as the page of its check says."""
+    from checks.memory.judge import CHECKS
+    from checks.placement.node_checks import CHECKS as OF_NODES
+
+    page = next(one.page for one, _ in (*CHECKS.checks, *OF_NODES.checks) if one.id == judged_by)
+    consequence = page.consequence or sizing.consequence
+    return sizing._replace(status="fails", reason=reason, consequence=consequence)
 
 
 def _of_containers(needs: LaunchNeeds) -> str:

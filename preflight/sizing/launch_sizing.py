@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from checks.base.finding import Consequence
 from checks.base.pages import MemoryKind
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
@@ -36,7 +37,8 @@ class LaunchSizing(NamedTuple):
     one at the lower. Both are None where a number that decides is not known. unread: what of the
     launch is in no number, so that nothing fits for certain. group: which host's part this is of a
     launch for several. whole: the processes of all of them. regular_bytes: the least and the most
-    memory on regular pages, None where that is not known or was not asked."""
+    memory on regular pages, None where that is not known or was not asked. consequence: what
+    follows where it fails."""
 
     reading: Reading
     inputs: LaunchInputs
@@ -49,6 +51,7 @@ class LaunchSizing(NamedTuple):
     group: TakenGroup | None = None
     whole: tuple[LaunchProcess, ...] = ()
     regular_bytes: tuple[int, int] | None = None
+    consequence: Consequence = Consequence.WILL_NOT_START
 
     @property
     def exit_code(self) -> int:

@@ -94,6 +94,8 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
     reading, left_out = _reading_text(sizing), _left_out_text(sizing)
     shown, findings = sizing.shown, sizing.inputs.findings
     word, colour, meaning = HEADLINES[sizing.status]
+    if sizing.status == "fails":
+        word = sizing.consequence.value.upper()
     verdict = f"{paint(word, colour)}: {sizing.reason or meaning}"
     if shown is None:
         return _parts(_filled(verdict), left_out, _findings(findings, paint), reading)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.finding import Consequence
 from checks.base.root import Root
 from preflight.cli.sizing import run
 from preflight.inputs.written_launch import read_launch, size_written
@@ -29,6 +30,7 @@ def test_a_segment_on_regular_pages_has_to_be_there(tmp_path: Path, size: str, s
     if status == "fails":
         assert "400.00 GiB needed" in found.reason
         assert found.exit_code == 2
+        assert found.consequence is Consequence.DIES_LATER  # as memory.host says
 
 
 def test_of_another_host_the_memory_is_not_known(tmp_path: Path) -> None:
