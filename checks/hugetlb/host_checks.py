@@ -29,7 +29,7 @@ from checks.hugetlb.boot import (
 from checks.hugetlb.cgroup import HugeTlbLimit
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb.pools import GIGANTIC_BYTES
-from checks.hugetlb.refusal import ASK_FIT, FIT, RESERVATION, room_bytes, why_refused
+from checks.hugetlb.refusal import FIT, RESERVATION, room_bytes, why_refused
 from checks.hugetlb.sysctl_d import drop_in, is_sysctl_file
 from checks.hugetlb.targets import Target, all_targets, reserve_targets
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
@@ -229,20 +229,22 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
         short_now = reserve_targets(hugetlb.hugetlb, wanted.everything)
         mine = {at: target for at, target in short_now.items() if at.page_size_bytes == page}
+        found = passed(subject, have, need, evidence=evidence)
         advice, settings = _boot_advice(page, even), tuple[Setting, ...]()
         if page == default and even:
-            advice, settings = _in_sysctl(hugetlb, mine, pages, later)
-        yield passed(subject, have, need, evidence=evidence).warned(text, advice, settings)
+            refused = why_refused(mine, hugetlb.memory_available_bytes, hugetlb.node_free_bytes)
+            if refused:
+                yield found.warned(text, f"cannot be reserved now ({refused})", asks=FIT)
+                continue
+            advice, settings = _in_sysctl(hugetlb, pages, later)
+        yield found.warned(text, advice, settings)
 
 
 def _in_sysctl(
-    facts: HugetlbFacts, targets: Mapping[Spot, Target], pages: int, later: tuple[int, str] | None
+    facts: HugetlbFacts, pages: int, later: tuple[int, str] | None
 ) -> tuple[str, tuple[Setting, ...]]:
     """Return what to do about the default pool; never fewer pages than are set today."""
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
-    refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
-    if refused:
-        return f"cannot be reserved now ({refused}); {ASK_FIT}", ()
     default = facts.hugetlb.default_page_size_bytes
     after = overruling((*(facts.lasting or ()), *facts.writers), wanted, default)
     others = [writer.source for writer in after if not is_sysctl_file(writer.source)]

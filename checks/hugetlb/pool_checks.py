@@ -12,7 +12,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import POOLS, Pool
-from checks.hugetlb.refusal import ASK_FIT, FIT, why_refused
+from checks.hugetlb.refusal import FIT, why_refused
 from checks.hugetlb.stock import stock_of
 from checks.hugetlb.targets import Target, all_targets, reserve_settings
 from checks.hugetlb.wanted import Wanted, pool_terms, wanted_pages
@@ -111,7 +111,7 @@ def _consequence(spot: Spot) -> str:
 
 def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
     if refused:
-        return f"cannot be reserved now ({refused}); {ASK_FIT}"
+        return f"cannot be reserved now ({refused})"
     if not short:
         return (
             "end the processes that hold the pages: for this launch alone the pool is large enough"

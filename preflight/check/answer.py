@@ -158,8 +158,9 @@ def _explained(
     return Findings(
         found,
         consequences(declared),
-        lambda one: (*commands(one.settings, context), *again(one.asks)),
+        lambda one: commands(one.settings, context),
         lambda one: takes(one.settings, context),
+        lambda one: again(one.asks),
     )
 
 

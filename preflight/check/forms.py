@@ -70,8 +70,8 @@ def _finding(row: Row) -> Json:
     finding = row.finding
     return {
         "id": finding.check,
-        **fields(finding, "status", "subject", "have", "need", "formula", "text", "advice"),
-        **fields(row, "ignored", "subjects", "consequence", "commands"),
+        **fields(finding, "status", "subject", "have", "need", "formula", "text"),
+        **fields(row, "advice", "ignored", "subjects", "consequence", "commands"),
         "evidence": plain(finding.evidence),
         "settings": [
             {
@@ -166,7 +166,7 @@ def _case(row: Row) -> Element:
     elif kind == "skipped":
         told = [_told(kind, finding.text)]
     elif kind:
-        message = finding.text or finding.advice or finding.check
+        message = finding.text or row.advice or finding.check
         told = [_told(kind, message, _details(row))]
     elif finding.status is Status.WARN:
         told = [_element("system-out", {}, text=_plain(f"warn: {_details(row)}"))]
@@ -186,7 +186,7 @@ def _details(row: Row) -> str:
         f"need: {finding.need}" if finding.need else "",
         f"formula: {finding.formula}" if finding.formula else "",
         *(f"seen: {seen.source}: {seen.value}" for seen in finding.evidence),
-        finding.advice,
+        row.advice,
         *row.commands,
     )
     return "\n".join(text for text in said if text)

@@ -10,12 +10,16 @@ from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.fold import fold_alike
 from checks.base.needs import LaunchNeeds
 from checks.capture.secrets import public
+from checks.hugetlb.refusal import ASK_FIT, FIT
 from preflight.base import exit_codes
 from preflight.base.one_line import clean
 from preflight.base.shell import Line
 
 # A folded row names so many subjects that have no number to count by.
 MOST_NAMES = 4
+
+# What says what would do, by the command that a finding asks.
+ASKED = {FIT: ASK_FIT}
 
 _JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS)
 _ORDER = list(Status)
@@ -32,7 +36,8 @@ class Row(NamedTuple):
 
     ignored: the reason of the waiver, None without one. consequence: of the finding, or its check.
     commands: what mends it on this host, one a line; those that start with # are for people.
-    takes: what that takes, as ``as root``.
+    takes: what that takes, as ``as root``. says: the end of its advice, which other rows may have
+    too: who says what would do, "" where commands have that.
     """
 
     finding: Finding
@@ -41,6 +46,12 @@ class Row(NamedTuple):
     consequence: Consequence | None
     commands: tuple[Line, ...]
     takes: tuple[str, ...] = ()
+    says: str = ""
+
+    @property
+    def advice(self) -> str:
+        """Return what to do about it, in words."""
+        return "; ".join(filter(None, (self.finding.advice, self.says)))
 
 
 class Report(NamedTuple):
@@ -78,13 +89,15 @@ class Report(NamedTuple):
 class Findings(NamedTuple):
     """What there is to report on, and what follows from a check's id.
 
-    commands, takes: what mends a finding here, and what that takes.
+    commands, takes: what mends a finding here, and what that takes. asked: the line by which
+    another command of this program says what would, () where none can be typed.
     """
 
     findings: Sequence[Finding]
     consequence_of: Callable[[str], Consequence | None]
     commands: Callable[[Finding], tuple[Line, ...]]
     takes: Callable[[Finding], tuple[str, ...]] = lambda _: ()
+    asked: Callable[[Finding], tuple[Line, ...]] = lambda _: ()
 
 
 def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | None]:
@@ -148,6 +161,10 @@ def _place(row: Row) -> tuple[int, int]:
 def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
     first = group[0]
     subjects = tuple(dict.fromkeys(public(finding.subject) for finding in group))
+    quiet = first.status in (Status.PASS, Status.SKIP)
+    asked = () if quiet or not first.asks else found.asked(first)
+    # What can be typed stands below as a command; else a sentence names it.
+    sentence = "" if asked or quiet else ASKED.get(first.asks, "")
     # A report is shown to others: in an issue, in a log that all may read.
     evidence = dict.fromkeys(e for one in group for e in one.evidence)
     shown = first._replace(
@@ -159,9 +176,10 @@ def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
         cause=public(first.cause),
         evidence=tuple(Evidence(public(seen.source), public(seen.value)) for seen in evidence),
     )
-    commands = () if first.status in (Status.PASS, Status.SKIP) else found.commands(first)
+    commands = () if quiet else (*found.commands(first), *asked)
     consequence = first.consequence or found.consequence_of(first.check)
-    return Row(shown, subjects, ignored, consequence, commands, found.takes(first))
+    takes = found.takes(first)
+    return Row(shown, subjects, ignored, consequence, commands, takes, sentence)
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -293,16 +293,17 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
     told = []
     for advice, rows in found.items():
         lines = tuple(map(clean, together(line for row in rows for line in row.commands)))
-        # What an earlier step has to be typed for is not typed again.
+        # What an earlier step says or has to be typed for is not said or typed again.
+        says = [row.says for row in rows if row.says and row.says not in shown][:1]
         told.append(
             ToDoStep(
-                advice,
+                "; ".join(filter(None, (advice, *says))),
                 fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2),
                 ", ".join(dict.fromkeys(each for row in rows for each in row.takes)),
                 () if shown.issuperset(lines) else lines,
             )
         )
-        shown.update(lines)
+        shown.update((*lines, *says))
     return told
 
 
@@ -359,7 +360,7 @@ def _details(row: Row, paint: Paint, width: int) -> str:
             for seen in evidence[:MOST_EVIDENCE]
         ),
         f"and {unshown} more, in --json" if unshown > 0 else "",
-        f"to do: {clean(finding.advice)}" if finding.advice else "",
+        f"to do: {clean(row.advice)}" if row.advice else "",
     )
     lines += [_indented(text, width) for text in said if text]
     # A command is not wrapped: it is to be copied.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.root import Root
 from checks.base.units import Quantity
-from checks.hugetlb.refusal import ASK_FIT, FIT, RESERVATION, grows_pool
+from checks.hugetlb.refusal import FIT, RESERVATION, grows_pool
 from preflight.sizing.launch_sizing import Admission, LaunchSizing
 
 # Where one of these is unknown, no page is taken.
@@ -122,7 +122,7 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
     if refusal.ends:
         found = [_explained(finding, grows_pool, refusal.ends[0]) for finding in found]
     elif reasons:
-        advice = f"cannot be reserved now ({reasons[0]}); {ASK_FIT}"
+        advice = f"cannot be reserved now ({reasons[0]})"
         found = [_explained(finding, grows_pool, advice, FIT) for finding in found]
     for short in found:
         if short.check == MEMORY and short.status is Status.FAIL:

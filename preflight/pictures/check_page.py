@@ -253,7 +253,7 @@ def _card(row: Row, anchor: str, about: str) -> Html:
         head,
         element("p", follows) if follows else "",
         facts_list(quantities),
-        element("p", element("strong", "To do: "), finding.advice) if finding.advice else "",
+        element("p", element("strong", "To do: "), row.advice) if row.advice else "",
         _commands(row.commands),
         element("details", element("summary", heading), element("ul", *seen, class_="small"))
         if seen
