@@ -233,7 +233,7 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
     settings = tuple(
         Setting(Kind.DEVICE, path, path, described_by=container.runtime) for path in wanted
     )
-    advice = f"give the container the devices: --device {NODES}"
+    advice = "give the container the devices of its NICs (--device)"
     if container.runtime == "compose":
         advice = f"give the service the devices: {NODES} under devices"
     elif container.runtime == "kubernetes":
