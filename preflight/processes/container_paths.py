@@ -16,6 +16,9 @@ _LOCAL = frozenset(
 )
 
 
+_RUN_INSIDE = "run this check inside the container: its files are seen there"
+
+
 def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
     """Return what stands around a command: two with the same share files and ports.
 
@@ -68,7 +71,8 @@ def host_path(command: Command, path: str) -> str | Unknown:
         return _mounted(settings, path)
     if place_of(command) == ():
         return path
-    return Unknown(f"{path} lies where {command.origin} runs, whose files are not read here")
+    why = f"{path} lies where {command.origin} runs, whose files are not read here"
+    return Unknown(why, advice="run this check where it runs: its files are seen there")
 
 
 def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
@@ -78,12 +82,12 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
         if path == mount.target or path.startswith(mount.target.rstrip("/") + "/")
     ]
     if not around:
-        return Unknown(f"{path} lies in the container's image, whose files are not read here")
+        why = f"{path} lies in the container's image, whose files are not read here"
+        return Unknown(why, advice=_RUN_INSIDE)
     mount = max(around, key=lambda one: len(one.target))
     if mount.kind != "bind" or not mount.source.startswith("/"):
-        return Unknown(
-            f"{path} lies in a volume of the container, and where that is on the host is not known"
-        )
+        why = "and where that is on the host is not known"
+        return Unknown(f"{path} lies in a volume of the container, {why}", advice=_RUN_INSIDE)
     rest = path[len(mount.target.rstrip("/")) :]
     return (mount.source.rstrip("/") + rest) or "/"
 

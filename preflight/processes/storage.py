@@ -73,6 +73,9 @@ def uses_uring(environment: Mapping[str, Word]) -> bool | Unknown:
     return False
 
 
+_GIVE_SHAPE = "give the model's config.json with --model-config"
+
+
 def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[Storage]:
     """Yield the paths of ``process``; ``own_folders``: its ranks offload below a folder each.
 
@@ -96,8 +99,11 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
         for kind, name in (("model", "model_path"), ("draft", "speculative_draft_model_path")):
             setting = server.arguments.settings.get(name)
             if setting is not None and setting.value is not None:
-                path = _on_host(process, _path(setting))
-                yield Storage(kind, path, process.name, setting.origin)
+                path = _path(setting)
+                there = _on_host(process, path)
+                if kind == "model" and isinstance(there, Unknown) and there is not path:
+                    there = Unknown(there.reason, advice=f"{_GIVE_SHAPE}, or {there.advice}")
+                yield Storage(kind, there, process.name, setting.origin)
     for variable in _CONFIG_VARIABLES:
         word = process.command.environment.get(variable)
         if word is None or may_be_absent(word, variable):

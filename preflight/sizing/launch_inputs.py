@@ -48,6 +48,7 @@ class LaunchInputs(NamedTuple):
     memory: the host pools of a rank, and geometry: the model, by the number of its process. free:
     what SGLang would read, by the number of its process: the host's, or its container's limit.
     releases: mooncake_version and sglang_version, and release_notes what is to say of them.
+    model_stated: the model's shape is given beside the launch.
     Where a number cannot be known the bounds are Unknown, with the variable's name.
     """
 
@@ -61,6 +62,7 @@ class LaunchInputs(NamedTuple):
     geometry: Mapping[int, ModelGeometry | Unknown]
     releases: Mapping[str, Input]
     release_notes: tuple[Note, ...]
+    model_stated: bool = False
 
 
 def gather_launch(
@@ -117,7 +119,17 @@ def gather_launch(
 
     def gathered(least: SizingInputs | Unknown, most: SizingInputs | Unknown) -> LaunchInputs:
         return LaunchInputs(
-            processes, found, least, most, memory, sglang, free, geometry, releases, notes
+            processes,
+            found,
+            least,
+            most,
+            memory,
+            sglang,
+            free,
+            geometry,
+            releases,
+            notes,
+            options.model_config is not None,
         )
 
     if lost is not None:

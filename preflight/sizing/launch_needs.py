@@ -88,7 +88,12 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
             lost = unplaced if one.rdma is not None else None
             members.append(one if lost is None else one._replace(segment_nodes=lost))
         own_folders = process.server is not None and source.sglang.rank_offload_folders
-        files += storage(process, max(1, len(mine)), own_folders)
+        files += [
+            file
+            for file in storage(process, max(1, len(mine)), own_folders)
+            # As a model's name on a hub, one that cannot be seen is told by its shape.
+            if not (source.model_stated and file.kind == "model" and isinstance(file.path, Unknown))
+        ]
     for number, more in _taken_over(source, replays).items():
         members = [_with_regions(one, more) if one.id.command == number else one for one in members]
     launch = shown.inputs.launch if shown is not None else None

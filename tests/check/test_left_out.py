@@ -165,3 +165,23 @@ def test_who_says_what_fits_is_said_once(tmp_path: Path, capsys: Capture, typed:
     out = " ".join(said(capsys, "check", *options, *([str(path)] if typed else given)).split())
     assert out.count("mooncake-preflight fit, of the same launch") == (not typed)
     assert out.count("mooncake-preflight fit --root") == typed
+
+
+@pytest.mark.parametrize("place", ["image", "volume"])
+def test_a_model_in_a_container_has_a_step_that_settles_it(
+    tmp_path: Path, capsys: Capture, place: str
+) -> None:
+    """It was unknown for good, with nothing to do about it."""
+    path, config = tmp_path / "compose.yaml", tmp_path / "config.json"
+    volume = "volumes: [models:/models]" if place == "volume" else ""
+    path.write_text(
+        f"services:\n  s:\n    image: lmsysorg/sglang:v0.5.23\n    {volume}\n    command: "
+        "python3 -m sglang.launch_server --model-path /models/Qwen3-8B\nvolumes: {models: {}}\n"
+    )
+    config.write_text("{}")
+    options = ("--root", "demo:h800", "--only", "storage.files")
+    out = " ".join(said(capsys, "check", *options, str(path)).split())
+    assert out.startswith("UNKNOWN")
+    assert "give the model's config.json with --model-config, or run this check inside" in out
+    out = said(capsys, "check", *options, "--model-config", str(config), str(path))
+    assert "/models/Qwen3-8B" not in out
