@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class Inside(NamedTuple):
-    """Where a shell runs that has no variables of its caller, but those that it is given there.
+    """Where alone something is known that a text leaves open: no variable of the caller gives it.
 
-    kind: ``run`` of a container, ``service`` of Compose, ``pod``, or ``remote``: what ssh or
-    ``docker exec`` runs; ``operator``: a variable that the operator of a pod sets. what: which of
-    them.
+    kind: of a shell the ``run`` of a container, ``service`` of Compose, ``pod``, or ``remote``:
+    what ssh or ``docker exec`` runs; ``operator``: a variable that the operator of a pod sets;
+    ``program``: a name that a program itself computes. what: which of them.
     """
 
     kind: str

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from checks.base.unknown import Inside
 from preflight.launches.source import Origin, SourceError, SourceNote, Word
 from preflight.launches.variables import unread
 
@@ -380,9 +381,10 @@ def _open(node: ast.expr, origin: Origin) -> Word:
     """Return a value that is not known, as it is written.
 
     What it is not known for is a variable of the environment, which can be given, or what is
-    written here, which cannot, and so does not look like the name of a variable.
+    written here, which the program alone knows.
     """
     text = ast.unparse(node)[:80]
     key = _OF_ENVIRONMENT.fullmatch(text)
-    name = key["name"] if key else f"the name {text}" if text.isidentifier() else text
-    return Word(text, origin, (name,))
+    if key is not None:
+        return Word(text, origin, (key["name"],))
+    return Word(text, origin, (text,), inside=Inside("program", origin.source))

@@ -52,8 +52,8 @@ class Word(NamedTuple):
     """One word after quoting, with what could not be resolved left in as written.
 
     doubts: the conditions that nothing decides and that this text follows from. several: what is
-    not resolved stands without quotes, so that it may be several words, or none. inside: where the
-    shell runs that reads it, None for the launch's own.
+    not resolved stands without quotes, so that it may be several words, or none. inside: where
+    alone that is known, None for the launch's own shell.
     """
 
     text: str
@@ -237,7 +237,26 @@ def is_output(name: str) -> bool:
 
 def open_name(word: Word, name: str) -> str:
     """Return what is not known in ``word``, as a person would look for it: what it runs, too."""
-    return brief(word.text) if is_output(name) else name
+    if is_output(name):
+        return brief(word.text)
+    return f"the name {name}" if _is_computed(word) and name.isidentifier() else name
+
+
+def open_names(word: Word) -> str:
+    """Return all that is not known in ``word``."""
+    return ", ".join(dict.fromkeys(open_name(word, name) for name in word.unresolved))
+
+
+def open_variables(word: Word) -> tuple[str, ...]:
+    """Return the variables that nobody sets and that ``word`` follows from.
+
+    No variables are ``$(...)``, ``$1``, and what a program computes itself.
+    """
+    return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
+
+
+def _is_computed(word: Word) -> bool:
+    return word.inside is not None and word.inside.kind == "program"
 
 
 # How a variable is given, by where the shell runs that reads it: the sentence, how one is written

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from preflight.launches.described import ASKING
 from preflight.launches.launchers import LAUNCHERS
-from preflight.launches.source import Command, brief
+from preflight.launches.source import Command, brief, open_names
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
 
@@ -130,7 +130,7 @@ def unknown_program(command: Command) -> str:
     if not words:
         return ""
     if words[0].unresolved and not words[0].text.rpartition("/")[2].isidentifier():
-        return f"which program this is depends on {', '.join(words[0].unresolved)}"
+        return f"which program this is depends on {open_names(words[0])}"
     name = words[0].text.rpartition("/")[2]
     if name in _TOOLS or is_program(name):
         return ""

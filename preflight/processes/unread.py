@@ -118,7 +118,7 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
             flag = word.text.partition("=")[0].lstrip("-")
             if word.unresolved and flag in ("device_names", "global_segment_size"):
                 why = f"nothing here says what it is, and it decides {flag}"
-                yield NotRead(word.unresolved[0], why, word.origin)
+                yield NotRead(open_name(word, word.unresolved[0]), why, word.origin)
 
 
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:

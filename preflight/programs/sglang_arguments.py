@@ -14,7 +14,15 @@ from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.base.pages import Default
 from checks.base.unknown import Inside, OpenVariable, Unknown
-from preflight.launches.source import Origin, ReadFile, Word, give_variables, is_output, open_name
+from preflight.launches.source import (
+    Origin,
+    ReadFile,
+    Word,
+    give_variables,
+    is_output,
+    open_name,
+    open_variables,
+)
 from preflight.programs.sglang_argument_tables import (
     CONVERTERS,
     ArgumentTable,
@@ -173,7 +181,7 @@ def unresolved(word: Word) -> Unknown:
         return Unknown(f"{shown[0]} is not run here ({word.origin})")
     names = ", ".join(shown)
     # Not $(...), or $1: nothing in front of this command gives those.
-    given = tuple(name for name in word.unresolved if name.isidentifier())
+    given = open_variables(word)
     sets = tuple(OpenVariable(name, word.inside) for name in given)
     advice = give_variables(sets)
     left_out = [name for name in shown if name.startswith("<")]

@@ -14,7 +14,7 @@ from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import remote_words
-from preflight.launches.source import Reading, SourceNote, Word
+from preflight.launches.source import Reading, SourceNote, Word, open_names
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.ports import ports
@@ -172,8 +172,7 @@ def _value(name: str, word: Word) -> Value:
     if is_secret(name):
         return Value(REMOVED, str(word.origin))
     if word.unresolved:
-        names = ", ".join(word.unresolved)
-        return Value(Unknown(f"{names} is not set"), str(word.origin))
+        return Value(Unknown(f"{open_names(word)} is not set"), str(word.origin))
     return Value(word.text, str(word.origin))
 
 

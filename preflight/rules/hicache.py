@@ -14,7 +14,7 @@ from checks.base.needs import running_with_last
 from checks.base.unknown import Unknown, known
 from checks.capture.secrets import clean_words
 from checks.releases.sglang import parse_version
-from preflight.launches.source import Word
+from preflight.launches.source import Word, open_names, open_variables
 from preflight.processes.container_paths import network_of, service_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.processes.services import RouterTarget, listens_elsewhere, router_targets
@@ -46,9 +46,9 @@ _READ = (ProcessKind.SGLANG, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     for process, word in _open_words(processes):
         # What a command writes, or a program computes, nobody sets.
-        if not _is_own(word) and any(name.isidentifier() for name in word.unresolved):
-            names = ", ".join(dict.fromkeys(word.unresolved))
-            yield Seen(f"{process.kind.value}: {word.text}: {names} is not set", word.origin)
+        if not _is_own(word) and open_variables(word):
+            said = f"{process.kind.value}: {word.text}: {open_names(word)} is not set"
+            yield Seen(said, word.origin)
 
 
 @RULES.launch("script-arguments")

@@ -14,7 +14,8 @@ from preflight.launches.container import image_words
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.launchers import Tasks, tasks
-from preflight.launches.source import Reading, SourceError
+from preflight.launches.source import Reading, SourceError, open_names, open_variables
+from preflight.programs.sglang_arguments import unresolved
 from tests.paths import ROOT
 
 
@@ -242,7 +243,7 @@ def test_a_python_program_that_builds_its_lists(tmp_path: Path) -> None:
     assert [word.text for word in first.words if word.unresolved] == ["unknown"]
     assert [(w.text, w.unresolved) for w in second.words[-2:]] == [
         ("--port", ()),
-        ("url", ("the name url",)),
+        ("url", ("url",)),
     ]
     assert [word.text for word in master.words] == ["mooncake_master", "--rpc_port", "7", "--v=1"]
 
@@ -259,4 +260,18 @@ def test_the_arguments_of_a_server_in_python(tmp_path: Path) -> None:
     text = "from sglang import ServerArgs\nServerArgs(model_path='m', tp_size=2, page_size=PAGE)\n"
     (command,) = read(tmp_path, "serve.py", text).commands
     assert " ".join(word.text for word in command.words[3:7]) == "--model-path m --tp-size 2"
-    assert command.words[-1].unresolved == ("the name PAGE",)
+    assert command.words[-1].unresolved == ("PAGE",)
+    assert open_names(command.words[-1]) == "the name PAGE"
+    assert open_variables(command.words[-1]) == ()
+    assert unresolved(command.words[-1]).advice == ""
+
+
+def test_a_name_of_a_program_stays_one_in_the_shell_that_it_starts(tmp_path: Path) -> None:
+    """No --env-file gives it, whatever shell passes it on."""
+    text = (
+        "import subprocess\n"
+        "subprocess.Popen(['bash', '-c', 'mooncake_client --port=$PORT'], env={'PORT': port})\n"
+    )
+    (command,) = read(tmp_path, "serve.py", text).commands
+    assert unresolved(command.words[-1]).reason.startswith("the name port is not known")
+    assert unresolved(command.words[-1]).sets == ()

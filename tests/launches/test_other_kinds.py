@@ -10,7 +10,7 @@ import pytest
 from checks.base.needs import LIMIT_NAMES
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
-from preflight.launches.source import Reading, SourceError
+from preflight.launches.source import Reading, SourceError, open_names
 from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread
@@ -532,7 +532,7 @@ os.system("touch /tmp/never")
     ]  # fmt: skip
     by_program = {command.words[0].text: command for command in reading.commands}
     assert by_program["mooncake_client"].words[2].unresolved == ("str(port)",)
-    assert by_program["python3"].words[8].unresolved == ("the name PAGE",)
+    assert open_names(by_program["python3"].words[8]) == "the name PAGE"
     assert [note.id for note in reading.notes] == ["script-not-read"]
     with pytest.raises(SourceError, match="is not Python"):
         read(tmp_path, "def (", "broken.py")
