@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 # How a fact of a container is learned that its host does not show.
 RUN_INSIDE = "run this check inside the container: what it gets is seen there"
@@ -26,7 +26,7 @@ class Inside(NamedTuple):
     ``program``: a name that a program itself computes. what: which of them.
     """
 
-    kind: str
+    kind: Literal["run", "service", "pod", "remote", "operator"]
     what: str
 
 

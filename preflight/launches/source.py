@@ -281,8 +281,8 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
         kind, what = variable.inside or ("", "")
         places.setdefault((kind, "" if kind == "operator" else what), []).append(variable.name)
     said = []
-    for (kind, what), names in places.items():
-        sentence, each, between = _GIVEN[kind]
+    for (place, what), names in places.items():
+        sentence, each, between = _GIVEN[place]
         written = between.join(each.format(name) for name in dict.fromkeys(names))
         said.append(sentence.format(set=written, what=what))
     return "; ".join(said)
