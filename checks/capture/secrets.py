@@ -146,7 +146,7 @@ _SENTENCE = re.compile(
 _TO_A_QUOTE = re.compile(r"[^\n\"]{0,200}")
 _WORDS_OF_A_SENTENCE = re.compile(r"\S+[ \t]+\S")
 _THREE_WORDS = re.compile(r"\S+[ \t]+\S+[ \t]+\S")
-_USER_AND_PASSWORD = re.compile(r"[\w.\-]+:[^\s/:]{4,}")
+_USER_AND_PASSWORD = re.compile(r"\$?\{?[\w.\-]+\}?:[^\s/:]{4,}")
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.S
 )

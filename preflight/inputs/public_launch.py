@@ -123,7 +123,16 @@ def understood(reading: Reading) -> Reading:
 
 
 def _files(files: Mapping[str, Word]) -> dict[str, Word]:
-    return {path: word._replace(text=str(public_file(word.text))) for path, word in files.items()}
+    """Return files as settings; what is not known of one may be what a word that is gone writes."""
+    return {
+        path: word._replace(
+            text=str(public_file(word.text)),
+            unresolved=tuple(
+                name if name.isidentifier() else "what it holds" for name in word.unresolved
+            ),
+        )
+        for path, word in files.items()
+    }
 
 
 def _note(note: SourceNote, dropped: Sequence[str]) -> SourceNote:

@@ -352,10 +352,15 @@ def test_a_secret_in_the_name_of_a_file_is_in_no_report_of_exec_and_no_plan(
 
 def test_what_a_script_writes_to_a_secrets_file_is_in_no_capture(host: str, tmp_path: Path) -> None:
     file, script = tmp_path / "host.tar.gz", tmp_path / "launch.sh"
-    script.write_text(_script(["echo kuwhfksrekxybnr > /run/secrets/redis"], SETTINGS))
+    lines = ["echo kuwhfksrekxybnr > /run/secrets/redis", "kuwhfksrekxybnr > /models/x.yaml"]
+    script.write_text(_script(lines[:1], SETTINGS))
     for options in ((), ("--keep-launch",)):
         assert run(["capture", *options, "--root", host, str(file), str(script)]) == 0
         assert b"kuwhfksrekxybnr" not in read_archive(str(file)).files["/capture.json"]
+    # Of a program that nobody here knows nothing is kept by default, nor that it wrote the file.
+    script.write_text(_script(lines[1:], SETTINGS))
+    assert run(["capture", "--root", host, str(file), str(script)]) == 0
+    assert b"kuwhfksrekxybnr" not in read_archive(str(file)).files["/capture.json"]
 
 
 def test_a_lock_has_no_value_of_a_secret_flag(host: str, tmp_path: Path) -> None:
@@ -855,7 +860,10 @@ def test_a_program_that_is_a_users_password_is_in_no_answer(
 ) -> None:
     """The line lost what it was printed with: root:x | chpasswd."""
     script, secret = tmp_path / "launch.sh", "kuwhfksrekxybnr"
-    lines = [f"root:{secret} | chpasswd", f"start_vllm --x '{secret}' --password {secret} serve"]
+    lines = [
+        f"root:{secret} | chpasswd\n'$USER:{secret}' | chpasswd",
+        f"start_vllm --x '{secret}' --password {secret} serve",
+    ]
     script.write_text(_script([lines[0], lines[1].replace(f"--x '{secret}'", "--x 1")], SETTINGS))
     for command in (["read"], ["read", "-vv"], ["read", "--json"], ["check", "--json"]):
         run([*command, "--root", host, str(script)])
