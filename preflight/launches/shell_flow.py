@@ -349,7 +349,10 @@ class ShellFlow(ABC):
             mark = self.shell.mark()
             if several:
                 self.said = []
+            apart = tokens[position].bare == "coproc"  # nobody waits for it
+            self.aside += apart
             ended = yield self.command(text, position, here)
+            self.aside -= apart
             if several:
                 self.shell.back_to(mark)
                 self.stop = ""

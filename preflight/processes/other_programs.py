@@ -29,7 +29,7 @@ _TOOLS = frozenset(
 # builds or asks.
 _SMALL = frozenset(
     "ab alertmanager apk arp arping aws base64 brew bunzip2 bzip2 caddy chgrp clear cmake cmp "
-    "comm coredns cpupower cron crond crontab csplit ctr cuda-gdb dash dcgm-exporter dcgmi dd dig "
+    "comm coredns cpupower cron crond crontab csplit cuda-gdb dash dcgm-exporter dcgmi dd dig "
     "dmesg dmidecode dnf dpkg dstat envoy envsubst etcdctl ethtool expand expr fallocate file fio "
     "firewall-cmd flock fluent-bit fluentd fmt fold fuser gawk gcc gcloud genai-perf getconf "
     "getfacl gh git-lfs gpg grafana grafana-server groups gsutil gunzip gzip haproxy hexdump hey "
@@ -42,7 +42,7 @@ _SMALL = frozenset(
     "node_exporter npm ntpd ntpdate numastat nv-fabricmanager nv-hostengine nvcc nvidia-ctk "
     "nvidia-cuda-mps-control nvidia-persistenced nvtop od ollama opensm openssl passwd paste "
     "patch pause perftest pidof pidstat ping ping6 pr printenv printf prometheus promtail pstree "
-    "pv qperf readelf redis-cli resolvectl rocm-smi rocminfo route rpm runc sacct sacctmgr sar "
+    "pv qperf readelf redis-cli resolvectl rocm-smi rocminfo route rpm sacct sacctmgr sar "
     "sbcast scontrol sdiff setfacl setserial sha1sum sha256sum sha512sum show_gids showmount "
     "shred shuf sinfo smartctl snap socat split sqlite3 squeue sshd sstat statsd_exporter strings "
     "stty sum supervisorctl swapoff swapon sync tac tailscaled tc tcpdump telegraf telnet "
@@ -68,7 +68,7 @@ _GOES_ON = re.compile(
 # Verbs of engines and clusters that start what their words do not show.
 _STARTING = {
     "docker": ("service create", "service scale", "stack deploy"),
-    "kubectl": ("create deployment", "create job", "rollout restart", "run", "scale"),
+    "kubectl": ("create deployment", "create job", "new-app", "rollout restart", "run", "scale"),
     "podman": ("kube play", "play kube"),
 }
 _STARTING["nerdctl"], _STARTING["oc"] = (), _STARTING["kubectl"]
@@ -90,8 +90,13 @@ _VALUED = frozenset(
     "--env-file --error --gid --gpus --host --hostfile --job-name --name --namespace --nodelist "
     "--nodes --ntasks --output --partition --property --slice --uid --unit --user --workdir".split()
 )
+# Of launchers to which some of them are switches.
+_SWITCHES = {"nsenter": frozenset("-C -i -m -n -p -u".split())}
+_SWITCHES["unshare"] = _SWITCHES["nsenter"]
 # What starts something that goes on, and the options with which it waits for it.
 _DETACH = {
+    "at": (),
+    "batch": (),
     "daemonize": (),
     "screen": (),
     "start-stop-daemon": (),
@@ -164,7 +169,11 @@ def unknown_beside(
         return why
     texts = [word.text for word in command.words]
     name = texts[0].rpartition("/")[2]
-    if is_program(name) or _is_small(name, texts) or (lost_source and _is_function(texts[0])):
+    if is_program(name) or (lost_source and _is_function(texts[0])):
+        return ""
+    # What Python is given in its words is read for what it starts; what it holds itself is not.
+    holds = not command.waited and name.startswith("python") and texts[1:2] == ["-c"]
+    if _is_small(name, texts) and not holds:
         return ""
     if not _runs_beside(process, processes):
         return ""
@@ -175,10 +184,12 @@ def unknown_beside(
 def _runs_beside(process: LaunchProcess, processes: Sequence[LaunchProcess]) -> bool:
     """Return whether a program runs while a server does: one that the script waits for may not."""
     command = process.command
-    words = command.words[1:3]
-    if not command.waited or any(_GOES_ON.fullmatch(word.text) for word in words):
+    texts = [word.text for word in command.words]
+    name = texts[0].rpartition("/")[2]
+    words = _started(name, texts) if name in _VERBS or name in LAUNCHERS else texts
+    if not command.waited or any(map(_GOES_ON.fullmatch, (*texts[1:3], *words[1:3]))):
         return True
-    if any(map(_detaches, (*command.wrappers, [word.text for word in command.words]))):
+    if any(map(_detaches, (*command.wrappers, texts))) or _starts(name, texts):
         return True
     others = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
     servers = [
@@ -206,7 +217,7 @@ def _detaches(words: Sequence[str]) -> bool:
 
 def _is_small(name: str, texts: Sequence[str]) -> bool:
     """Return whether a program holds little, or only asks another, as its words show."""
-    if name in _STARTING and _starts(name, texts):
+    if _starts(name, texts):
         return False
     if name in _VERBS or name in LAUNCHERS:
         started = _started(name, texts)
@@ -234,7 +245,7 @@ def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
             plain += texts[at + 1 :]
             break
         cluster = f"-{before[-1:]}" if re.fullmatch(r"-[A-Za-z]+", before) else before
-        if text[:1] != "-" and {before, cluster}.isdisjoint(_VALUED):
+        if text[:1] != "-" and {before, cluster}.isdisjoint(_VALUED - _SWITCHES.get(name, set())):
             plain.append(text)
         before = text
     if name not in _VERBS:
@@ -251,7 +262,7 @@ def _starts(name: str, texts: Sequence[str]) -> bool:
     plain = [text for text in texts[1:] if text[:1] != "-"][:2]
     if any(text in ("--replicas=0", "--help", "-h") for text in texts):
         return False
-    return any(plain[: len(verb.split())] == verb.split() for verb in _STARTING[name])
+    return any(plain[: len(verb.split())] == verb.split() for verb in _STARTING.get(name, ()))
 
 
 def _is_small_python(texts: Sequence[str]) -> bool:
