@@ -26,7 +26,7 @@ class Inside(NamedTuple):
     ``program``: a name that a program itself computes. what: which of them.
     """
 
-    kind: Literal["run", "service", "pod", "remote", "operator"]
+    kind: Literal["run", "service", "pod", "remote", "operator", "program"]
     what: str
 
 

@@ -267,6 +267,7 @@ _GIVEN = {
     "service": ("name {set} under environment of service {what}", "{}", ", "),
     "pod": ("name {set} under env of container {what}", "{}", ", "),
     "remote": ("set {set} in what {what} runs", "{}=...", " "),
+    "program": ("write the values in place of {set}: the program computes them", "{}", ", "),
     "operator": ("run this check in the pod: its operator sets {set} there", "{}", ", "),
 }
 

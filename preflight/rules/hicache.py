@@ -175,7 +175,9 @@ def attach_at_runtime(server: SglangServer) -> Iterator[Seen]:
     if not attached or server.value("admin_api_key") is None:
         return
     if server.value("hicache_mem_layout") == "layer_first":
-        yield Seen("--admin-api-key allows attaching; --hicache-mem-layout layer_first stays")
+        yield Seen(
+            "attaching is allowed by --admin-api-key; --hicache-mem-layout layer_first stays"
+        )
     word = server.environment.get("MOONCAKE_STANDALONE_STORAGE")
     if word is not None and word.text.strip().lower() in ("1", "true", "yes", "y"):
         text = "the host pool is not Mooncake's, which standalone storage needs"

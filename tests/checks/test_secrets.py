@@ -616,6 +616,7 @@ def test_what_is_no_secret_stays(kept: str) -> None:
         "names of secrets (`--api-key`, `password:`), objects of the kind Secret",
         "/kubepods/pod8f6ab1c2/0123456789abcdef0123456789abcdef",
         "a part of this launch is a secret: pass it as you do today",
+        "attaching is allowed by --admin-api-key; --hicache-mem-layout layer_first stays",
     ],
 )
 def test_sentences_and_names_of_containers_stay(kept: str) -> None:
