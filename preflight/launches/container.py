@@ -36,6 +36,10 @@ _ENTRYPOINTS = (
     (re.compile(r"(?:^|/)grafana(?:-oss|-enterprise)?$"), ("grafana",)),
     (re.compile(r"(?:^|/)node[-_]exporter$"), ("node_exporter",)),
     (re.compile(r"(?:^|/)dcgm-exporter$"), ("dcgm-exporter",)),
+    (re.compile(r"(?:^|/)cadvisor$"), ("cadvisor",)),
+    (re.compile(r"(?:^|/)opentelemetry-collector(?:-contrib)?$"), ("otelcol",)),
+    (re.compile(r"(?:^|/)registry$"), ("registry",)),
+    (re.compile(r"(?:^|/)curl$"), ("curl",)),
     (re.compile(r"(?:^|/)(?:alpine|busybox|debian|ubuntu)$"), ("sh",)),
 )
 # Images that run what they are told by the first word, and their program where it is a flag.

@@ -269,6 +269,7 @@ _GIVEN = {
     "remote": ("set {set} in what {what} runs", "{}=...", " "),
     "program": ("write the values in place of {set}: the program computes them", "{}", ", "),
     "operator": ("run this check in the pod: its operator sets {set} there", "{}", ", "),
+    "program": ("write a value in place of {set} in {what}", "{}", ", "),
 }
 
 

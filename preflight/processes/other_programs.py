@@ -7,12 +7,12 @@ named here. Any other program that runs beside the servers is unknown, and so is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from preflight.launches.described import ASKING
 from preflight.launches.launchers import LAUNCHERS
-from preflight.launches.source import Command, brief, open_names
+from preflight.launches.source import Command, Place, brief, open_names
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
 
@@ -28,27 +28,27 @@ _TOOLS = frozenset(
 # What else runs beside servers and holds little: tools, what watches a host, proxies, and what
 # builds or asks.
 _SMALL = frozenset(
-    "ab alertmanager apk arp arping aws base64 brew bunzip2 bzip2 caddy chgrp clear cmake cmp "
-    "comm coredns cpupower cron crond crontab csplit cuda-gdb dash dcgm-exporter dcgmi dd dig "
-    "dmesg dmidecode dnf dpkg dstat envoy envsubst etcdctl ethtool expand expr fallocate file fio "
-    "firewall-cmd flock fluent-bit fluentd fmt fold fuser gawk gcc gcloud genai-perf getconf "
-    "getfacl gh git-lfs gpg grafana grafana-server groups gsutil gunzip gzip haproxy hexdump hey "
-    "host htop httpd hugeadm hugectl ib_read_bw ib_send_bw ib_send_lat ib_write_bw ib_write_lat "
-    "ibdev2netdev iblinkinfo ibnetdiscover ibping ibstat ibstatus iconv id ifconfig ifstat "
-    "inotifywait iostat iotop ip6tables iperf iperf3 iptables irqbalance join journalctl k6 k9s "
-    "keepalived ldconfig ldd link lmcache locale locust logger logname logrotate look losetup "
-    "lsblk lscpu lshw lsmem lsmod lspci lstopo lsusb make man mawk md5sum mkfifo mkfs mknod "
-    "mlnx_tune mlxconfig mlxlink mlxreg modinfo module more mountpoint mpstat nginx nl nmcli "
-    "node_exporter npm ntpd ntpdate numastat nv-fabricmanager nv-hostengine nvcc nvidia-ctk "
-    "nvidia-cuda-mps-control nvidia-persistenced nvtop od ollama opensm openssl passwd paste "
-    "patch pause perftest pidof pidstat ping ping6 pr printenv printf prometheus promtail pstree "
-    "pv qperf readelf redis-cli resolvectl rocm-smi rocminfo route rpm sacct sacctmgr sar "
-    "sbcast scontrol sdiff setfacl setserial sha1sum sha256sum sha512sum show_gids showmount "
-    "shred shuf sinfo smartctl snap socat split sqlite3 squeue sshd sstat statsd_exporter strings "
-    "stty sum supervisorctl swapoff swapon sync tac tailscaled tc tcpdump telegraf telnet "
-    "tensorboard top tracepath traceroute traefik tree true truncate tty tune2fs ufw umount "
-    "unlink unxz unzip update-alternatives uptime useradd users usleep uuidgen vector vegeta vi "
-    "vim vllm vmstat w whereis who whoami wrk xz yes yum zcat zip zstd".split()
+    "ab alertmanager apk arp arping aws base64 brew bunzip2 bzip2 caddy cadvisor chgrp clear "
+    "cmake cmp comm coredns cpupower cron crond crontab csplit cuda-gdb dash dcgm-exporter dcgmi "
+    "dd dig dmesg dmidecode dnf dpkg dstat envoy envsubst etcdctl ethtool expand expr fallocate "
+    "file fio firewall-cmd flock fluent-bit fluentd fmt fold fuser gawk gcc gcloud genai-perf "
+    "getconf getfacl gh git-lfs gpg grafana grafana-server groups gsutil gunzip gzip haproxy "
+    "hexdump hey host htop httpd hugeadm hugectl ib_read_bw ib_send_bw ib_send_lat ib_write_bw "
+    "ib_write_lat ibdev2netdev iblinkinfo ibnetdiscover ibping ibstat ibstatus iconv id ifconfig "
+    "ifstat inotifywait iostat iotop ip6tables iperf iperf3 iptables irqbalance join journalctl "
+    "k6 k9s keepalived ldconfig ldd link lmcache locale locust logger logname logrotate look "
+    "losetup lsblk lscpu lshw lsmem lsmod lspci lstopo lsusb make man mawk md5sum mkfifo mkfs "
+    "mknod mlnx_tune mlxconfig mlxlink mlxreg modinfo module more mountpoint mpstat nginx nl "
+    "nmcli node_exporter npm ntpd ntpdate numastat nv-fabricmanager nv-hostengine nvcc nvidia-ctk "
+    "nvidia-cuda-mps-control nvidia-persistenced nvtop od ollama opensm openssl otelcol passwd "
+    "paste patch pause perftest pidof pidstat ping ping6 pr printenv printf prometheus promtail "
+    "pstree pv qperf readelf redis-cli registry resolvectl rocm-smi rocminfo route rpm sacct "
+    "sacctmgr sar sbcast scontrol sdiff setfacl setserial sha1sum sha256sum sha512sum show_gids "
+    "showmount shred shuf sinfo smartctl snap socat split sqlite3 squeue sshd sstat "
+    "statsd_exporter strings stty sum supervisorctl swapoff swapon sync tac tailscaled tc tcpdump "
+    "telegraf telnet tensorboard top tracepath traceroute traefik tree true truncate tty tune2fs "
+    "ufw umount unlink unxz unzip update-alternatives uptime useradd users usleep uuidgen vector "
+    "vegeta vi vim vllm vmstat w whereis who whoami wrk xz yes yum zcat zip zstd".split()
 )
 # Python's own modules, and others that run beside a server and hold little.
 _SMALL_MODULES = frozenset(
@@ -154,9 +154,27 @@ def unknown_program(command: Command) -> str:
     return ""
 
 
-def unknown_beside(
-    process: LaunchProcess, processes: Sequence[LaunchProcess], lost_source: bool
-) -> str:
+class Servers:
+    """Where the programs of a launch that are known run, and from which number on they do."""
+
+    def __init__(self, processes: Iterable[LaunchProcess]) -> None:
+        self.places: set[Place | None] = set()
+        self.first: dict[tuple[Place | None, int], int] = {}
+        for each in processes:
+            if each.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
+                continue
+            self.places.add(each.command.place)
+            if not each.command.waited:
+                for place in {None, each.command.place}:  # None: of the whole launch
+                    self.first.setdefault((place, each.command.turn), each.number)
+
+    def before(self, process: LaunchProcess) -> bool:
+        """Return whether one runs already where a program starts."""
+        command = process.command
+        return self.first.get((command.place, command.turn), process.number) < process.number
+
+
+def unknown_beside(process: LaunchProcess, servers: Servers, lost_source: bool) -> str:
     """Return why a program that no reader knows may hold memory beside servers; "" if it may not.
 
     lost_source: whether a file that the script sources was not read, which is named: its functions
@@ -175,13 +193,13 @@ def unknown_beside(
     holds = not command.waited and name.startswith("python") and texts[1:2] == ["-c"]
     if _is_small(name, texts) and not holds:
         return ""
-    if not _runs_beside(process, processes):
+    if not _runs_beside(process, servers):
         return ""
     image = command.container.image if command.container is not None else ""
     return f"{_NOT_KNOWN} ({brief(image)})" if image else _NOT_KNOWN
 
 
-def _runs_beside(process: LaunchProcess, processes: Sequence[LaunchProcess]) -> bool:
+def _runs_beside(process: LaunchProcess, servers: Servers) -> bool:
     """Return whether a program runs while a server does: one that the script waits for may not."""
     command = process.command
     texts = [word.text for word in command.words]
@@ -191,20 +209,9 @@ def _runs_beside(process: LaunchProcess, processes: Sequence[LaunchProcess]) -> 
         return True
     if any(map(_detaches, (*command.wrappers, texts))) or _starts(name, texts):
         return True
-    others = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
-    servers = [
-        each
-        for each in processes
-        if each.kind not in others and command.place in (None, each.command.place)
-    ]
-    if command.place is not None and not servers:
-        return True  # its container's own program
-    return any(
-        each.number < process.number
-        and not each.command.waited
-        and each.command.turn == command.turn
-        for each in servers
-    )
+    # Where no server is, it is its container's own program.
+    own = command.place is not None and command.place not in servers.places
+    return own or servers.before(process)
 
 
 def _detaches(words: Sequence[str]) -> bool:
@@ -245,7 +252,9 @@ def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
             plain += texts[at + 1 :]
             break
         cluster = f"-{before[-1:]}" if re.fullmatch(r"-[A-Za-z]+", before) else before
-        if text[:1] != "-" and {before, cluster}.isdisjoint(_VALUED - _SWITCHES.get(name, set())):
+        if text[:1] != "-" and {before, cluster}.isdisjoint(
+            _VALUED - _SWITCHES.get(name, frozenset())
+        ):
             plain.append(text)
         before = text
     if name not in _VERBS:

@@ -12,7 +12,7 @@ from checks.capture.secrets import clean_command
 from preflight.launches.launchers import tasks
 from preflight.launches.source import Origin, Reading, Word, brief, give_variables, open_name
 from preflight.launches.variables import may_be_absent
-from preflight.processes.other_programs import unknown_beside
+from preflight.processes.other_programs import Servers, unknown_beside
 from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
 from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
 
@@ -234,6 +234,7 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     lost_source = any(note.id == "source-not-read" for note in reading.notes)
+    servers = Servers(processes)
     for process in processes:
         consumer = process.consumer
         if consumer is not None:
@@ -252,7 +253,7 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
         if why is not None:
             what = _first([word.text for word in process.command.words], 4)
             yield NotRead(what, f"{why} is not counted", process.command.origin)
-        elif why := unknown_beside(process, processes, lost_source):
+        elif why := unknown_beside(process, servers, lost_source):
             what = _first([word.text for word in process.command.words], 6)
             yield NotRead(what, why, process.command.origin)
 
