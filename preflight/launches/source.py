@@ -53,7 +53,8 @@ class Word(NamedTuple):
 
     doubts: the conditions that nothing decides and that this text follows from. several: what is
     not resolved stands without quotes, so that it may be several words, or none. inside: where
-    alone that is known, None for the launch's own shell.
+    alone that is known, None for the launch's own shell. secret: whether it is of a Secret of
+    Kubernetes, whose names say nothing of what they hold.
     """
 
     text: str
@@ -62,6 +63,7 @@ class Word(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
     several: bool = False
     inside: Inside | None = None
+    secret: bool = False
 
 
 class Place(NamedTuple):
@@ -267,7 +269,6 @@ _GIVEN = {
     "service": ("name {set} under environment of service {what}", "{}", ", "),
     "pod": ("name {set} under env of container {what}", "{}", ", "),
     "remote": ("set {set} in what {what} runs", "{}=...", " "),
-    "program": ("write the values in place of {set}: the program computes them", "{}", ", "),
     "operator": ("run this check in the pod: its operator sets {set} there", "{}", ", "),
     "program": ("write a value in place of {set} in {what}", "{}", ", "),
 }
