@@ -27,6 +27,8 @@ from preflight.processes.processes import LaunchOptions
 # Too short to be a secret, and too likely to stand elsewhere.
 _LEAST_SECRET = 4
 _LEAST_NUMBER = 6
+# Of a Secret's values, which may be settings too: shorter ones are gone where they stand alone.
+_LEAST_OF_OBJECT = 8
 
 Json = dict[str, Any]
 _RECORDS: dict[str, Any] = {
@@ -142,7 +144,7 @@ def _with_own(reading: Reading) -> Reading:
         commands=tuple(
             command._replace(
                 environment={
-                    name: word
+                    name: word._replace(text=REMOVED) if word.secret and not is_read(name) else word
                     for name, word in sorted(command.environment.items())
                     if word.origin.source != "environment" or is_read(name)
                 }
@@ -155,6 +157,8 @@ def _with_own(reading: Reading) -> Reading:
 def _secrets(reading: Reading) -> Iterator[str]:
     for command in reading.commands:
         for name, word in command.environment.items():
+            if word.secret and not is_read(name) and len(word.text) >= _LEAST_OF_OBJECT:
+                yield word.text
             assigned = clean_text(f"{name}={word.text}")
             if is_secret(name) or assigned == f"{name}='{REMOVED}'":
                 yield from _secret(word.text)

@@ -320,7 +320,8 @@ class _Container:
             prefix = source.at("prefix").text or ""
             for key, node in found.items():
                 where = Origin(self.name, node.line)
-                self.variables[prefix + key] = Word(node.text or "", where)
+                secret = "secretRef" in source.fields
+                self.variables[prefix + key] = Word(node.text or "", where, secret=secret)
         return complete
 
     def named(self, source: Node, suffix: str) -> Mapping[str, Node] | None:
@@ -344,7 +345,8 @@ class _Container:
                 known = found.get(keys[0])
                 word = Word(f"$({key})", Origin(self.name, item.line), (key,))
                 if known is not None and known.text is not None:
-                    word = Word(known.text, Origin(self.name, known.line))
+                    secret = "secretKeyRef" in source.fields
+                    word = Word(known.text, Origin(self.name, known.line), secret=secret)
                 self.variables[key] = word
             else:
                 node = value if value.line else value._replace(line=item.line)

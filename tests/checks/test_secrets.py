@@ -350,6 +350,32 @@ def test_a_secret_in_the_name_of_a_file_is_in_no_report_of_exec_and_no_plan(
     assert secret not in report.read_text() + ran.stdout + ran.stderr
 
 
+def test_values_of_a_secret_object_are_in_no_capture(host: str, tmp_path: Path) -> None:
+    """Whatever they are called: by envFrom, by secretKeyRef, and where a word refers to one."""
+    file, pod = tmp_path / "host.tar.gz", tmp_path / "pod.yaml"
+    held = {"k0": "kuwhfksrekxybnr", "k1": "hunter2-of-mine", "k2": "brxny"}
+    ref = {"secretKeyRef": {"name": "s", "key": "k1"}}
+    container = {
+        "name": "server",
+        "image": "a/b",
+        "command": [*SERVER.split(), "--nope", "$(k0)"],
+        "envFrom": [{"secretRef": {"name": "s"}}],
+        "env": [
+            {"name": "ONE", "valueFrom": ref},
+            *({"name": name, "value": value} for name, value in SETTINGS.items()),
+        ],
+    }
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": held}
+    rest = {"metadata": {"name": "x"}, "spec": {"containers": [container]}}
+    objects = [secret, {"apiVersion": "v1", "kind": "Pod", **rest}]
+    pod.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=1))
+    for options in ((), ("--keep-launch",)):
+        assert run(["capture", *options, "--root", host, str(file), str(pod)]) == 0
+        content = read_archive(str(file)).files["/capture.json"].decode()
+        assert [value for value in held.values() if value in content] == []
+        assert "MOONCAKE_MASTER" in content
+
+
 def test_what_a_script_writes_to_a_secrets_file_is_in_no_capture(host: str, tmp_path: Path) -> None:
     file, script = tmp_path / "host.tar.gz", tmp_path / "launch.sh"
     lines = ["echo kuwhfksrekxybnr > /run/secrets/redis", "kuwhfksrekxybnr > /models/x.yaml"]
