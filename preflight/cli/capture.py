@@ -53,7 +53,10 @@ def capture(
 
     path = "/dev/stdout" if file == "-" else file
     host = open_host(root, timeout_seconds)
-    recorded = record(launch, host, timeout_seconds, keep_launch)
+    try:
+        recorded = record(launch, host, timeout_seconds, keep_launch)
+    except CaptureError as error:
+        raise UsageError(f"{path}: {error}") from None
     answers, extras = recorded.answers, recorded.extras
     if not keep_names:
         from checks.capture.anonymise import anonymise

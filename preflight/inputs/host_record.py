@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from checks.base.recording import Answers
 from checks.base.unknown import Unknown
 from checks.capture.anonymise import without_secrets
+from checks.capture.capture import json_of
 from checks.run.facts import read_facts
 from preflight.base.program_version import program_version
 from preflight.base.usage_error import UsageError
@@ -42,6 +43,7 @@ def record(
     """Ask the host all that checks ask, for the launch that is given and for none.
 
     whole_launch: keep all of the launch, not only what was understood of it. Secrets are gone.
+    Raises CaptureError for a launch that no capture has room for, before the host is asked.
     """
     from preflight.inputs.launch_record import environment_record, launch_record
 
@@ -56,11 +58,13 @@ def record(
     within(timeout_seconds, f"--root {host.name}", lambda: _size_the_widest(host))
     name = words.words[0] if len(words.words) == 1 else "the launch, or a file that it names"
     sized = within(timeout_seconds, name, lambda: size_and_needs(words, host, files))
-    read_facts(host.root, None, timeout_seconds)
     hosts: tuple[str, ...] = ()
     if sized is not None:
-        read_facts(host.root, sized.needs, timeout_seconds)
         extras["launch"] = launch_record(sized.launch, sized.options, files, whole_launch)
+        json_of(extras)
+    read_facts(host.root, None, timeout_seconds)
+    if sized is not None:
+        read_facts(host.root, sized.needs, timeout_seconds)
         services = sized.needs.services
         hosts = tuple(one.host for one in services if not isinstance(one.host, Unknown))
     return Recorded(without_secrets(host.root.answers), extras, hosts, sized)

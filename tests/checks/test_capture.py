@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import json
@@ -25,6 +26,7 @@ from checks.base.archive import MOST_BYTES, archive_bytes
 from checks.base.recording import Answers, RecordingRoot, no_answers
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from checks.capture import capture as capture_module
 from checks.capture.capture import (
     CAPTURE_FILE,
     LARGEST_BYTES,
@@ -39,6 +41,7 @@ from checks.run.facts import READERS, read_facts
 from preflight.check.answer import checked
 from preflight.check.forms import report_object
 from preflight.cli.main import run
+from preflight.inputs import host_record
 from preflight.inputs.host_record import record
 from preflight.inputs.host_source import Host, open_host
 from preflight.inputs.launch_words import LaunchWords
@@ -280,6 +283,45 @@ def test_the_command_writes_a_small_private_file_without_secrets(
 def test_what_counts_tokens_is_no_secret(name: str, secret: bool) -> None:
     """A number taken for a secret would be gone from everywhere in the capture."""
     assert is_secret(name) is secret
+
+
+def test_a_launch_too_large_for_lines_is_written_without_blanks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as many servers go into what is read back; and what is written answers as ever."""
+    words = LaunchWords((str(tmp_path / "many.sh"),))
+    server = SCRIPT.splitlines()[-1].strip()
+    servers = [f"python3 -m sglang.launch_server --port {20000 + n} {server} &" for n in range(40)]
+    Path(words.words[0]).write_text("\n".join(["export MOONCAKE_MASTER=127.0.0.1:1", *servers]))
+    folder = tmp_path / "host"
+    build_host(folder, plain_host())
+    host = open_host(str(folder))
+    recorded_ = record(words, host, 60.0)
+    in_lines = capture_files(recorded_.answers, recorded_.extras)
+    monkeypatch.setattr(capture_module, "MOST_JSON_BYTES", len(in_lines[CAPTURE_FILE]) - 1)
+    found = capture_files(recorded_.answers, recorded_.extras)
+    assert len(found[CAPTURE_FILE]) < 0.6 * len(in_lines[CAPTURE_FILE])
+    read = []
+    for files in (in_lines, found):
+        monkeypatch.setattr(capture_module, "MOST_JSON_BYTES", max(map(len, files.values())))
+        (tmp_path / "host.tar.gz").write_bytes(archive_bytes(files))
+        one = open_root(str(tmp_path / "host.tar.gz"))
+        assert isinstance(one, Capture)
+        read.append((one.answers, one.extras))
+    assert repr(read[0]) == repr(read[1])
+
+
+def test_a_launch_that_no_capture_holds_is_refused_before_the_host_is_asked(
+    script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_module, "MOST_JSON_BYTES", 1000)
+    monkeypatch.setattr(host_record, "read_facts", lambda *_: pytest.fail("the host is asked"))
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(["capture", str(tmp_path / "host.tar.gz"), *script.words])
+    assert (code, out.getvalue()) == (64, "")
+    assert "capture the host without the launch, or with a part of it" in err.getvalue()
+    assert not (tmp_path / "host.tar.gz").exists()
 
 
 @pytest.mark.slow
