@@ -43,7 +43,7 @@ DESCRIBED = ("--memory", "2tb", "--gpus", "1xH800", "--model", "Qwen/Qwen3-32B")
 Waiting = Mapping[str, tuple[tuple[str, ...], int | None]]
 # What is given: words with PATH in place of what never answers. None: any exit code.
 WAITING: Waiting = {
-    "store": ((*PREFLIGHT, "check", *TIMEOUT, "LAUNCH"), 3),
+    "store": ((*PREFLIGHT, "check", *TIMEOUT, "LAUNCH"), None),
     "script": ((*PREFLIGHT, "check", *TIMEOUT, "--", "bash", "PATH"), None),
     "config": ((*PREFLIGHT, "check", *TIMEOUT, *LAUNCH, "--config", "PATH"), None),
     "manifest": ((*PREFLIGHT, "fleet", "manifest", "--image", "a/b", "--nodes", "a1", "PATH"), 64),
@@ -138,10 +138,12 @@ def _every_file() -> Iterator[tuple[str, tuple[tuple[str, ...], int | None]]]:
 
 # At once: more take so long side by side that each is late.
 AT_ONCE = 4
-# Those that need what is not there, a cluster or a Mooncake, and end before they open the file; and
-# one that counts what it cannot read, and names none.
+# Those that need what is not there, a cluster or a Mooncake, and end before they open the file; one
+# that counts what it cannot read, and names none; a command's words, which no file of variables is
+# read for.
 NOT_THERE = (
     "apply --root",
+    "exec --env-file",
     "fleet collect --html",
     "fleet rails reports",
     "fleet run --html",
