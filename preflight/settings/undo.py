@@ -75,6 +75,7 @@ class Journal:
             place = os.path.join(self._folder, LOCK)
             self._lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._writer.discard_part(self.path)
         except BlockingIOError:
             self._close()
             raise JournalError(f"{self._folder}: another apply is running: try again") from None
