@@ -17,12 +17,14 @@ class RdmaUse(NamedTuple):
 
     devices: named ones, each as Mooncake will look it up; () for its own discovery.
     origin: where the names were written (flag, variable, file:line). written_as: the flag or the
-    variable alone; "" where a file has them, or nobody.
+    variable alone; "" where a file has them, or nobody. by_engine: SGLang's own engine takes them,
+    which reads no variable of the store's client (MC_MS_AUTO_DISC, MC_MS_FILTERS).
     """
 
     devices: tuple[str, ...] | Unknown
     origin: str
     written_as: str = ""
+    by_engine: bool = False
 
 
 _ROOT_USERS = ("0", "root")

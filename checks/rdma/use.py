@@ -143,6 +143,10 @@ _VARIABLES = (
 )
 
 
+# What the store's client alone reads (client_service.cpp, get_auto_discover).
+_OF_THE_CLIENT = ("MC_MS_AUTO_DISC", "MC_MS_FILTERS")
+
+
 def devices_in_use(
     rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None = None
 ) -> DevicesInUse:
@@ -150,6 +154,8 @@ def devices_in_use(
     if process.rdma is None:
         return DevicesInUse((), (), (), Transport.NOT_ASKED, "does not use RDMA")
     named, environment = process.rdma.devices, process.environment
+    if process.rdma.by_engine:
+        environment = {k: v for k, v in environment.items() if k not in _OF_THE_CLIENT}
     for unknown in (named, rdma.nics):
         if isinstance(unknown, Unknown):
             return _unknown(unknown)

@@ -126,7 +126,11 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
     if server is not None:
         return _server_devices(server, rank)
     transfer = None if process.consumer is None else process.consumer.transfer
-    if transfer is not None and (store is None or store.devices == ""):
+    if transfer is not None and store is None:  # the same engine as SGLang's
+        forced = "MC_FORCE_TCP" in process.command.environment
+        use = RdmaUse(_names(transfer.value), transfer.origin, by_engine=True)
+        return None if forced else use
+    if transfer is not None and store is not None and store.devices == "":
         return RdmaUse(_names(transfer.value), transfer.origin)
     if store is None or isinstance(store.client, Unknown):
         return None
@@ -183,7 +187,7 @@ def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
         value = _of_map(value, rank, default=None)
         if value is None:
             value = Unknown(f"{setting.origin}: names no device for rank {rank}")
-    return RdmaUse(_names(value), setting.origin, setting.written_as)
+    return RdmaUse(_names(value), setting.origin, setting.written_as, by_engine=True)
 
 
 def _engine_use(server: SglangServer, rank: int) -> RdmaUse | None:

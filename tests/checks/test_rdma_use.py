@@ -106,6 +106,18 @@ def test_who_chooses_and_what_comes_of_it(
     assert found.transport is transport
 
 
+@pytest.mark.parametrize("variable", [{"MC_MS_AUTO_DISC": "0"}, {"MC_MS_FILTERS": "rxe9"}])
+def test_sglangs_own_engine_reads_no_variable_of_the_stores_client(
+    tmp_path: Path, variable: dict[str, str]
+) -> None:
+    """transfer_engine_py.cpp discovers whatever they say: a server without a store failed."""
+    host, by_store = FakeHost((RXE0, RXE1)), process(environment=variable)
+    assert used(host, tmp_path / "store", by_store).names == ()
+    assert by_store.rdma is not None
+    by_engine = by_store._replace(rdma=by_store.rdma._replace(by_engine=True))
+    assert used(host, tmp_path / "engine", by_engine).names == ("rxe0", "rxe1")
+
+
 @pytest.mark.parametrize(
     ("nic", "cause", "alone"),
     [

@@ -585,3 +585,15 @@ def test_what_an_engine_of_a_release_that_nobody_names_goes_by_is_unknown_for_ef
         assert rank.rdma.devices.advice == "give --sglang-version"
     else:
         assert rank.rdma.devices == ("mlx5_0",)
+
+
+@pytest.mark.parametrize("forced", ["", "MC_FORCE_TCP=1 "])
+def test_vllms_engine_is_forced_to_tcp_as_sglangs_is(
+    forced: str, tmp_path: Path, root: Root
+) -> None:
+    config = '{"kv_connector": "MooncakeConnector", "kv_role": "kv_producer", '
+    config += '"kv_connector_extra_config": {"device_name": "mlx5_0"}}'
+    line = f"{forced}vllm serve Qwen/Qwen3-8B --kv-transfer-config '{config}'\n"
+    worker = _needs(_script(tmp_path, line), root).processes[0]
+    assert (worker.rdma is None) is bool(forced)
+    assert worker.rdma is None or worker.rdma.by_engine
