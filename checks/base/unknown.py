@@ -5,8 +5,6 @@ why there is none. It is neither true nor false and has no order, so a rule that
 instead of passing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
@@ -62,7 +60,7 @@ class Unknown:
         self.advice = advice
         self.sets = sets
 
-    def of(self, what: str) -> Unknown:
+    def of(self, what: str) -> "Unknown":
         """Return another Unknown for the same reason, with ``what`` in front of it."""
         whole = f"{what}{self.reason}"
         return Unknown(whole, cause=self.cause, advice=self.advice, sets=self.sets)
