@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from checks.base.needs import RunAs
 from preflight.base.shell import quote
+from preflight.launches.asking import ASKING
 from preflight.launches.launch_kind import (
     COMPOSE_FILES,
     COMPOSE_OVERRIDES,
@@ -99,14 +100,6 @@ _PYTHON_VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs"))
 _PYTHON_GIVEN = re.compile(r"-[BEIOPSbdiqsuvx]*([cm])(.*)", re.DOTALL)
 # Programs of Python that are told from their words alone.
 _TOLD_PROGRAMS = frozenset(("launch_server.py", "bench_multiturn.py"))
-# Programs that ask a server, or make its files: named so, they start none.
-ASKING = re.compile(
-    r"(?:.*[-_/.])?(?:analy[sz]e|bench|benchmark|check|client|collect_env|convert|download|eval"
-    r"|evaluate|health|hello|merge|plot|prepare|preprocess|profile|quantize|query|report|request"
-    r"|requests|send|setup|summarize|test|tests|validate|version|wait|warmup)(?:[-_.0-9][^/]*)?"
-    r"|pip|conda",
-    re.IGNORECASE,
-)
 # One of these stands in every text that starts something which is told here, or that is unread.
 _MAY_START = re.compile(
     r"subprocess|system|[Pp]open|exec|spawn|runpy|sglang|mooncake|vllm|lmcache|dynamo|lmdeploy"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from preflight.launches.described import ASKING
+from preflight.launches.asking import ASKING
 from preflight.launches.launchers import LAUNCHERS
 from preflight.launches.source import Command, Place, brief, open_names
 from preflight.launches.wrappers import SHELLS
