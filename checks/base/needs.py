@@ -6,7 +6,7 @@ could not be resolved is Unknown with the variable's name, and a check that meet
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from checks.base.pages import ProcessId, Region, Usage
 from checks.base.unknown import Unknown
@@ -93,8 +93,8 @@ class SetLimit(NamedTuple):
     where: str = ""
     otherwise: bool = False
     follows: bool = False
-    after: "tuple[SetLimit, ...]" = ()
-    instead: "tuple[SetLimit, ...]" = ()
+    after: tuple[Any, ...] = ()  # of SetLimit, as the next
+    instead: tuple[Any, ...] = ()
 
 
 # Of each limit that checks judge: how prlimit and systemd name it.
