@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from preflight.base.usage_error import UsageError
+from preflight.base.within import GIVEN_SECONDS
 from preflight.traces.describe import mooncake_lines
 from preflight.traces.formats import Request, Trace, chained, open_trace
 
@@ -256,11 +257,14 @@ def test_a_bad_file_is_refused_in_a_sentence(
     assert said in str(error.value)
 
 
-def test_a_pipe_to_which_nobody_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("preflight.traces.records.LIMIT_SECONDS", 0.05)
+def test_a_pipe_to_which_nobody_writes(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match=r"pipe: no answer in 0\.05 s"):
-        open_trace(str(tmp_path / "pipe"), 64)
+    limit = GIVEN_SECONDS.set(0.05)
+    try:
+        with pytest.raises(UsageError, match=r"pipe: no answer in 0\.05 s"):
+            open_trace(str(tmp_path / "pipe"), 64)
+    finally:
+        GIVEN_SECONDS.reset(limit)
 
 
 def test_zst_names_what_to_install(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
