@@ -7,7 +7,7 @@ class Inside(NamedTuple):
     """Where alone something is known that a text leaves open: no variable of the caller gives it.
 
     kind: of a shell the ``run`` of a container, ``service`` of Compose, ``pod``, or ``remote``:
-    what ssh or ``docker exec`` runs; ``operator``: a variable that the operator of a pod sets;
+    what ssh or ``docker exec`` runs; ``operator``: variables that the operator of a pod sets;
     ``program``: a name that a program itself computes. what: which of them.
     """
 

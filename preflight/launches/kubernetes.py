@@ -27,6 +27,7 @@ from preflight.launches.source import (
     SourceError,
     SourceNote,
     Word,
+    both_inside,
     brief,
     joined,
     read_inside,
@@ -365,16 +366,17 @@ class _Container:
             )
             self.note("value-not-text", said, node)
         unresolved: list[str] = []
-        of_operators: list[Inside] = []
+        inside: Inside | None = None
 
         def fill(match: re.Match[str]) -> str:
+            nonlocal inside
             if match.group(1):
                 return "$"
             name = match.group(2)
             word = self.variables.get(name)
             if word is not None and len(word.text) <= 2**16:
                 unresolved.extend(word.unresolved)
-                of_operators.extend([word.inside] if word.inside is not None else [])
+                inside = both_inside(inside, word.inside)
                 return word.text
             later = position is not None and self.last.get(name, -1) >= position
             nowhere = position is not None and _NAME.fullmatch(name) and not self.others(name)
@@ -388,7 +390,6 @@ class _Container:
 
         filled = _REFERENCE.sub(fill, text) if len(text) <= 2**16 else text
         names = tuple(dict.fromkeys(unresolved))
-        inside = next(iter(of_operators), None)
         return Word(filled if len(filled) <= 2**20 else text, origin, names, inside=inside)
 
     def others(self, name: str) -> bool:

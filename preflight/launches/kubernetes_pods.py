@@ -64,6 +64,15 @@ _RBG = ("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_GROUP_SIZE", "RBG_LWP_WORKER_INDEX")
 # What OME gives a runner: the path of the model that is served, and the GPUs of the engine's pods
 # (sgl-project/ome pkg/controller/.../components, pkg/constants).
 _OME: dict[str, str | None] = dict.fromkeys(("MODEL_PATH", "PARALLELISM_SIZE"))
+# What AIBrix gives every container of a StormService, those of a pod set among it
+# (vllm-project/aibrix pkg/controller/roleset/utils.go, podset/podset_controller.go).
+_AIBRIX: dict[str, str | None] = dict.fromkeys(
+    "STORM_SERVICE_NAME ROLESET_NAME ROLESET_INDEX ROLE_NAME ROLE_TEMPLATE_HASH "
+    "ROLE_REPLICA_INDEX PODSET_NAME POD_GROUP_INDEX POD_GROUP_SIZE".split()
+)
+# What kthena gives the entry and the workers of a role (volcano-sh/kthena
+# pkg/model-serving-controller/utils/utils.go).
+_KTHENA = ("ENTRY_ADDRESS", "GROUP_SIZE", "WORKER_INDEX")
 _ENGINE = re.compile(r"\bdynamo\.(?:sglang|vllm)\b")
 # How many of a node there are: replicas; AIBrix's podGroupSize, the size of RBG's components and of
 # OME's workers, all pods of one replica; the slices of a DisaggregatedSet.
@@ -99,7 +108,9 @@ def pods(item: Node) -> Iterator[Pod]:
             for node in _of_groups(item, "roleTemplates")
         }
         shared = item.at("spec", "envs").items or item.at("spec", "env").items  # Dynamo's graphs
+        given = _AIBRIX if kind in ("StormService", "RoleSet", "PodSet") else {}
         for pod in _walk(item.at("spec"), (), templates):
+            pod = pod._replace(given={**given, **pod.given})
             yield _with_variables(pod, shared) if shared else pod
 
 
@@ -413,10 +424,13 @@ def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
     elif replaced.fields:
         yield from _group(_template(node, templates), replaced, role, _LWS)
     elif node.at("entryTemplate").fields:  # kthena's roles: one entry, and its workers
-        yield Pod(node.at("entryTemplate", "spec"), role, open=True)
-        worker = node.at("workerTemplate", "spec")
-        if worker.fields and (count := _number(node.at("workerReplicas"), 0)):
-            yield Pod(worker, (*role, "worker"), open=True, copies=count)
+        count, worker = _number(node.at("workerReplicas"), 0), node.at("workerTemplate", "spec")
+        size = str(count + 1)
+        entry = node.at("entryTemplate", "spec")
+        yield Pod(entry, role, _numbered(_KTHENA, size, "0"), open=True)
+        if worker.fields and count:
+            given = _numbered(_KTHENA, size, _index_of_worker(size))
+            yield Pod(worker, (*role, "worker"), given, open=True, copies=count)
     elif node.at("templateRef").fields:
         yield Pod(_template(node, templates).at("spec"), role, open=True)
     else:

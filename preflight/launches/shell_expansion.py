@@ -17,7 +17,7 @@ from preflight.launches.shell_words import (
     WrittenWord,
     written,
 )
-from preflight.launches.source import Origin, SourceNote, Word
+from preflight.launches.source import Origin, SourceNote, Word, both_inside
 from preflight.launches.variables import State, Variables
 
 # Characters that all expansions of one reading may add: ``A=$A$A`` in a row doubles each time.
@@ -656,7 +656,7 @@ class _Expansion:
         # What is not known keeps its blanks: ``$(nproc --all)`` is one word until somebody runs it.
         if piece.quoted or word.unresolved:
             self.keep(word.text, word.unresolved)
-            self.inside = self.inside or word.inside
+            self.inside = both_inside(self.inside, word.inside)
         else:
             self.fields(word.text)
 

@@ -257,6 +257,19 @@ def open_variables(word: Word) -> tuple[str, ...]:
     return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
 
 
+def both_inside(one: Inside | None, other: Inside | None) -> Inside | None:
+    """Return where what two parts of a text leave open is known; the first, where they differ."""
+    if one is None or other is None or {one.kind, other.kind} != {"operator"}:
+        return one or other
+    return Inside("operator", " ".join(dict.fromkeys(f"{one.what} {other.what}".split())))
+
+
+def is_set_by_operator(word: Word, name: str) -> bool:
+    """Return whether the operator of its pod sets a variable that ``word`` leaves open."""
+    inside = word.inside
+    return inside is not None and inside.kind == "operator" and name in inside.what.split()
+
+
 def _is_computed(word: Word) -> bool:
     return word.inside is not None and word.inside.kind == "program"
 

@@ -13,13 +13,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.base.pages import Default
-from checks.base.unknown import Inside, OpenVariable, Unknown
+from checks.base.unknown import OpenVariable, Unknown
 from preflight.launches.source import (
     Origin,
     ReadFile,
     Word,
     give_variables,
     is_output,
+    is_set_by_operator,
     open_name,
     open_variables,
 )
@@ -189,11 +190,7 @@ def unresolved(word: Word) -> Unknown:
         advice = f"write a value in place of {', '.join(left_out)}" if left_out else ""
     of_pod = [name for name in word.unresolved if f"$({name})" in word.text]
     if given and of_pod:  # Kubernetes fills those in from the container's own variables alone
-        operators = [
-            name
-            for name in of_pod
-            if name.startswith(_OPERATORS) or word.inside == Inside("operator", name)
-        ]
+        operators = [n for n in of_pod if n.startswith(_OPERATORS) or is_set_by_operator(word, n)]
         own = [name for name in of_pod if name not in operators]
         named = f"name {', '.join(own)} under the container's env"
         inside = f"run this check in the pod: its operator sets {', '.join(operators)} there"

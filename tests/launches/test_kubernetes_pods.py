@@ -683,3 +683,47 @@ def test_what_ome_sets_in_a_runner_is_not_asked_of_the_manifest(path: str) -> No
         "$(MODEL_PATH)": "run this check in the pod: its operator sets MODEL_PATH there",
         "${PORT}": "name PORT under env of container ome",
     }
+
+
+STORM = """\
+kind: StormService
+metadata: {name: s}
+spec:
+  template:
+    spec:
+      roles:
+        - name: prefill
+          podGroupSize: 2
+          template: {spec: {containers: [{name: c, command: [sh, -c, "%s"]}]}}
+"""
+KTHENA = """\
+kind: ModelServing
+metadata: {name: s}
+spec:
+  template:
+    roles:
+      - name: prefill
+        entryTemplate: {spec: {containers: [{name: c, command: [sh, -c, "%s"]}]}}
+        workerReplicas: 1
+        workerTemplate: {spec: {containers: [{name: c, command: [sh, -c, "%s"]}]}}
+"""
+
+
+def test_what_aibrix_sets_in_a_pod_is_not_asked_of_the_manifest() -> None:
+    """aibrix pkg/controller: roleset/utils.go and podset_controller.go add them to each one."""
+    server = "python3 -m sglang.launch_server --dist-init-addr $PODSET_NAME-0.$STORM_SERVICE_NAME"
+    (command,) = read(STORM % f"{server} --node-rank $POD_GROUP_INDEX --port $PORT").commands
+    advice = [unresolved(word).advice for word in command.words if word.unresolved]
+    assert advice == [
+        "run this check in the pod: its operator sets PODSET_NAME, STORM_SERVICE_NAME there",
+        "run this check in the pod: its operator sets POD_GROUP_INDEX there",
+        "name PORT under env of container c",
+    ]
+
+
+def test_the_pods_of_kthena_know_which_they_are() -> None:
+    """kthena pkg/model-serving-controller/utils: createCommonEnvVars."""
+    server = "python3 -m sglang.launch_server --nnodes $GROUP_SIZE --node-rank $WORKER_INDEX"
+    entry, worker = read(KTHENA % (server, server)).commands
+    assert [word.text for word in entry.words[3:]] == ["--nnodes", "2", "--node-rank", "0"]
+    assert [word.text for word in worker.words[3:]] == ["--nnodes", "2", "--node-rank", "1"]
