@@ -100,6 +100,9 @@ _DYNAMO_CONNECTORS = {
     "lmcache": "LMCacheConnectorV1",
     "nixl": "NixlConnector",
 }
+# Those of its own module, of which PdConnector is a MultiConnector (lib/bindings/kvbm
+# vllm_integration/connector/pd_connector.py).
+_DYNAMOS_OWN = ("DynamoConnector", "PdConnector")
 _NO_CONNECTOR = ("none", "null")
 # Of vLLM's own connectors (kv_connector/factory.py), those with another library.
 _WITHOUT_MOONCAKE = frozenset(
@@ -335,8 +338,8 @@ class _Connectors(ConsumerParts):
             return
         self.connectors.append(str(name))
         module = config.get("kv_connector_module_path")
-        # Dynamo's own connector always names its module: kvbm.vllm_integration.connector.
-        own = name == "DynamoConnector" and str(module or "kvbm").startswith(("kvbm", "dynamo"))
+        # Dynamo's own connectors always name their module: kvbm.vllm_integration.connector.
+        own = name in _DYNAMOS_OWN and str(module or "kvbm").startswith(("kvbm", "dynamo"))
         read = _CONNECTORS.get(name) if own or not module else None
         if read is not None:
             read(self, extra, str(role))
@@ -503,6 +506,7 @@ class _Connectors(ConsumerParts):
 
 _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
     "MultiConnector": _Connectors._multi,
+    "PdConnector": _Connectors._multi,
     "MooncakeStoreConnector": _Connectors._store,
     "MooncakeConnector": _Connectors._transfer,
     "OffloadingConnector": _Connectors._offloading,

@@ -202,6 +202,22 @@ def test_dynamos_connector_is_its_kvbm() -> None:
     assert found.uncounted == ()
 
 
+def test_dynamos_pd_connector_is_a_multi_connector() -> None:
+    """dynamo kvbm.vllm_integration.connector.pd_connector: KVBM first, then NIXL."""
+    module = {"kv_connector_module_path": "kvbm.vllm_integration.connector"}
+    children = [{**transfer("DynamoConnector"), **module}, transfer("NixlConnector")]
+    config = {**transfer("PdConnector"), **module}
+    config["kv_connector_extra_config"] = {"connectors": children}
+    words = ("serve", "m", "--kv-transfer-config", json.dumps(config))
+    found = read(*words, environment={"DYN_KVBM_CPU_CACHE_GB": "4"})
+    assert found.connectors == ("PdConnector", "DynamoConnector", "NixlConnector")
+    assert [pool.memory.bytes for pool in found.pools] == [4 * 10**9]
+    assert found.uncounted == ("what NixlConnector takes",)
+    config["kv_connector_module_path"] = "another.connector"
+    words = ("serve", "m", "--kv-transfer-config", json.dumps(config))
+    assert read(*words).uncounted == ("what PdConnector takes",)
+
+
 def test_a_file_of_tensorrt_llm_is_an_object() -> None:
     with pytest.raises(AttributeError, match="'list' object has no attribute 'get'"):
         trtllm_store("[1]")
