@@ -198,7 +198,8 @@ class _ServiceReader:
                 f"service {self.called} runs its image's own {key}, which the file does not "
                 f"show: name the program under {key}"
             )
-            self.notes.append(SourceNote("image-command", text, origin))
+            place = words[0].origin if words else origin
+            self.notes.append(SourceNote("image-command", text, place))
         files = dict(self.files())
         hooks = [self.words("command", hook) for hook in self.node.at("post_start").items]
         inner = joined(

@@ -244,7 +244,8 @@ class _Container:
                 f"container {self.place.container} runs its image's own program, which the "
                 "manifest does not show: name it under command"
             )
-            self.note("image-command", said, self.node)
+            place = words[0].origin if words else Origin(self.name, self.node.line)
+            self.notes.append(SourceNote("image-command", said, place))
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
         outer = (*words, *self.variables.values())

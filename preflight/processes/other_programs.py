@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from preflight.launches.asking import ASKING
-from preflight.launches.launchers import LAUNCHERS
+from preflight.launches.launchers import LAUNCHERS, remote_words
 from preflight.launches.source import Command, Place, brief, open_names
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
@@ -28,27 +28,29 @@ _TOOLS = frozenset(
 # What else runs beside servers and holds little: tools, what watches a host, proxies, and what
 # builds or asks.
 _SMALL = frozenset(
-    "ab alertmanager apk arp arping aws base64 brew bunzip2 bzip2 caddy cadvisor chgrp clear "
-    "cmake cmp comm coredns cpupower cron crond crontab csplit cuda-gdb dash dcgm-exporter dcgmi "
-    "dd dig dmesg dmidecode dnf dpkg dstat envoy envsubst etcdctl ethtool expand expr fallocate "
-    "file fio firewall-cmd flock fluent-bit fluentd fmt fold fuser gawk gcc gcloud genai-perf "
-    "getconf getfacl gh git-lfs gpg grafana grafana-server groups gsutil gunzip gzip haproxy "
-    "hexdump hey host htop httpd hugeadm hugectl ib_read_bw ib_send_bw ib_send_lat ib_write_bw "
-    "ib_write_lat ibdev2netdev iblinkinfo ibnetdiscover ibping ibstat ibstatus iconv id ifconfig "
-    "ifstat inotifywait iostat iotop ip6tables iperf iperf3 iptables irqbalance join journalctl "
-    "k6 k9s keepalived ldconfig ldd link lmcache locale locust logger logname logrotate look "
-    "losetup lsblk lscpu lshw lsmem lsmod lspci lstopo lsusb make man mawk md5sum mkfifo mkfs "
-    "mknod mlnx_tune mlxconfig mlxlink mlxreg modinfo module more mountpoint mpstat nginx nl "
-    "nmcli node_exporter npm ntpd ntpdate numastat nv-fabricmanager nv-hostengine nvcc nvidia-ctk "
-    "nvidia-cuda-mps-control nvidia-persistenced nvtop od ollama opensm openssl otelcol passwd "
-    "paste patch pause perftest pidof pidstat ping ping6 pr printenv printf prometheus promtail "
-    "pstree pv qperf readelf redis-cli registry resolvectl rocm-smi rocminfo route rpm sacct "
-    "sacctmgr sar sbcast scontrol sdiff setfacl setserial sha1sum sha256sum sha512sum show_gids "
-    "showmount shred shuf sinfo smartctl snap socat split sqlite3 squeue sshd sstat "
-    "statsd_exporter strings stty sum supervisorctl swapoff swapon sync tac tailscaled tc tcpdump "
-    "telegraf telnet tensorboard top tracepath traceroute traefik tree true truncate tty tune2fs "
-    "ufw umount unlink unxz unzip update-alternatives uptime useradd users usleep uuidgen vector "
-    "vegeta vi vim vllm vmstat w whereis who whoami wrk xz yes yum zcat zip zstd".split()
+    "ab aiperf alertmanager amd-smi apk aria2c arp arping autossh aws base64 brew bunzip2 bzip2 "
+    "caddy cadvisor chgrp chronyc chronyd clear cloudflared cmake cmp comm coredns cpupower cron "
+    "crond crontab csplit cuda-gdb dash dcgm-exporter dcgmi dd dig dmesg dmidecode dnf dpkg "
+    "dstat envoy envsubst etcdctl ethtool evalscope expand expr fallocate file fio firewall-cmd "
+    "flock fluent-bit fluentd fmt fold frpc frps fuser gawk gcc gcloud genai-perf getconf "
+    "getfacl gh git-lfs gpg gpustat grafana grafana-server groups gsutil gunzip gzip haproxy "
+    "hccn_tool hexdump hey host htop httpd hugeadm hugectl ib_read_bw ib_send_bw ib_send_lat "
+    "ib_write_bw ib_write_lat ibdev2netdev iblinkinfo ibnetdiscover ibping ibstat ibstatus iconv "
+    "id ifconfig ifstat inotifywait iostat iotop ip6tables iperf iperf3 iptables irqbalance join "
+    "journalctl k6 k9s keepalived ldconfig ldd link lmcache locale locust logger logname "
+    "logrotate look losetup lsblk lscpu lshw lsmem lsmod lspci lstopo lsusb make man mawk md5sum "
+    "mkfifo mkfs mknod mlnx_tune mlxconfig mlxlink mlxreg modinfo module more mountpoint mpstat "
+    "nginx ngrok nl nmcli node_exporter npm npu-smi ntpd ntpdate numastat nv-fabricmanager "
+    "nv-hostengine nvcc nvidia-ctk nvidia-cuda-mps-control nvidia-persistenced nvitop nvtop od "
+    "ollama opensm openssl otelcol passwd paste patch pause perftest pidof pidstat ping ping6 pr "
+    "printenv printf prometheus promtail pstree pv qperf rasdaemon readelf redis-cli registry "
+    "resolvectl rocm-smi rocminfo route rpm s5cmd sacct sacctmgr sar sbcast scontrol sdiff "
+    "setfacl setserial sha1sum sha256sum sha512sum show_gids showmount shred shuf sinfo smartctl "
+    "snap socat split sqlite3 squeue sshd sstat statsd_exporter strings stty sum supervisorctl "
+    "swapoff swapon sync tac tailscaled tc tcpdump telegraf telnet tensorboard top tracepath "
+    "traceroute traefik tree true truncate ts tty tune2fs turbostat ufw umount unlink unxz unzip "
+    "update-alternatives uptime useradd users usleep uuidgen vector vegeta vi vim vllm vmstat w "
+    "whereis who whoami wrk xpu-smi xz yes yum zcat zip zstd".split()
 )
 # Python's own modules, and others that run beside a server and hold little.
 _SMALL_MODULES = frozenset(
@@ -227,6 +229,9 @@ def _is_small(name: str, texts: Sequence[str]) -> bool:
     if _starts(name, texts):
         return False
     if name in _VERBS or name in LAUNCHERS:
+        remote = remote_words(texts)
+        if remote is not None and not texts[remote.start :]:
+            return True  # ssh -N -L: nothing runs behind it
         started = _started(name, texts)
         return not started or _holds_little(started[0].rpartition("/")[2], started[1:])
     return _holds_little(name, texts[1:])

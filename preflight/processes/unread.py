@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import clean_command
 from preflight.launches.launchers import tasks
-from preflight.launches.source import Origin, Reading, Word, brief, give_variables, open_name
+from preflight.launches.source import (
+    Command,
+    Origin,
+    Reading,
+    Word,
+    brief,
+    give_variables,
+    open_name,
+)
 from preflight.launches.variables import may_be_absent
 from preflight.processes.other_programs import Servers, unknown_beside
 from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
@@ -53,6 +61,8 @@ _CACHES = (
     _Cache("AIBrix's KV cache", re.compile(r"AIBRIX_KV_CACHE_OL_\w+"), "AIBrix", ("aibrix",)),
     _Cache("MemCache", re.compile(r"MMC_\w+"), "AscendStore", ("npu_memcache",)),
 )
+# What of their variables says nothing of memory.
+_OF_NO_MEMORY = re.compile(r"\w+_(?:LOG_LEVEL|LOG_FORMAT|TRACK_USAGE|USE_EXPERIMENTAL)")
 _ENGINES = (
     ProcessKind.SGLANG,
     ProcessKind.VLLM,
@@ -235,6 +245,7 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     lost_source = any(note.id == "source-not-read" for note in reading.notes)
     servers = Servers(processes)
+    noted = {(note.id, note.origin) for note in reading.notes}
     for process in processes:
         consumer = process.consumer
         if consumer is not None:
@@ -253,9 +264,20 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
         if why is not None:
             what = _first([word.text for word in process.command.words], 4)
             yield NotRead(what, f"{why} is not counted", process.command.origin)
+        elif _is_noted(process.command, noted):
+            continue  # named once
         elif why := unknown_beside(process, servers, lost_source):
             what = _first([word.text for word in process.command.words], 6)
             yield NotRead(what, why, process.command.origin)
+
+
+def _is_noted(command: Command, noted: Container[tuple[str, Origin]]) -> bool:
+    """Return whether the reader itself says that it has not read what a command runs."""
+    program = command.words[0].text.rpartition("/")[2] if command.words else ""
+    if command.container is not None and ("image-command", command.origin) in noted:
+        return True
+    script = program.startswith("python") or program.endswith((".py", ".sh"))
+    return script and ("script-not-read", command.origin) in noted
 
 
 def _first(words: Sequence[str], number: int) -> str:
@@ -273,7 +295,9 @@ def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             for process in processes
             if process.kind in _ENGINES
             for name, word in process.command.environment.items()
-            if cache.variables.fullmatch(name) and not may_be_absent(word, name)
+            if cache.variables.fullmatch(name)
+            and not _OF_NO_MEMORY.fullmatch(name)
+            and not may_be_absent(word, name)
         }
         for name, word in [*found.items()][:1]:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""

@@ -63,6 +63,12 @@ BESIDE = (
     "ray stop",
     "wrk -t4 http://localhost:30000/",
     "dcgmi dmon -e 203 > gpu.log &",
+    "amd-smi metric -p -c > gpu.csv &",
+    "npu-smi info watch -i 0 > npu.log &",
+    "while true; do gpustat | ts >> gpu.log; sleep 5; done &",
+    "ssh -fN -L 30000:localhost:30000 other",
+    "ssh -N -p 22 -R 8000:localhost:30000 user@other &",
+    "cloudflared tunnel run sglang &",
 )
 
 
@@ -93,3 +99,71 @@ def test_a_program_counts_where_it_runs_beside_a_server(
     path.write_text(text.replace("SERVER", SERVER))
     code, said = judged(path, capsys)
     assert (any("kvd" in each for each in said), code == 0) == (named, not named), said
+
+
+def test_a_tunnel_is_told_from_a_program_on_the_other_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{SERVER} &\nssh -f -L 1:a:2 other kvd --port 2\n")
+    code, said = judged(path, capsys)
+    assert (code, len(said)) == (3, 1)
+    assert "kvd --port 2 (" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("launch.sh", f"{SERVER} &\npython3 load.py --rate 8 &\n"),
+        ("launch.sh", f"{SERVER} &\n./collect.sh --every 5 &\n"),
+        ("launch.sh", f"{SERVER} &\ndocker run -d example/kv:1 example/llama --port 8002\n"),
+        (
+            "compose.yaml",
+            f"services:\n  a:\n    image: lmsysorg/sglang:v0.5.9\n    command: {SERVER}\n"
+            "  b:\n    image: example/kv:1\n    command: example/llama --port 8002\n",
+        ),
+        (
+            "pod.yaml",
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n"
+            "    - name: a\n      image: lmsysorg/sglang:v0.5.9\n"
+            f"      command: [{', '.join(SERVER.split())}]\n"
+            "    - name: b\n      image: example/kv:1\n"
+            "      args: [example/llama, --port, '8002']\n",
+        ),
+    ],
+    ids=["python", "script", "run", "compose", "pod"],
+)
+def test_a_program_that_the_reader_says_it_has_not_read_is_named_once(
+    file: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / file).write_text(text)
+    code, said = judged(tmp_path / file, capsys)
+    assert code in (2, 3)
+    assert len(said) == 1, said
+    assert "not read" in said[0] or "does not show" in said[0]
+
+
+def test_a_program_on_the_line_of_a_script_is_named_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{SERVER} &\npython3 load.py & kvd --port 2 &\n")
+    _, said = judged(path, capsys)
+    assert sorted("kvd" in each for each in said) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("LMCACHE_USE_EXPERIMENTAL=True", False),
+        ("LMCACHE_LOG_LEVEL=DEBUG", False),
+        ("LMCACHE_MAX_LOCAL_CPU_SIZE=20", True),
+    ],
+)
+def test_a_cache_is_asked_about_where_a_variable_of_its_memory_is_set(
+    setting: str, named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{setting} {SERVER}\n")
+    code, said = judged(path, capsys)
+    assert (any("LMCACHE" in each for each in said), code == 0) == (named, not named), said
