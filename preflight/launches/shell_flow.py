@@ -304,10 +304,13 @@ class ShellFlow(ABC):
     def branch(
         self, note: SourceNote, steps: Steps
     ) -> Generator[Steps, Truth, dict[tuple[str, str], object] | None]:
-        """Run one way that a script may go; return what it changes, and take that back."""
+        """Run one way that a script may go; return what it changes, and take that back.
+
+        Behind a loop that it leaves, the script goes on with that: ``ready=1; break``.
+        """
         mark, kills = self.shell.mark(), self.kills
         yield self.doubting(note, steps)
-        changed = None if self.stop else self.shell.changed(mark)
+        changed = None if self.stop in ("exit", "return") else self.shell.changed(mark)
         if self.stop:  # what it killed is gone only where nothing follows
             self.kills = kills
         self.shell.back_to(mark)

@@ -312,6 +312,29 @@ def test_what_runs_and_how_often(script: str, programs: list[str]) -> None:
     assert [command.words[0].text for command in reading.commands] == programs
 
 
+@pytest.mark.parametrize(
+    ("loop", "doubted"),
+    [
+        ("for i in 1 2 3; do if curl -sf $URL; then ready=1; break; fi; sleep 1; done", True),
+        ("for i in $(seq 60); do curl -sf $URL && { ready=1; break; }; sleep 1; done", False),
+        ("while true; do if curl -sf $URL; then ready=1; break; else sleep 1; fi; done", True),
+        ("for i in 1 2; do curl -sf $URL || continue; ready=1; break; done", False),
+        ("for i in 1 2; do if curl -sf $URL; then ready=1; continue; fi; sleep 1; done", True),
+    ],
+)
+def test_what_a_wait_sets_before_it_breaks_holds_behind_its_loop(loop: str, doubted: bool) -> None:
+    """The server behind it is read: the script was taken to end where it had not become ready."""
+    script = f'mooncake_master &\nready=0\n{loop}\n[ "$ready" != 1 ] && exit 1\nx "$ready"\n'
+    script = f"{script}if [[ $ready != 1 ]]; then exit 1; fi\ny\n"
+    found = read_script(script, "launch.sh", {}).commands
+    assert [command.words[0].text for command in found if command.words[0].text in "xy"] == [
+        "x",
+        "y",
+    ]
+    (ready,) = (command.words[1] for command in found if command.words[0].text == "x")
+    assert (ready.text, bool(ready.doubts)) == ("1", doubted)
+
+
 def test_what_is_taken_as_empty_is_said() -> None:
     reading = read_script('A=1\n[ -n "$X" ] && A=2\n[ -z "$X" ] && A=3\nx\n', "s", {})
     said = [(note.id, note.origin.line) for note in reading.notes]
