@@ -144,6 +144,7 @@ class ShellFlow(ABC):
         self.active: list[str] = []  # the functions that are being read, outermost first
         self.doubts: tuple[SourceNote, ...] = ()  # of what is being read
         self.stop = ""  # exit, return, break or continue, on its way to where it ends
+        self.may_return = False  # whether a way that nothing decides leaves the function before
         self.failing = False  # exit has a status that tells of an error
         self.tested = 0  # how many conditions around: set -e ends nothing in there
         # This is done where the host refuses one of these limits, or where it takes them all.
@@ -313,6 +314,7 @@ class ShellFlow(ABC):
         changed = None if self.stop in ("exit", "return") else self.shell.changed(mark)
         if self.stop:  # what it killed is gone only where nothing follows
             self.kills = kills
+        self.may_return = self.may_return or self.stop == "return"
         self.shell.back_to(mark)
         self.stop = ""
         return changed

@@ -785,6 +785,7 @@ class _Script(ShellFlow):
         self.shell.give_parameters(tuple(words[1:]))
         self.active.append(name)
         self.locals.append({})
+        outer, self.may_return = self.may_return, False
         ended = yield self.run(*function)
         self.active.pop()
         for (kind, hidden), value in self.locals.pop().items():
@@ -792,6 +793,8 @@ class _Script(ShellFlow):
         self.shell.give_parameters(before)
         if self.stop == "return":
             self.stop, ended = "", self.ended
+        ended = OPEN if self.may_return else ended
+        self.may_return = outer
         return ended
 
     def hide(self, words: Sequence[Word], settings: Sequence[Token]) -> None:

@@ -335,6 +335,15 @@ def test_what_a_wait_sets_before_it_breaks_holds_behind_its_loop(loop: str, doub
     assert (ready.text, bool(ready.doubts)) == ("1", doubted)
 
 
+@pytest.mark.parametrize("asked", ["if ! up; then exit 1; fi", "up || exit 1"])
+def test_how_a_function_ends_is_not_known_where_nothing_decides_its_return(asked: str) -> None:
+    """A function that waits for a server: what stands behind its loop is not how it ends."""
+    wait = "for i in 1 2; do if curl -sf $URL; then return 0; fi; sleep 1; done; return 1"
+    script = f"mooncake_master &\nup() {{ {wait}; }}\n{asked}\ny\n"
+    found = read_script(script, "launch.sh", {}).commands
+    assert [command.words[0].text for command in found][-1] == "y"
+
+
 def test_what_is_taken_as_empty_is_said() -> None:
     reading = read_script('A=1\n[ -n "$X" ] && A=2\n[ -z "$X" ] && A=3\nx\n', "s", {})
     said = [(note.id, note.origin.line) for note in reading.notes]
