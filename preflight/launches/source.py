@@ -283,6 +283,7 @@ _GIVEN = {
     "pod": ("name {set} under env of container {what}", "{}", ", "),
     "remote": ("set {set} in what {what} runs", "{}=...", " "),
     "operator": ("run this check in the pod: its operator sets {set} there", "{}", ", "),
+    "program": ("write a value in place of {set} in {what}", "{}", ", "),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -96,3 +97,8 @@ def test_variables_of_one_place_stand_together() -> None:
         "host, in front of this command; write -e A=... into docker run (a:2); run this check in "
         "the pod: its operator sets D, E there"
     )
+
+
+@pytest.mark.parametrize("kind", get_args(get_type_hints(Inside)["kind"]))
+def test_every_kind_of_place_has_its_sentence(kind: Any) -> None:
+    assert "TP" in give_variables([OpenVariable("TP", Inside(kind, "there"))])
