@@ -212,18 +212,30 @@ def reads_all(words: Sequence[str]) -> str:
     if at is None:
         return ""
     name, behind = names[at], words[at + 1 :]
-    letters = "".join(re.findall(r"(?<!\S)-([A-Za-z]+)(?!\S)", " ".join(behind)))
     if name == "ssh":
         remote = remote_words(words, at)
         options = words[at + 1 : remote.start] if remote is not None else ()
-        letters = "".join(option[1:] for option in options if re.fullmatch(r"-[A-Za-z]+", option))
-        return "" if {"n", "f"} & set(letters) else name
+        return "" if {"n", "f"} & _letters(options) else name
     if name in ("srun", "mpirun", "mpiexec"):
         given = {word.partition("=")[0] for word in behind} & {"-i", "--input", "--stdin", "-stdin"}
         return "" if given else name
-    takes = {"exec", "run"} & set(behind[:3])
-    asks = "i" in letters or "--interactive" in behind or "--stdin" in behind
-    return name if takes and asks else ""
+    verb = next((at for at, word in enumerate(behind[:3]) if word in ("exec", "run")), None)
+    if verb is None:
+        return ""
+    # What stands behind the container, or behind --, is for the program in it.
+    own = behind[: behind.index("--")] if "--" in behind else behind
+    if name not in ("kubectl", "oc"):
+        later = range(verb + 1, len(own))
+        flagged = [word.startswith("-") for word in own]
+        plain = (at for at in later if not flagged[at] and not flagged[at - 1])
+        own = own[: next(plain, None)]
+    asks = "i" in _letters(own) or {"--interactive", "--stdin"} & set(own)
+    return name if asks else ""
+
+
+def _letters(options: Sequence[str]) -> set[str]:
+    """Return the letters of options that are given as -i or -it."""
+    return set("".join(word[1:] for word in options if re.fullmatch(r"-[A-Za-z]+", word)))
 
 
 class Fanned(NamedTuple):

@@ -373,7 +373,12 @@ def test_each_part_of_a_heterogeneous_job_is_a_start_of_its_own() -> None:
         ("srun --input=none -w $host hostname", 3),
         ("docker exec -i kv hostname", 1),
         ("docker exec kv hostname", 3),
+        ("docker exec kv grep -i x /f", 3),
+        ("docker exec -u root kv sed -i s/a/b/ /f", 3),
+        ("docker run -e A=b -i kv cat", 1),
         ("kubectl exec -it $host -- date", 1),
+        ("kubectl exec $host -i -- date", 1),
+        ("kubectl exec $host -- grep -i x /f", 3),
     ],
 )
 def test_what_reads_standard_input_ends_the_loop_over_it(front: str, turns: int) -> None:
