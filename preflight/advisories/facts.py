@@ -7,6 +7,7 @@ Unknown where something that is not known may give it. All others stand in ``FAC
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -42,13 +43,15 @@ _VLLM = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM)
 class AdvisorySubject(NamedTuple):
     """One process, the launch that it is of, and the host that this runs on.
 
-    may_give: what of the process is not known and may give it flags; None for nothing.
+    may_give: what of the process is not known and may give it flags; None for nothing. clients: how
+    many clients of the store each network has.
     """
 
     process: LaunchProcess
     sized: Sized
     seen: JudgedHost
     may_give: Unknown | None
+    clients: Mapping[str, int | Unknown]
 
 
 def fact(subject: AdvisorySubject, name: str) -> Any:
@@ -303,20 +306,30 @@ def _ranks_together(subject: AdvisorySubject) -> int | None:
 
 
 def _clients(subject: AdvisorySubject) -> int | Unknown:
-    """Return how many clients of the store have the process's address: those of its network."""
-    sizing, network = subject.sized.sizing, network_of(subject.process.command)
-    users = [
-        one
-        for one in sizing.inputs.processes
-        if store_clients(one) and network_of(one.command) == network
-    ]
-    if sizing.shown is not None:
-        numbers = {one.number for one in users}
-        shown = sizing.shown.inputs.launch.processes
-        return sum(len(one.clients) for one in shown if one.id.command in numbers)
-    if all(one.store is not None for one in users):  # a store service, a mooncake_client: one each
-        return len(users)
-    return Unknown("how many clients of the store there are is not known")
+    """Return how many clients of the store have the process's address."""
+    return subject.clients.get(network_of(subject.process.command), 0)
+
+
+def clients_by_network(sized: Sized) -> dict[str, int | Unknown]:
+    """Return how many clients of the store each network has, whose containers have one address."""
+    sizing = sized.sizing
+    users: dict[str, list[LaunchProcess]] = {}
+    for process in sizing.inputs.processes:
+        if store_clients(process):
+            users.setdefault(network_of(process.command), []).append(process)
+    shown = None if sizing.shown is None else sizing.shown.inputs.launch.processes
+    shares = Counter[int]()
+    for one in shown or ():
+        shares[one.id.command] += len(one.clients)
+    found: dict[str, int | Unknown] = {}
+    for network, members in users.items():
+        if shown is not None:
+            found[network] = sum(shares[one.number] for one in members)
+        elif all(one.store is not None for one in members):  # a store service, a client: one each
+            found[network] = len(members)
+        else:
+            found[network] = Unknown("how many clients of the store there are is not known")
+    return found
 
 
 def _layout(subject: AdvisorySubject) -> Any:

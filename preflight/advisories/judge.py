@@ -9,7 +9,7 @@ from checks.base.finding import Evidence, Finding, Status
 from checks.base.unknown import Unknown
 from checks.run.facts import Facts
 from checks.system.facts import with_kernel
-from preflight.advisories.facts import AdvisorySubject, fact, may_give
+from preflight.advisories.facts import AdvisorySubject, clients_by_network, fact, may_give
 from preflight.advisories.records import (
     PRODUCTS,
     SEVERITIES,
@@ -57,8 +57,9 @@ def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
     sized = seen.launch
     if not isinstance(sized, Sized):
         return
+    clients = clients_by_network(sized)
     subjects = [
-        AdvisorySubject(process, sized, seen, may_give(process))
+        AdvisorySubject(process, sized, seen, may_give(process), clients)
         for process in sized.sizing.inputs.processes
     ]
     for one in advisories():

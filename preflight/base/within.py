@@ -26,7 +26,7 @@ def limit_seconds(usual: float = LIMIT_SECONDS) -> float:
 
 
 class LateError(UsageError):
-    """No answer in time: a mount that is gone, a pipe to which nobody writes."""
+    """No answer in time: a mount that is gone, a pipe to which nobody writes, a long text."""
 
 
 def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Result:
@@ -54,8 +54,8 @@ def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Resul
     if not done:
         longer = " (--timeout gives it longer)" if HAS_TIMEOUT.get() else ""
         raise LateError(
-            f"{name}: no answer in {limit_seconds:g} s: a mount that is gone, or a pipe to which "
-            f"nobody writes{longer}"
+            f"{name}: no answer in {limit_seconds:g} s: a mount that is gone, a pipe to which "
+            f"nobody writes, or more than is read in that time{longer}"
         )
     return done[0]
 

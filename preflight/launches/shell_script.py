@@ -62,7 +62,7 @@ from preflight.launches.shell_flow import (
     Steps,
     drive,
 )
-from preflight.launches.shell_tokens import DECLARATIONS, REDIRECTIONS, Token
+from preflight.launches.shell_tokens import ALONE, DECLARATIONS, REDIRECTIONS, Token
 from preflight.launches.shell_words import Piece, heredoc_pieces
 from preflight.launches.source import (
     Command,
@@ -95,6 +95,9 @@ from preflight.launches.wrappers import (
 DEEPEST_SCRIPT = 8
 # A function within itself is followed down to here.
 DEEPEST_CALLS = 4
+# Programs that a script starts at most, loops and functions written out: more is no launch, and to
+# read it took minutes. 1 MB of published launches starts 3000.
+_MOST_PROGRAMS = 10_000
 # Programs that are taken to do what they are told; what any other one says is not known.
 _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
 # What ends processes that run aside, and what asks of one of them alone.
@@ -769,6 +772,8 @@ class _Script(ShellFlow):
         turn = self.kills + command.turn
         command = command._replace(doubts=doubts, waited=waited, turn=turn, limits=limits)
         self.commands.append(command)
+        if len(self.commands) > _MOST_PROGRAMS:
+            raise SourceError(f"{self.source} starts more than {_MOST_PROGRAMS} programs: {ALONE}")
 
     def call(
         self, name: str, function: ShellFunction, words: Sequence[Word], origin: Origin

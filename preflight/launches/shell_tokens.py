@@ -16,7 +16,7 @@ from preflight.launches.shell_words import (
     written,
     written_word,
 )
-from preflight.launches.source import Origin, SourceNote
+from preflight.launches.source import Origin, SourceError, SourceNote
 
 REDIRECTIONS = frozenset({"<", ">", ">>", "<<", "<<-", "<<<", "<&", ">&", "<>", ">|", "&>", "&>>"})
 DECLARATIONS = frozenset({"declare", "export", "local", "readonly", "typeset"})
@@ -29,6 +29,8 @@ _BEGINS = LEADS | CLOSES | CONDITIONS
 # Bash 5.2 gives up between 2,500 and 5,000 blocks within each other ("syntax error near unexpected
 # token"; measured with subshells, braces, if, while and case).
 DEEPEST_BLOCKS = 5000
+# 1 MB of published launches has 53,000 words and operators.
+_MOST_TOKENS = 200_000
 
 _BETWEEN = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)+")
 _OPERATOR = re.compile(
@@ -47,6 +49,8 @@ _QUOTED_PLACEHOLDER = re.compile(
     re.IGNORECASE,
 )
 _BROKEN = re.compile(r"\\[ \t]+(#[^\n]*)?(?:\n|\Z)")
+# The right spelling, for what is too long to be read.
+ALONE = "give the part that starts the servers alone"
 
 
 class Token(NamedTuple):
@@ -77,7 +81,10 @@ class Tokens(NamedTuple):
 
 
 def tokenize(text: str, source: str, first_line: int) -> Tokens:
-    """Return the tokens of a script, none from a quote that never closes on. Never raises."""
+    """Return the tokens of a script, none from a quote that never closes on.
+
+    Raises SourceError for far too many.
+    """
     scanner = _Tokenizer(text, source, first_line)
     scanner.run()
     return Tokens(scanner.tokens, scanner.notes)
@@ -104,6 +111,8 @@ class _Tokenizer(WordScanner):
             while self.position < len(self.text):
                 self.token()
                 self.line += self.text.count("\n", self.start, self.position)
+                if len(self.tokens) > _MOST_TOKENS:
+                    raise SourceError(f"{self.source} has more than {_MOST_TOKENS} words: {ALONE}")
             self.heredocs()
         except UnterminatedError as what:
             # Bash runs no command of a line that it cannot parse to its end.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from preflight.launches.source import Origin, Word
 
@@ -38,6 +40,20 @@ def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
     }
 
 
+def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
+    """Yield the variables whose names begin as ``names`` says, in the environment's own order.
+
+    A script's names are looked through once for each pattern, and not for each of its commands.
+    """
+    if isinstance(environment, Layers):
+        yield from environment.matching(names)
+        return
+    found = environment.named(names) if isinstance(environment, _Exported) else environment
+    for name in found:
+        if names.match(name) and (word := environment.get(name)) is not None:
+            yield name, word
+
+
 class Layers(Mapping[str, Word]):
     """``changes`` over ``base``; a change of None takes a variable away, ``clear`` takes all.
 
@@ -65,6 +81,15 @@ class Layers(Mapping[str, Word]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def matching(self, names: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
+        """Yield the variables whose names begin as ``names`` says."""
+        for name, word in matching(self._base, names):
+            if name not in self._changes:
+                yield name, word
+        for name, changed in self._changes.items():
+            if changed is not None and names.match(name):
+                yield name, changed
+
     def __repr__(self) -> str:
         return f"Layers({dict(self)!r})"
 
@@ -88,6 +113,8 @@ class Variables:
         self._history: dict[str, tuple[list[int], list[State]]] = {}
         self._view: Mapping[str, Word] = base
         self._view_time = 0
+        # Per pattern how many names of the history were looked at, and those that match it.
+        self._matching: dict[re.Pattern[str], tuple[int, list[str]]] = {}
 
     def state(self, name: str, time: int) -> State:
         """Return what a variable was at ``time``."""
@@ -145,6 +172,17 @@ class Variables:
         """Return every name that ever stood for something here."""
         return iter(dict.fromkeys([*self.base, *self._history]))
 
+    def named(self, names: re.Pattern[str]) -> list[str]:
+        """Return those of ``names()`` that begin as a pattern says."""
+        if names not in self._matching:
+            self._matching[names] = 0, [*filter(names.match, self.base)]
+        seen, found = self._matching[names]
+        if seen < len(self._history):
+            new = islice(self._history, seen, None)
+            found += (name for name in new if names.match(name) and name not in self.base)
+            self._matching[names] = len(self._history), found
+        return found
+
     def environment(self) -> Mapping[str, Word]:
         """Return what a process started now gets; later changes do not show in it."""
         if self._view_time != self.now:
@@ -167,6 +205,10 @@ class _Exported(Mapping[str, Word]):
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._variables.names() if name in self)
+
+    def named(self, names: re.Pattern[str]) -> list[str]:
+        """Return the names that begin as a pattern says; not all of them were set at this time."""
+        return self._variables.named(names)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

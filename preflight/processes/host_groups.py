@@ -38,17 +38,25 @@ MOST_NAMED = 4
 
 
 class HostGroup(NamedTuple):
-    """name: what --host-group takes. what: the host, as the launch calls it. numbers: of processes.
+    """name: what --host-group takes. what: the host, as the launch calls it.
 
-    address: an address or name of the host, "" where the launch says none. in_turn: the script ends
-    each of the groups before it starts the next, as far as it is for one host.
+    own: the numbers of the processes that run on no other host; shared: of those that may run on
+    each of the hosts. address: an address or name of the host, "" where the launch says none.
+    in_turn: the script ends each of the groups before it starts the next, as far as it is for one
+    host.
     """
 
     name: str
     what: str
-    numbers: frozenset[int]
+    own: frozenset[int]
+    shared: frozenset[int]
     address: str = ""
     in_turn: bool = False
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The processes that run on the host, as far as is known."""
+        return self.own | self.shared
 
 
 class TakenGroup(NamedTuple):
@@ -88,13 +96,19 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
             found.setdefault(what, (address, []))[1].append(process.number)
         else:
             left.append(process)
-    for process in list(left):  # those that bind an address of one of them
+    by_address: dict[str, str] = {}
+    for what, (address, _) in found.items():
+        by_address.setdefault(address, what)
+    unplaced, left = left, []
+    for process in unplaced:  # those that bind an address of one of them
         address = _bound(process)
-        same = next((what for what, (own, _) in found.items() if own and own == address), "")
-        if same or address:
-            found.setdefault(same or address, (address, []))[1].append(process.number)
-            left.remove(process)
-    taken_ports = {_port(p) for p in processes if any(p.number in n for _, n in found.values())}
+        if address:
+            what = by_address.setdefault(address, address)
+            found.setdefault(what, (address, []))[1].append(process.number)
+        else:
+            left.append(process)
+    placed = {number for _, numbers in found.values() for number in numbers}
+    taken_ports = {_port(process) for process in processes if process.number in placed}
     for process in list(left) if len(found) == 1 else ():  # which wants what that host has given
         if _port(process) and _port(process) in taken_ports:
             found[f"what {process.command.origin} starts"] = ("", [process.number])
@@ -103,13 +117,13 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
         return apart
     if len(found) == 1 and not left and any(_far(process) for process in processes):
         ((what, (address, numbers)),) = found.items()
-        return (HostGroup("1", what, frozenset((*numbers, *shared)), address),)
+        return (HostGroup("1", what, frozenset(numbers), frozenset(shared), address),)
     if len(found) < 2:
         taken = {number for _, numbers in found.values() for number in numbers}
         return _alternatives([p for p in processes if p.kind not in _ANYWHERE], shared, bool(taken))
-    shared += [process.number for process in left]
+    anywhere = frozenset((*shared, *(process.number for process in left)))
     return tuple(
-        HostGroup(str(place), what, frozenset((*numbers, *shared)), address)
+        HostGroup(str(place), what, frozenset(numbers), anywhere, address)
         for place, (what, (address, numbers)) in enumerate(found.items(), start=1)
     )
 
@@ -132,16 +146,14 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
             hosts.append(free := [])
         free.append(pod)
     apart = {pod for host in hosts for pod in host}
+    pods = {process.number: pod_of(process.command) for process in processes}
+    anywhere = frozenset((*shared, *(number for number, pod in pods.items() if pod not in apart)))
     return tuple(
         HostGroup(
             str(place),
             "pod " + " and ".join(host),
-            frozenset(
-                process.number
-                for process in processes
-                if (pod := pod_of(process.command)) in host or pod not in apart
-            )
-            | frozenset(shared),
+            frozenset(number for number, pod in pods.items() if pod in host),
+            anywhere,
         )
         for place, host in enumerate(hosts, start=1)
     )
@@ -177,7 +189,7 @@ def _alternatives(
     numbers = {process.number for process in several}
     if not several or hosted:
         return ()
-    rest = [*shared, *(p.number for p in processes if p.number not in numbers)]
+    rest = frozenset((*shared, *(p.number for p in processes if p.number not in numbers)))
     same = Counter(process.command.origin for process in several)
 
     def turn(process: LaunchProcess, place: int) -> str:
@@ -187,7 +199,8 @@ def _alternatives(
         HostGroup(
             str(place),
             f"what {process.command.origin} starts{turn(process, place)}",
-            frozenset((process.number, *rest)),
+            frozenset((process.number,)),
+            rest,
             in_turn=True,
         )
         for place, process in enumerate(several, start=1)
@@ -213,12 +226,12 @@ def take_group(
     own = _own_names(root)
     mine = [group for group in groups if group.address in own]
     if mine:  # a host has several addresses
-        numbers = frozenset(number for group in mine for number in group.numbers)
+        together = frozenset(number for group in mine for number in group.own)
         return TakenGroup(
-            mine[0]._replace(numbers=numbers), f"{mine[0].address} is this host's", groups
+            mine[0]._replace(own=together), f"{mine[0].address} is this host's", groups
         )
     caching = {p.number for p in processes if p.server is not None and p.server.hicache}
-    first = next((group for group in groups if group.numbers & caching), groups[0])
+    first = next((group for group in groups if caching & group.numbers), groups[0])
     which = "first with HiCache" if first.numbers & caching else "first"
     return TakenGroup(first, f"nothing says which host this is, and it is the {which}", groups)
 

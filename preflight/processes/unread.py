@@ -19,7 +19,7 @@ from preflight.launches.source import (
     give_variables,
     open_name,
 )
-from preflight.launches.variables import may_be_absent
+from preflight.launches.variables import matching, may_be_absent
 from preflight.processes.other_programs import Servers, unknown_beside
 from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
 from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
@@ -36,6 +36,9 @@ _NOTICES = frozenset(
 )
 # Variables that a program which is read here takes.
 _READ = re.compile(r"(MC|MOONCAKE|SGLANG|SGL|LMCACHE|VLLM|CUDA|NCCL)_")
+
+# Variables that may say where metadata are kept.
+_OF_METADATA = re.compile(r".*META")
 
 
 class _Cache(NamedTuple):
@@ -294,7 +297,7 @@ def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             name: word
             for process in processes
             if process.kind in _ENGINES
-            for name, word in process.command.environment.items()
+            for name, word in matching(process.command.environment, cache.variables)
             if cache.variables.fullmatch(name)
             and not _OF_NO_MEMORY.fullmatch(name)
             and not may_be_absent(word, name)
@@ -324,8 +327,7 @@ def _holds_metadata(processes: Sequence[LaunchProcess]) -> bool:
     variables = (
         word.text
         for process in processes
-        for name, word in process.command.environment.items()
-        if "META" in name
+        for _, word in matching(process.command.environment, _OF_METADATA)
     )
     return any("redis://" in text for text in (*texts, *variables))
 
@@ -342,7 +344,7 @@ def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue
         command = process.command
-        settings = [word for name, word in command.environment.items() if _READ.match(name)]
+        settings = [word for _, word in matching(command.environment, _READ)]
         found = [*command.doubts, *(note for word in command.words for note in word.doubts)]
         for note in (*found, *(note for word in settings for note in word.doubts)):
             yield NotRead("condition", note.text, note.origin)

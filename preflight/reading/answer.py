@@ -53,8 +53,10 @@ def reading_text(
     """
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
-        for group in dict.fromkeys(process.group for process in reading.processes):
-            own = [process for process in reading.processes if process.group == group]
+        groups: dict[str, list[Understood]] = {}
+        for process in reading.processes:
+            groups.setdefault(process.group, []).append(process)
+        for group, own in groups.items():
             lines += ["", paint(clean(group), "cyan"), *_group(own, width, verbosity)]
     left_out = [note for note in reading.notes if note.id == "not-started"]
     if left_out and verbosity >= 0:
@@ -82,7 +84,8 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
     alike: dict[tuple[object, ...], list[Understood]] = {}
     for process in processes:
         if process.program != "other":
-            shown = (_shown(process.settings[n]) for n in _TELLING if n in process.settings)
+            telling = (process.settings.get(n) or process.defaults.get(n) for n in _TELLING)
+            shown = (None if value is None else _shown(value) for value in telling)
             alike.setdefault((process.kind, process.origin, *shown), []).append(process)
     for members in alike.values():
         first = members[0]
@@ -127,7 +130,8 @@ def _told(members: Sequence[Understood]) -> Iterator[str]:
 
 
 def _all(process: Understood, width: int, defaults: bool) -> Iterator[str]:
-    for title, values in (("", process.settings), ("environment ", process.environment)):
+    settings = {**process.settings, **(process.defaults if defaults else {})}
+    for title, values in (("", settings), ("environment ", process.environment)):
         for name, value in values.items():
             written = name in process.given or title
             if value.value is None or not (written or defaults):
@@ -177,7 +181,7 @@ def _process(process: Understood) -> dict[str, Any]:
         "group": process.group,
         "where": {"source": process.origin.source, "line": process.origin.line},
         "words": list(process.words),
-        "settings": _values(process.settings),
+        "settings": _values({**process.settings, **process.defaults}),
         "environment": _values(process.environment),
         "image": process.image,
         "release": {

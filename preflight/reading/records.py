@@ -22,7 +22,8 @@ class Understood(NamedTuple):
 
     program: as JSON names it; kind: for a person. number: how many are started, Unknown where that
     is not seen. group: the host, pod or container that it runs in. settings: those that were given
-    first, then defaults (``given`` tells them apart). environment: what a program reads of it.
+    (``given`` names them), and what follows from them. defaults: what a server takes for the rest.
+    environment: what a program reads of it.
     """
 
     program: str
@@ -33,6 +34,7 @@ class Understood(NamedTuple):
     words: tuple[str, ...]
     settings: Mapping[str, Value]
     given: frozenset[str]
+    defaults: Mapping[str, Value]
     environment: Mapping[str, Value]
     image: str | None
     release: Mapping[str, Value]

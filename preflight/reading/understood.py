@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.units import format_bytes
@@ -15,6 +16,7 @@ from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import remote_words
 from preflight.launches.source import Reading, SourceNote, Word, open_names
+from preflight.launches.variables import matching
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.ports import ports
@@ -28,6 +30,7 @@ from preflight.processes.processes import (
 )
 from preflight.processes.unread import NotRead, behind_router, count_of, not_set, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
+from preflight.programs.sglang_arguments import SettingValue
 from preflight.reading.records import LaunchReading, Understood, Value
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing_inputs import Input
@@ -88,10 +91,14 @@ def _launch_reading(
     shown: Mapping[str, Input],
 ) -> LaunchReading:
     groups = host_groups(processes)
+    own = {number: group for group in groups for number in group.own}
     return LaunchReading(
         name,
         sentence(processes),
-        tuple(_understood(process, shown, groups) for process in processes),
+        tuple(
+            _understood(process, shown, _group(process, own.get(process.number), groups))
+            for process in processes
+        ),
         (*unread(reading, processes), *_files_not_read(processes), *not_set(processes)),
         _notes(reading),
     )
@@ -113,15 +120,11 @@ def _notes(reading: Reading) -> tuple[SourceNote, ...]:
     return tuple(note for note in reading.notes if note.id != "condition")
 
 
-def _understood(
-    process: LaunchProcess, shown: Mapping[str, Input], groups: Sequence[HostGroup]
-) -> Understood:
+def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) -> Understood:
     command = process.command
-    settings = dict(_settings(process))
+    given = dict(_given(process))
     environment = {
-        name: _value(name, word)
-        for name, word in sorted(command.environment.items())
-        if _READ.match(name)
+        name: _value(name, word) for name, word in sorted(matching(command.environment, _READ))
     }
     image = command.container.image if command.container is not None else None
     named = {} if process.consumer is None else process.consumer.named
@@ -145,11 +148,12 @@ def _understood(
         PROGRAMS[process.kind],
         process.kind.value,
         count_of(process),
-        _group(process, groups),
+        group,
         command.origin,
         tuple(clean_command(word.text for word in command.words)),
-        settings,
-        frozenset(name for name, _ in _given(process)),
+        {**given, **dict(_following(process))},
+        frozenset(given),
+        {} if server is None else _Defaults(server.arguments.settings),
         environment,
         image or None,
         release,
@@ -176,12 +180,15 @@ def _value(name: str, word: Word) -> Value:
     return Value(word.text, str(word.origin))
 
 
-def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
-    """Return the place that a process runs in, as a person calls it."""
-    own = [group for group in groups if process.number in group.numbers]
-    host = "this host"
-    if groups:
-        host = f"{own[0].what} (group {own[0].name})" if len(own) == 1 else "any of the hosts"
+def _group(process: LaunchProcess, own: HostGroup | None, groups: Sequence[HostGroup]) -> str:
+    """Return the place that a process runs in, as a person calls it.
+
+    own: the group that it alone is of, None where it may run on each of several.
+    """
+    own = groups[0] if len(groups) == 1 else own
+    host = "any of the hosts" if groups else "this host"
+    if own is not None:
+        host = f"{own.what} (group {own.name})"
     if place(process) == ():
         return host
     where = process.command.place
@@ -242,13 +249,9 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     yield from _flags(process.command.words[0].text, words)
 
 
-def _settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
-    yield from _given(process)
-    server, store = process.server, process.store
-    if server is not None:
-        for name, setting in server.arguments.settings.items():
-            if not setting.given:
-                yield name, _known(name, setting.value, setting.origin)
+def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
+    """Yield what follows from the settings of a process: its memory, and its ports."""
+    store = process.store
     if store is not None and not isinstance(store.client, Unknown):
         origin = str(process.command.origin)
         yield "segment_bytes", Value(store.client.segment_bytes, origin)
@@ -265,6 +268,25 @@ def _settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
         yield engine[0].what, Value(value, engine[0].origin)
 
 
+class _Defaults(Mapping[str, Value]):
+    """The settings of a server that nobody wrote, hundreds, each made when it is asked for."""
+
+    def __init__(self, settings: Mapping[str, SettingValue]) -> None:
+        self._settings = settings
+
+    def __getitem__(self, name: str) -> Value:
+        setting = self._settings[name]
+        if setting.given:
+            raise KeyError(name)
+        return _known(name, setting.value, setting.origin)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, setting in self._settings.items() if not setting.given)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 def _known(name: str, value: object, origin: str) -> Value:
     return Value(REMOVED if is_secret(name) and value else value, origin)
 
@@ -272,15 +294,15 @@ def _known(name: str, value: object, origin: str) -> Value:
 def _flags(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
     """Yield ``--name value``, ``--name=value`` and switches of a program that is not known here."""
     shown = clean_command([program, *(word.text for word in words)])[1:]
-    left = [word._replace(text=text) for word, text in zip(words, shown, strict=True)]
+    left = deque(word._replace(text=text) for word, text in zip(words, shown, strict=True))
     while left:
-        word = left.pop(0)
+        word = left.popleft()
         if not word.text.startswith("--"):
             continue
         name, equals, text = word.text[2:].partition("=")
         value = word._replace(text=text)
         if not equals and left and not left[0].text.startswith("--"):
-            value = left.pop(0)
+            value = left.popleft()
         elif not equals:
             yield name.replace("-", "_"), Value(True, str(word.origin))
             continue

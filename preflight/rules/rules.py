@@ -138,9 +138,11 @@ class RuleSet:
 
     def server(self, id_: str) -> Callable[[ServerCheck], ServerCheck]:
         def add(check: ServerCheck) -> ServerCheck:
-            @self.process(id_)
-            def of_server(process: LaunchProcess) -> Iterable[Seen]:
-                return check(process.server) if process.server else ()
+            @self.launch(id_)
+            def of_servers(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+                for process in processes:
+                    if process.server is not None:
+                        yield from _placed(check(process.server), process.command.origin)
 
             return check
 

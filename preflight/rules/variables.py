@@ -12,6 +12,7 @@ from mooncake_preflight import MODE
 from preflight.base.data_file import data_file
 from preflight.base.output import JSON_VARIABLE
 from preflight.launches.source import Word
+from preflight.launches.variables import matching
 from preflight.processes.mooncake_users import device_names, offloads, settings_of, uses_mooncake
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.mooncake_variables import (
@@ -35,7 +36,7 @@ from preflight.programs.mooncake_variables import (
 from preflight.rules.rules import RuleSet, Seen, Spelling
 
 RULES = RuleSet("variables")
-PREFIXES = ("MC_", "MOONCAKE_", "SGLANG_")
+_PREFIXED = re.compile(r"(MC|MOONCAKE|SGLANG)_")
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _ADDRESS = re.compile(r"(?:https?|etcd)://[^ =]+")
 _BLANKS = " \t\n\v\f\r"
@@ -63,8 +64,8 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     for process in processes:
         if process.kind is ProcessKind.OTHER:
             continue  # a program of one's own may read what it likes
-        for name, word in process.command.environment.items():
-            if not name.startswith(PREFIXES) or name in told:
+        for name, word in matching(process.command.environment, _PREFIXED):
+            if name in told:
                 continue
             known = known or {**known_variables(), MODE: "", JSON_VARIABLE: ""}
             says = ""

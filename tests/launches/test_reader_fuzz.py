@@ -6,10 +6,9 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,8 +21,7 @@ from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.shell_script import heredoc_files, read_script
 from preflight.launches.source import Reading, SourceError
-
-TraceFunction = Callable[[FrameType, str, Any], Any]
+from tests.builders.steps import steps
 
 SENTINEL = "reader-fuzz-sentinel"
 PIECES = [
@@ -293,7 +291,10 @@ def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -
     """Twice the text takes about twice the steps; a reading that is quadratic takes four times."""
     # What expansions may add is a constant for every text, here one that hides nothing.
     monkeypatch.setattr(shell_expansion, "LARGEST_EXPANSION", 500)
-    small, large = (steps(shaped(piece, length)) for length in (4_000, 8_000))
+    small, large = (
+        steps(partial(read_script, shaped(piece, length), "launch.sh", {"A": "a b"}))
+        for length in (4_000, 8_000)
+    )
     assert large <= 2.4 * small + 10_000
 
 
@@ -314,21 +315,3 @@ def test_no_text_drives_the_readers_deep(piece: str) -> None:
             manifests(manifest, {"A": "a b"})
     finally:
         sys.setrecursionlimit(before)
-
-
-def steps(text: str) -> int:
-    """How many lines of code reading a text takes."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> TraceFunction:
-        nonlocal count
-        count += 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        read_script(text, "launch.sh", {"A": "a b"})
-    finally:
-        sys.settrace(before)
-    return count
