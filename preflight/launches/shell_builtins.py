@@ -307,21 +307,6 @@ def enter(shell: Shell, words: Sequence[Word]) -> None:
     shell.assign("PWD", to)
 
 
-def path_from(shell: Shell, name: str) -> str | None:
-    """Return a path as it is from the folder where the script starts.
-
-    None where a cd to a folder that is not known stands in front of it.
-    """
-    now = shell.variables.get("PWD")
-    if now is None or now == shell.starts_in or name.startswith(("/", "~")):
-        return name
-    if not now.unresolved:
-        return posixpath.join(now.text, name)
-    below = now.text.removeprefix("$PWD")
-    known = now.unresolved == ("PWD",) and below != now.text
-    return posixpath.join(below.lstrip("/"), name) if known else None
-
-
 def names_of(shell: Shell, path: str) -> tuple[str, ...]:
     """Return a path as it is written, and the other name that a shell's folder gives it."""
     folder = folder_of(shell)
@@ -434,6 +419,8 @@ def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
             flags = flags[0] + "a"
         if flags[0] in "-+" and ("e" in flags or arguments[1:2] == ["errexit"]):
             shell.errexit = flags[0] == "-"
+        if arguments[1:2] == ["noglob"] or ("f" in flags and "o" not in flags):
+            shell.globs = flags[0] != "-"
         if "a" in flags and flags[0] in "-+" and "o" not in flags:
             shell.export_all = flags[0] == "-"
     elif program == "printf" and len(arguments) > 2 and arguments[0] == "-v":

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from checks.base.needs import SetLimit
 from preflight.launches.shell_expansion import Shell
+from preflight.launches.shell_patterns import LONGEST_SEARCHED
 from preflight.launches.shell_tokens import Token
 from preflight.launches.shell_words import Piece
 from preflight.launches.source import Origin, SourceNote, Word
@@ -204,6 +205,16 @@ class Conditions:
             return TRUE if anything else Truth(None, doubts=word.doubts)
         return Truth(found.match(word.text) is not None, doubts=word.doubts)
 
+    def finds(self, word: Word, cut: Sequence[Token], origin: Origin) -> Truth:
+        """Look for a regular expression in a text; one that was cut at its brackets is not read."""
+        written = cut[0].word if len(cut) == 1 else None
+        found = None if written is None else self.shell.expression(written.pieces, origin)
+        if isinstance(found, Word):
+            return Truth(None, doubts=(*word.doubts, *found.doubts))
+        if found is None or word.unresolved or len(word.text) > LONGEST_SEARCHED:
+            return Truth(None, doubts=word.doubts)
+        return Truth(found.search(word.text) is not None, doubts=word.doubts)
+
 
 class _Double:
     def __init__(self, conditions: Conditions, tokens: list[Token], origin: Origin) -> None:
@@ -273,10 +284,12 @@ class _Double:
         left = self.word(0)
         if operator == "=~":
             # A regular expression may be cut into several tokens: brackets, bars.
-            self.position += 2
-            while self.operator() not in ("", "&&", "||"):
+            first = self.position + 2
+            self.position = first
+            while self.position < len(self.tokens) and self.operator() not in ("&&", "||"):
                 self.position += 1
-            return Truth(None, doubts=left.doubts)
+            parts = self.tokens[first : self.position]
+            return self.conditions.finds(left, parts, self.origin)
         right = self.tokens[self.position + 2].word
         if right is None:
             raise IndexError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -9,7 +11,16 @@ from functools import lru_cache
 from checks.base.needs import SetLimit
 from checks.base.unknown import Inside, Unknown
 from preflight.launches.shell_arithmetic import arithmetic, names_set
-from preflight.launches.shell_patterns import braced, pattern, replaced, without
+from preflight.launches.shell_patterns import (
+    braced,
+    expression,
+    glob_of,
+    is_glob,
+    is_wild,
+    pattern,
+    replaced,
+    without,
+)
 from preflight.launches.shell_words import (
     Piece,
     UnterminatedError,
@@ -75,6 +86,10 @@ class Shell:
         # What $(...) writes, where that is known; the reader of the script puts its own in here.
         self.output: Callable[[str, Origin], Word | None] = lambda text, origin: None
         self.host_words: Callable[[str], str | None] = lambda command: None
+        # The files that a pattern matches in a folder below the one where the script starts, or is;
+        # None for what does not lie here.
+        self.listed: Callable[[str, str], Sequence[str] | None] = lambda folder, pattern: None
+        self.globs: bool | None = True  # whether it looks for them; None for in a way of its own
         self._changes: list[tuple[str, str, object]] = []  # kind, name, what it was
 
     def assign(self, name: str, word: Word | None, exported: bool | None = None) -> None:
@@ -216,10 +231,12 @@ class Shell:
                 return word
         return None if self.parameters is None else Word("", Origin("shell"))
 
-    def expand(self, word: WrittenWord, origin: Origin) -> list[Word]:
-        """Return the words that a written word becomes."""
-        if len(word.pieces) == 1 and word.pieces[0].kind == "text" and not word.braces:
-            return [Word(word.pieces[0].text, origin)]  # most are so
+    def expand(self, word: WrittenWord, origin: Origin, files: bool = True) -> list[Word]:
+        """Return the words that a written word becomes. files: a pattern becomes names of files."""
+        first = word.pieces[0] if len(word.pieces) == 1 and not word.braces else None
+        stays = first is not None and (first.quoted or not files or not is_glob(first.text))
+        if first is not None and first.kind == "text" and stays:
+            return [Word(first.text, origin)]  # most are so
         if word.braces:
             several = braced(word.pieces)
             if several is None or not self.budget.spend(ELEMENT_COSTS * len(several)):
@@ -228,11 +245,33 @@ class Shell:
             several = [list(word.pieces)]
         found: list[Word] = []
         for pieces in several:
-            expansion = _Expansion(self, origin, split=True)
+            expansion = _Expansion(self, origin, split=True, files=files)
             expansion.add(pieces, inner=False)
             expansion.close()
             found += expansion.words
         return found
+
+    def files_of(self, word: Word, parts: Sequence[tuple[str, bool]]) -> list[Word]:
+        """Return the words that a word becomes where it is a pattern of file names.
+
+        parts: its texts, and whether each is quoted. What may lie elsewhere, or comes about later,
+        is not known.
+        """
+        wild = is_wild(parts)
+        found = glob_of(parts)
+        if self.globs is False or word.unresolved or found == glob.escape(word.text):
+            return [word]
+        folder = path_from(self, "")
+        names = None
+        usual = self.globs and self.variables.get("GLOBIGNORE") is None
+        if usual and found is not None and folder is not None:
+            names = self.listed(folder, found)
+        if names and self.budget.spend(ELEMENT_COSTS * len(names)):
+            return [word._replace(text=name) for name in names]
+        # A flag, or an address, is no file's name.
+        if not names and (not wild or word.text.startswith("-") or "://" in word.text):
+            return [word]
+        return [word._replace(unresolved=(f"what {word.text} matches",), several=True)]
 
     def value(self, pieces: Sequence[Piece], origin: Origin) -> Word:
         """Return the word that stands behind an assignment's ``=``, or in a heredoc."""
@@ -243,6 +282,16 @@ class Shell:
 
     def pattern(self, pieces: Sequence[Piece], origin: Origin) -> re.Pattern[str] | Word | None:
         """Return a pattern; the word where a name in it is not known, None for one not read."""
+        parts = self._parts(pieces, origin)
+        return parts if isinstance(parts, Word) else pattern(parts)
+
+    def expression(self, pieces: Sequence[Piece], origin: Origin) -> re.Pattern[str] | Word | None:
+        """Return the same of a regular expression, as ``=~`` reads it."""
+        parts = self._parts(pieces, origin)
+        return parts if isinstance(parts, Word) else expression(parts)
+
+    def _parts(self, pieces: Sequence[Piece], origin: Origin) -> list[tuple[str, bool]] | Word:
+        """Return texts and whether each is quoted; the word where a name in it is not known."""
         parts: list[tuple[str, bool]] = []
         for piece in pieces:
             if piece.kind == "text":
@@ -252,7 +301,7 @@ class Shell:
             if word.unresolved:
                 return word
             parts.append((word.text, piece.quoted))
-        return pattern(parts)
+        return parts
 
     def open_names(self, formula: str) -> tuple[str, ...]:
         """Return the variables of a formula whose values are not known.
@@ -382,17 +431,34 @@ def _operand(text: str, quoted: bool) -> tuple[Piece, ...] | None:
     return tuple(found) if scanner.position == len(text) else None
 
 
+def path_from(shell: Shell, name: str) -> str | None:
+    """Return a path as it is from the folder where the script starts.
+
+    None where a cd to a folder that is not known stands in front of it.
+    """
+    now = shell.variables.get("PWD")
+    if now is None or now == shell.starts_in or name.startswith(("/", "~")):
+        return name
+    if not now.unresolved:
+        return posixpath.join(now.text, name)
+    below = now.text.removeprefix("$PWD")
+    known = now.unresolved == ("PWD",) and below != now.text
+    return posixpath.join(below.lstrip("/"), name) if known else None
+
+
 class _Expansion:
-    def __init__(self, shell: Shell, origin: Origin, split: bool) -> None:
+    def __init__(self, shell: Shell, origin: Origin, split: bool, files: bool = False) -> None:
         self.shell = shell
         self.origin = origin
         self.split = split
+        self.files = files
         self.words: list[Word] = []
         self.pieces: list[str] = []
         self.unresolved: list[str] = []
         self.doubts: list[SourceNote] = []
         self.open = not split
         self.loose = False  # what is added now stands without quotes
+        self.quoted: list[bool] = []  # of each piece
         self.several = False
         self.inside: Inside | None = None
 
@@ -402,14 +468,21 @@ class _Expansion:
             doubts = _few(tuple(self.doubts)) if self.doubts else ()
             text = "".join(self.pieces)
             inside = self.inside if names else None
-            self.words.append(Word(text, self.origin, names, doubts, self.several, inside))
+            word = Word(text, self.origin, names, doubts, self.several, inside)
+            if self.files and is_glob(text):
+                parts = [*zip(self.pieces, self.quoted, strict=True)]
+                self.words += self.shell.files_of(word, parts)
+            else:
+                self.words.append(word)
         self.pieces, self.unresolved, self.open, self.several = [], [], False, False
+        self.quoted = []
         self.inside = None
         if self.split:
             self.doubts = []
 
     def keep(self, text: str, unresolved: Sequence[str] = ()) -> None:
         self.pieces.append(text)
+        self.quoted.append(not self.loose)
         self.unresolved += unresolved
         self.open = True
         if unresolved and self.split:

@@ -688,13 +688,7 @@ class ShellFlow(ABC):
         for token in tokens[2:] if listed else ():
             if token.word is None:
                 continue
-            found = self.shell.expand(token.word, origin)
-            words += found
-            if any(
-                p.kind == "text" and not p.quoted and re.search(r"[*?]|\[.*\]", p.text)
-                for p in token.word.pieces
-            ):
-                known = False  # files, which lie where it runs
+            words += self.shell.expand(token.word, origin)
         if not listed:
             words = list(self.shell.parameters or ())
             known = known and self.shell.parameters is not None

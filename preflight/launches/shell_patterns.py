@@ -29,6 +29,89 @@ def pattern(parts: Sequence[tuple[str, bool]]) -> re.Pattern[str] | None:
     return re.compile(fnmatch.translate(whole))
 
 
+# What makes a word a pattern of file names; [...] alone is mostly meant as it stands.
+_GLOB = re.compile(r"[*?]|\[.+\]", re.DOTALL)
+_WILD = re.compile(r"[*?]")
+
+
+def is_glob(text: str) -> bool:
+    """Return whether a text is a pattern of file names, were none of it quoted."""
+    return _GLOB.search(text) is not None
+
+
+def is_wild(parts: Sequence[tuple[str, bool]]) -> bool:
+    """Return whether ``*`` or ``?`` stands in a word, without quotes."""
+    return any(_WILD.search(text) for text, quoted in parts if not quoted)
+
+
+def glob_of(parts: Sequence[tuple[str, bool]]) -> str | None:
+    """Return the pattern of file names that a word is; None for one that is not read here.
+
+    parts: its texts, and whether each is quoted. A word without wildcards of its own is no pattern:
+    then that is its text.
+    """
+    if any(_EXTENDED.search(text) or "[:" in text for text, quoted in parts if not quoted):
+        return None
+    return "".join(
+        glob.escape(text) if quoted else text.replace("[^", "[!") for text, quoted in parts
+    )
+
+
+# What of a regular expression POSIX and Python read alike: texts, sets, groups, counts.
+_CLASSES = {
+    "digit": "0-9",
+    "alpha": "A-Za-z",
+    "alnum": "A-Za-z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "space": r"\s",
+    "xdigit": "0-9A-Fa-f",
+}
+_EXPRESSION = re.compile(
+    r"(?P<end>\$)|(?P<set>\[\^?(?:\[:[a-z]+:\]|[\w .:/@%=,+-])+\])"
+    r"|(?P<times>[*+?]|\{\d{1,3}(?:,\d{0,3})?\})|[\w :/@%=,~^.|()-]|\\[^\w\s]",
+    re.ASCII,
+)
+# Each may be tried at each place of a text, for each place of the one in front.
+_MOST_REPEATS = 3
+LONGEST_SEARCHED = 128
+_CLASS = re.compile(r"\[:([a-z]+):\]")
+
+
+def expression(parts: Sequence[tuple[str, bool]]) -> re.Pattern[str] | None:
+    """Return what ``=~`` looks for, of texts and whether each is quoted.
+
+    None for one that is not read here: what POSIX and Python may read in two ways, or takes long.
+    """
+    found: list[str] = []
+    repeats = 0
+    before = "("  # of which nothing is repeated
+    for text, quoted in parts:
+        place = 0
+        while place < len(text):
+            match = None if quoted else _EXPRESSION.match(text, place)
+            if match is None and not quoted:
+                return None
+            part = re.escape(text[place]) if match is None else match.group()
+            if match is not None and match["times"] is not None:
+                repeats += 1
+                once = before in ("(", "|", "^", "again") or (before == ")" and part != "?")
+                if once or repeats > _MOST_REPEATS:
+                    return None
+            elif match is not None and match["set"] is not None:
+                if not all(name in _CLASSES for name in _CLASS.findall(part)):
+                    return None
+                part = _CLASS.sub(lambda of: _CLASSES[of[1]], part)
+            ends = match is not None and match["end"] is not None
+            found.append(r"\Z" if ends else part)
+            before = "again" if ends or (match is not None and match["times"]) else part
+            place += 1 if match is None else len(match.group())
+    try:
+        return re.compile("".join(found), re.ASCII | re.DOTALL)
+    except (re.error, OverflowError, RecursionError):
+        return None
+
+
 def without(text: str, operator: str, found: re.Pattern[str]) -> str | None:
     """Return the text of ``${A#pattern}``, ``##``, ``%`` or ``%%``; None for one too long."""
     if len(text) > _LONGEST_TEXT:

@@ -18,7 +18,14 @@ from preflight.launches.container import ContainerSettings
 from preflight.launches.container_run import ENGINES
 from preflight.launches.described import STARTERS, described, is_described
 from preflight.launches.env_files import env_file_settings
-from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
+from preflight.launches.launch_kind import (
+    Beside,
+    HostWords,
+    LaunchKind,
+    LaunchText,
+    Listed,
+    with_env_files,
+)
 from preflight.launches.launchers import (
     IN_JOB,
     Fanned,
@@ -40,7 +47,6 @@ from preflight.launches.shell_builtins import (
     enter,
     folder_of,
     names_of,
-    path_from,
     run_builtin,
     take,
     take_line,
@@ -49,7 +55,7 @@ from preflight.launches.shell_builtins import (
     written_out,
 )
 from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
-from preflight.launches.shell_expansion import ExpansionBudget, Shell
+from preflight.launches.shell_expansion import ExpansionBudget, Shell, path_from
 from preflight.launches.shell_flow import (
     MOST_TURNS,
     NESTED_COSTS,
@@ -150,13 +156,14 @@ def read_script(
     arguments: Sequence[str] | None = None,
     beside: Beside = lambda name: None,
     host_words: HostWords = lambda command: None,
+    listed: Listed = lambda folder, pattern: None,
 ) -> Reading:
     """Return the processes that a script called ``name`` starts in ``environment``. Never raises.
 
     The commands say what bash does, where the notes say that its author hardly meant it.
     arguments: what the script is given, None where that is not known. beside:
     gives the text of a file that it sources or runs, where that lies here. host_words: what
-    ``nproc`` and its like write.
+    ``nproc`` and its like write. listed: the files that lie here and match a pattern.
     """
     variables = environment_words(environment)
     is_job = "#SBATCH" in text[:65536]
@@ -164,7 +171,7 @@ def read_script(
         given = slurm_variables(text)
         variables = {**{n: Word(v, Origin(name)) for n, v in given.items()}, **variables}
     shell = Shell(Variables(variables), ExpansionBudget())
-    shell.name, shell.host_words = name, host_words
+    shell.name, shell.host_words, shell.listed = name, host_words, listed
     if is_job and IN_JOB not in variables:
         shell.assign(IN_JOB, Word(f"${IN_JOB}", Origin(name), (IN_JOB,)), exported=True)
         shell.set_limit(of_job(Origin(name)))
@@ -500,7 +507,8 @@ class _Script(ShellFlow):
                 if token.word.assignment is not None and (not words or declares):
                     settings.append(token)
                 elif token.elements is None:
-                    words += self.shell.expand(token.word, origin)
+                    # A program is called by its name.
+                    words += self.shell.expand(token.word, origin, files=bool(words))
                     declares = bool(words) and words[0].text in DECLARATIONS
             elif token.operator in REDIRECTIONS:
                 target = tokens[position + 1].word if position + 1 < end else None
@@ -866,6 +874,8 @@ class _Script(ShellFlow):
         elif program == "shopt" and "expand_aliases" in arguments:
             self.expands = "-s" in arguments
             self.functions.update(self.aliases if self.expands else {})
+        elif program == "shopt" and any("glob" in text for text in arguments):
+            self.shell.globs = None
         elif program == "alias":
             self.name_texts(words[1:], text, origin)
         elif program in ("cd", "pushd", "popd"):
@@ -1102,7 +1112,15 @@ def _read(launch: LaunchText) -> Reading:
     path, text = launch.path, launch.text
     if "\0" in text:
         raise SourceError(f"{path} is a binary file: give the script or manifest that runs it")
-    reading = read_script(text, path, variables, launch.arguments, launch.beside, launch.host_words)
+    reading = read_script(
+        text,
+        path,
+        variables,
+        launch.arguments,
+        launch.beside,
+        launch.host_words,
+        launch.listed,
+    )
     marked = (_marked(text, path, reading),) if launch.marked else ()
     return reading._replace(notes=(*notes, *marked, *reading.notes))
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from preflight.launches.launch_files import read_source
+from preflight.launches.shell_patterns import expression
 from preflight.launches.shell_script import read_script
 
 SCRIPTS = 480
@@ -293,7 +296,7 @@ class Maker:
         return [*lines, "}"]
 
 
-def as_bash(script: str) -> list[list[str]]:
+def as_bash(script: str, folder: Path | None = None) -> list[list[str]]:
     """Return the words of each program that bash starts, with nothing but stand-ins to start."""
     ran = subprocess.run(
         ["bash", "--norc", "-c", STAND_INS + script, "launch.sh"],
@@ -302,6 +305,7 @@ def as_bash(script: str) -> list[list[str]]:
         timeout=20,
         env={"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
+        cwd=folder,
     )
     assert b"syntax error" not in ran.stderr, ran.stderr
     return [
@@ -362,3 +366,144 @@ def test_getopts_takes_what_bash_takes() -> None:
         reading = read_script(script, "launch.sh", {})
         found = [[word.text for word in command.words] for command in reading.commands]
         assert found == as_bash(script), script
+
+
+FILES = (
+    "a.json",
+    "b.json",
+    "B.yaml",
+    "c d.json",
+    ".hidden.json",
+    "x[1].txt",
+    "x1.txt",
+    "sub/a.json",
+)
+PATTERNS = (
+    *("*.json", "a*", "*", "?.json", "[ab].json", "[!a].json", "[^a].json", "x[1].txt", "sub/*"),
+    *("*/a.json", "./*.yaml", '"a"*.json', "'*'.json", '"*.json"', "\\*.json", "c*d.json", "*/"),
+    *(
+        "${P}.json",
+        "$P",
+        '"$P"',
+        "$D/*.json",
+        '"$D"/*.json',
+        "x[0-9].txt",
+        "x[[]1].txt",
+        "[a].json",
+    ),
+    *(
+        "{a,b}*.json",
+        "pre[1]",
+        "--flag=*",
+        "http://host/x?y=1",
+        ".*.json",
+        "s*/[a]*",
+        "../*/a.json",
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
+def test_patterns_become_the_files_that_bash_finds(tmp_path: Path) -> None:
+    """In words, arrays, loops and variables, in this folder and others; none that is not there."""
+    folder = tmp_path / "launch"
+    (folder / "sub").mkdir(parents=True)
+    for name in FILES:
+        (folder / name).touch()
+    made, known = random.Random(15), 0
+    path = folder / "launch.sh"
+    for _ in range(400):
+        one, two = made.choice(PATTERNS), made.choice(PATTERNS)
+        lines = [f"P='{made.choice(('*', 'a', '[ab]', 'b*'))}'", "D=sub", "mooncake_prog start"]
+        lines.append(made.choice(("", "", "", "cd sub", "set -f", "cd sub; cd ..")))
+        lines += made.choice(
+            (
+                [f"mooncake_prog {one} --x {two}"],
+                [f"A=({one} {two})", 'mooncake_prog "${#A[@]}" "${A[@]}"'],
+                [f"for i in {one} {two}; do", 'mooncake_prog "$i"', "done"],
+                [f"A={one}", 'mooncake_prog $A "$A"'],
+                [f'f() {{ mooncake_prog $# "$@"; }}; f {one}'],
+                [f'set -- {one}; mooncake_prog "$@"; set +f; mooncake_prog {two}'],
+            )
+        )
+        path.write_text("\n".join([*lines, ""]))
+        reading = read_source(str(path), {})
+        started = reading.commands
+        if any(word.unresolved for command in started for word in command.words):
+            continue  # named as not known
+        known += 1
+        found = [[word.text for word in command.words] for command in started]
+        assert found == as_bash(path.read_text(), folder), path.read_text()
+    assert known > 250
+
+
+def test_a_pattern_that_matches_nothing_here_is_not_known(tmp_path: Path) -> None:
+    """The file may lie where the launch is started, or be made before; a shell option may help."""
+    (tmp_path / "a.json").touch()
+    path = tmp_path / "launch.sh"
+    for line in (
+        "mooncake_prog b*.json",
+        "mooncake_prog /models/*",
+        "cd /opt/x; mooncake_prog *.json",
+        "shopt -s nullglob; mooncake_prog *.json",
+        "GLOBIGNORE=x; mooncake_prog *.json",
+        "bash -c 'mooncake_prog *.json'",
+    ):
+        path.write_text(line + "\n")
+        (command,) = read_source(str(path), {}).commands
+        assert command.words[1].several, line
+        assert "what " in command.words[1].unresolved[0], line
+
+
+ATOMS = (
+    *("a", "b", "0", ".", "^", "$", "*", "+", "?", "|", "(", ")", "[0-9]", "[^a]", "[[:digit:]]"),
+    *("[[:alpha:]_]", "{2}", "{1,2}", "\\.", "-", "x", "/", "[a-c]"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
+def test_a_regular_expression_finds_what_bash_finds() -> None:
+    made = random.Random(16)
+    texts = ("", "a", "ab", "0", "10", "a.b", "b0", "aab", "a-b", "/a", "xx", "x.1", "_")
+    asked = [
+        ("".join(made.choice(ATOMS) for _ in range(made.randrange(1, 6))), made.choice(texts))
+        for _ in range(3000)
+    ]
+    script = "".join(f"r='{one}' t='{text}'; [[ $t =~ $r ]]; echo $?\n" for one, text in asked)
+    ran = subprocess.run(
+        ["bash", "--norc"],
+        input=script,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"},
+    )
+    wrong, read = [], 0
+    for (one, text), says in zip(asked, ran.stdout.split(), strict=True):
+        if (found := expression([(one, False)])) is not None:
+            read += 1
+            if (found.search(text) is None) != (says == "1"):
+                wrong.append((one, text, says))
+    assert wrong == []
+    assert read > 1000
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["$V =~ ^8", '"$V" =~ ^[0-9]+$', '"$V" =~ "8"', "! $V =~ x", "$V =~ ^8$ && -n $V", "$V =~ $R"],
+)
+def test_a_regular_expression_decides(test: str) -> None:
+    script = f"V=8; R='^[[:digit:]]+$'; if [[ {test} ]]; then T=1; else T=2; fi; mooncake_prog $T\n"
+    reading = read_script(script, "launch.sh", {})
+    assert [[word.text for word in one.words] for one in reading.commands] == [
+        ["mooncake_prog", "1"]
+    ]
+    assert not reading.notes
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)*b", ".*.*.*.*x", "a{1000}", "a**", r"\bx"])
+def test_an_expression_that_may_take_long_or_is_read_in_two_ways_is_left_open(pattern: str) -> None:
+    assert expression([(pattern, False)]) is None

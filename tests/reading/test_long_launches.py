@@ -63,6 +63,7 @@ TOO_LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "says"), TOO_LONG.values(), ids=TOO_LONG)
 def test_what_is_too_long_to_be_a_launch_is_refused(
     text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -77,6 +78,7 @@ def test_what_is_too_long_to_be_a_launch_is_refused(
     assert "give the part that starts the servers alone" in said
 
 
+@pytest.mark.slow
 def test_what_is_just_short_enough_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
