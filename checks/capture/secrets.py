@@ -122,9 +122,10 @@ _FORMS = re.compile(
     r"|(?<=/api/webhooks/)[\w/\-]+"
     r"|(?<=grub\.pbkdf2\.)\S+"
 )
-# Numbers and switches, which MC_PKEY_INDEX and --token-usage have.
+# Numbers and switches, which MC_PKEY_INDEX and --token-usage have; and how a sentence of ours goes
+# on behind a name: ``--api-key at launch.sh:1``, ``api_key = not known``.
 _PLAIN = re.compile(
-    r"-?\d{1,4}|\d{0,3}\.\d{1,6}|true|false|yes|no|on|off|none|null|\d{1,7}(?:\.\d+)? .*",
+    r"-?\d{1,4}|\d{0,3}\.\d{1,6}|true|false|yes|no|on|off|none|null|\d{1,7}(?:\.\d+)? .*|at|not",
     re.IGNORECASE,
 )
 # Variables and outputs of commands, with what a format says around them: ``$USER:%s``. What stands

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from checks.base.needs import SetLimit
@@ -221,7 +222,8 @@ class ShellFlow(ABC):
             if not joint:
                 ended = yield steps
             elif joint == "||" and ended.limits:
-                ended = yield self.refused(ended.limits, steps)
+                asked = partial(self.undecided_note, text, first, position - 1, ended)
+                ended = yield self.refused(ended.limits, steps, asked)
             elif wanted.value and not wanted.soft:
                 outer, self.follows = self.follows, (*self.follows, *ended.limits)
                 ended = yield steps
@@ -251,24 +253,54 @@ class ShellFlow(ABC):
             self.shell.must(ended.limits)
         return ended
 
-    def refused(self, limits: tuple[SetLimit, ...], steps: Steps) -> Steps:
-        """Go through what follows ``ulimit ... ||``: its limits hold where that one is refused."""
+    def refused(
+        self, limits: tuple[SetLimit, ...], steps: Steps, asked: Callable[[], SourceNote]
+    ) -> Steps:
+        """Go through what follows ``ulimit ... ||``: its limits hold where that one is refused.
+
+        What else it sets, and what it starts, nothing decides. asked: says so.
+        """
         mark, starts, notes = self.shell.mark(), len(self.commands), len(self.notes)
         outer, self.otherwise = self.otherwise, limits
         ended = yield steps
         self.otherwise = outer
         changed = self.shell.changed(mark)
         self.shell.back_to(mark)
+        started = self.commands[starts:]
         del self.commands[starts:]
         if not ended.limits:
             del self.notes[notes:]
         if self.stop == "exit":
             self.shell.must(limits)
+        before = {key: self.shell.current(*key) for key in changed if key[0] != "limit"}
+        others = {key: changed[key] for key in before if not _same(changed[key], before[key])}
+        if others and not self.stop:
+            self.merge([others, before], asked())
+        if any(map(_is_of_launch, started)):
+            note = asked()
+            self.commands += [one._replace(doubts=(*one.doubts, note)) for one in started]
         for (kind, name), value in changed.items():
             if kind == "limit":
                 self.shell.change(kind, name, value, ())
         self.stop = ""
         return ended if ended.limits else TRUE
+
+    def matters(self, text: ShellText, bodies: Sequence[Range]) -> Generator[Steps, Truth, bool]:
+        """Return whether bodies start something, or set more than limits; take all of it back."""
+        mark, starts, notes = self.shell.mark(), len(self.commands), len(self.notes)
+        found = False
+        for body in bodies:
+            yield self.run(text, *body)
+            changed = self.shell.changed(mark)
+            self.shell.back_to(mark)
+            found = found or any(map(_is_of_launch, self.commands[starts:]))
+            found = found or any(
+                kind != "limit" and not _same(value, self.shell.current(kind, name))
+                for (kind, name), value in changed.items()
+            )
+            self.stop = ""
+            del self.commands[starts:], self.notes[notes:]
+        return found
 
     def gives_up(self) -> bool:
         """Tell whether a script ends with an error before it started what it is about.
@@ -279,12 +311,7 @@ class ShellFlow(ABC):
 
     def started(self) -> bool:
         """Tell whether anything was started yet that a launch is about."""
-        for command in self.commands:
-            texts = [word.text for word in command.words]
-            prepares = texts[:1] and texts[0].rpartition("/")[2] in _PREPARES
-            if not prepares and not _INSTALLS & {*texts[1:3]} and STARTED.search(" ".join(texts)):
-                return True
-        return False
+        return any(map(_is_of_launch, self.commands))
 
     def guarded(self, steps: Steps) -> Steps:
         """Run the branch that an unset variable leads to, unless that branch ends the script."""
@@ -478,10 +505,14 @@ class ShellFlow(ABC):
                 body = parts[index + 1]
             if self.stop:
                 return truth
-            if truth.limits and not truth.value and index + 2 < len(parts):
-                truth = OPEN  # the else counts where the limit is not refused
+            asked = partial(self.undecided_note, text, *parts[index], truth)
+            rest = [*parts[index + 3 :: 2], *(parts[-1:] if len(parts) % 2 else ())]
+            if truth.limits and index + 2 < len(parts):
+                # The else counts where the limit is not refused, or is.
+                if not truth.value or (yield from self.matters(text, rest)):
+                    truth = OPEN
             elif truth.limits and not truth.value:
-                yield self.refused(truth.limits, self.run(text, *body))
+                yield self.refused(truth.limits, self.run(text, *body), asked)
             if truth.value is None:
                 note = self.undecided_note(text, *parts[index], truth)
                 ended = yield self.ways(text, parts, index, note, skipped)
@@ -491,6 +522,8 @@ class ShellFlow(ABC):
                 outer, self.follows = self.follows, (*self.follows, *truth.limits)
                 ended = yield self.run(text, *body)
                 self.follows = outer
+                if truth.limits and len(parts) == index + 3 and not self.stop:
+                    yield self.refused(truth.limits, self.run(text, *parts[index + 2]), asked)
                 soft = truth.soft or bool(skipped)
                 if self.stop not in ("exit", "return") if soft else not self.gives_up():
                     return ended
@@ -787,6 +820,14 @@ def _until(text: ShellText, position: int, end: int, operators: Collection[str])
         if token.operator in _JOINTS:
             position = behind_newlines(tokens, position, end)
     return end
+
+
+def _is_of_launch(command: Command) -> bool:
+    """Return whether a command starts something that a launch is about."""
+    texts = [word.text for word in command.words]
+    prepares = texts[:1] and texts[0].rpartition("/")[2] in _PREPARES
+    installs = bool(_INSTALLS & {*texts[1:3]})
+    return not prepares and not installs and STARTED.search(" ".join(texts)) is not None
 
 
 def _undoubted(truth: Truth) -> Truth:

@@ -114,10 +114,10 @@ def store_protocol(process: LaunchProcess) -> str | Unknown | None:
         return None if store is None else store.value("protocol")
     if process.store is None:
         return None
-    client = process.store.client
-    return (
-        client if isinstance(client, Unknown) else process.store.protocol or client.protocol.value
-    )
+    client, said = process.store.client, process.store.protocol
+    if isinstance(client, Unknown):
+        return client
+    return client.protocol.value if said == "" else said
 
 
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:

@@ -288,7 +288,8 @@ class _Defaults(Mapping[str, Value]):
 
 
 def _known(name: str, value: object, origin: str) -> Value:
-    return Value(REMOVED if is_secret(name) and value else value, origin)
+    shown = value if isinstance(value, Unknown) or not (value and is_secret(name)) else REMOVED
+    return Value(shown, origin)
 
 
 def _flags(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Value]]:

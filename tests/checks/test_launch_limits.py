@@ -137,6 +137,10 @@ def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, i
         "ulimit -n unlimited || exit 1",
         "ulimit -n unlimited || { echo no; exit 1; }",
         "ulimit -n unlimited || echo no >&2",
+        "if ulimit -n unlimited; then echo no; else ulimit -n 300; fi",
+        "if ulimit -n 900; then echo no; else ulimit -n 300; fi",
+        "if ulimit -n unlimited; then :; else echo no; exit 1; fi",
+        "if ulimit -n unlimited; then :; else ulimit -n unlimited || ulimit -n 300; fi",
     ],
 )
 def test_bash_is_the_judge_of_what_a_refused_ulimit_leads_to(text: str) -> None:
@@ -153,6 +157,37 @@ def test_bash_is_the_judge_of_what_a_refused_ulimit_leads_to(text: str) -> None:
     ends = after.refused is not None and after.refused.must
     said = [line for line in told.stdout.split() if line != "no"]
     assert said == ([] if ends else [str(after.limit.soft)])
+
+
+SERVER = "python3 -m sglang.launch_server --tp"
+
+
+@pytest.mark.parametrize(
+    ("text", "started", "doubted"),
+    [
+        (
+            f"if ulimit -l 9; then echo; else {SERVER} 8; fi; mooncake_master",
+            "8 mooncake_master",
+            "8",
+        ),
+        (f"if ulimit -l 9; then {SERVER} 4; else {SERVER} 8; fi", "4 8", "4 8"),
+        (f"ulimit -l 9 || {SERVER} 8", "8", "8"),
+        (f"T=2; if ulimit -l 9; then T=4; else T=8; fi; {SERVER} $T", "8", ""),
+        (f"T=2; ulimit -l 9 || T=8; {SERVER} $T", "2", ""),
+        (f"if ulimit -l 9; then echo yes; else echo no; fi; {SERVER} 8", "8", ""),
+        (f"if ulimit -l 9; then echo; elif ulimit -l 8; then :; fi; {SERVER} 8", "8", ""),
+    ],
+)
+def test_what_starts_where_a_limit_is_refused_is_told(
+    text: str, started: str, doubted: str
+) -> None:
+    """It may be what runs; what it sets is doubted in the words that follow from it."""
+    found = read_script(text, "run.sh", {}).commands
+    found = tuple(command for command in found if command.words[0].text != "echo")
+    assert " ".join(command.words[-1].text for command in found) == started
+    assert [c.words[-1].text for c in found if c.doubts] == doubted.split()
+    sets = "T=" in text
+    assert any(word.doubts for command in found for word in command.words) == sets
 
 
 HELD = "ulimit -u 4000; ulimit -n 1000; "
