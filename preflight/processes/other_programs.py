@@ -63,6 +63,8 @@ _SMALL_NAMES = re.compile(
     r"|websocket|[-_]lb)(?:[-_.].*)?",
     re.IGNORECASE | re.DOTALL,
 )
+# A size of gigabytes among its words: who is told one holds it, whatever the name.
+_GIGABYTES = re.compile(r"(?:-[^=]*=)?\d+(?:\.\d+)?[GT](?:i?B)?", re.IGNORECASE)
 # Words in front by which a program says that it goes on, though the script does not wait for it.
 _GOES_ON = re.compile(
     r"--?daemon(?:i[sz]e)?(?:=(?!no|false|0).*)?|--?d(?:etach)?|start|serve|server"
@@ -242,7 +244,13 @@ def _holds_little(name: str, behind: Sequence[str]) -> bool:
         return True
     if name.startswith("python"):
         return _is_small_python(behind)
-    return ASKING.fullmatch(name) is not None or _SMALL_NAMES.fullmatch(name) is not None
+    return _is_small_by_name(name, behind)
+
+
+def _is_small_by_name(name: str, behind: Iterable[str]) -> bool:
+    """Return whether a name is one of proxies, monitors and their like, or of what only asks."""
+    named = ASKING.fullmatch(name) is not None or _SMALL_NAMES.fullmatch(name) is not None
+    return named and not any(map(_GIGABYTES.fullmatch, behind))
 
 
 def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
@@ -289,11 +297,9 @@ def _is_small_python(texts: Sequence[str]) -> bool:
     else:
         return True  # what it reads from standard input is read, too
     if text != "-m":
-        name = named.rpartition("/")[2]
-        return ASKING.fullmatch(name) is not None or _SMALL_NAMES.fullmatch(name) is not None
+        return _is_small_by_name(named.rpartition("/")[2], texts)
     small = named.partition(".")[0] in _SMALL_MODULES
-    asks = ASKING.fullmatch(named) is not None or _HOLDS_NOTHING.search(named) is not None
-    return small or asks or _SMALL_NAMES.fullmatch(named) is not None
+    return small or _HOLDS_NOTHING.search(named) is not None or _is_small_by_name(named, texts)
 
 
 def _is_function(program: str) -> bool:

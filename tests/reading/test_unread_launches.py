@@ -95,6 +95,9 @@ def test_what_holds_little_is_not_named(
         ("SERVER\nkvd --prepare\n", False),  # once the server has ended
         ("kvd start\nSERVER\n", True),
         ("SERVER &\nkill $!\nkvd --prepare\n", False),
+        ("SERVER &\nkvd_router --port 8000 &\n", False),  # small, by its name
+        ("SERVER &\nkvd_router --pool 100G &\n", True),  # but not one that is told a size
+        ("SERVER &\nkvd-proxy --cache=1.5TiB &\n", True),
     ],
 )
 def test_a_program_counts_where_it_runs_beside_a_server(
