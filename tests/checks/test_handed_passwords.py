@@ -78,6 +78,7 @@ def test_what_no_program_reads_as_a_password_stays(kept: str) -> None:
     assert clean_text(kept, of_host=True) == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

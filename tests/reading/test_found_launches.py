@@ -12,6 +12,8 @@ from preflight.cli.main import run
 from tests.paths import ROOT
 from tests.reading.found_launches import FOUND, UNCOUNTED, differences
 
+pytestmark = pytest.mark.slow
+
 # The folder in which they lie.
 FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_LAUNCHES", str(ROOT.parent / "shared/launches/found"))
 

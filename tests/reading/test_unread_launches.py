@@ -10,6 +10,8 @@ import pytest
 from preflight.cli.main import run
 from tests.reading.unread_launches import HICACHE, LAUNCHES, SERVER, UnreadLaunch
 
+pytestmark = pytest.mark.slow
+
 
 def judged(launch: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     """Return check's exit code, and what it says is not read."""
