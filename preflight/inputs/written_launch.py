@@ -254,6 +254,8 @@ def _reader(root: Root, folder: str) -> ReadFile:
 
     def read(name: str) -> str | Unknown:
         if not name.startswith("/"):
+            if folder and name.startswith(f"{folder}/") and os.path.isfile(name):
+                return Root("/").text(os.path.abspath(name))  # by $(dirname "$0")
             return Root("/").text(os.path.normpath(os.path.join(own, name)))
         beside = os.path.normpath(name)
         # Of another host's tree, what lies in the launch's own folder came with the launch.

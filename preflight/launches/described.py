@@ -189,6 +189,8 @@ def described(
         found = _one(
             first, environment, beside, given, chosen[: 1 if verb == "run" else None], over
         )
+        for asked in _named(words, ("--scale",)):
+            found = _scaled(found, asked)
         said = "is not read: what it changes is unknown"
         missing = [f"{path} {said}" for path, text in laid if text is None]
         if verb == "run" and len(chosen) > 1:
@@ -199,6 +201,23 @@ def described(
         notes = (SourceNote("manifest-not-read", each, first.origin) for each in missing)
         return found._replace(notes=(*found.notes, *notes))
     return joined(_one(word, environment, beside, given) for word in named)
+
+
+def _scaled(found: Reading, asked: Word) -> Reading:
+    """Return a Compose project with as many of a service as ``--scale SERVICE=NUMBER`` asks for."""
+    service, _, number = asked.text.partition("=")
+    if asked.unresolved or not number.isdecimal():
+        said = f"--scale {asked.text}: how many it asks for is not known"
+        return found._replace(
+            notes=(*found.notes, SourceNote("loop-not-counted", said, asked.origin))
+        )
+    commands = (
+        command._replace(copies=int(number))
+        if command.place is not None and command.place.name == (service,)
+        else command
+        for command in found.commands
+    )
+    return found._replace(commands=tuple(command for command in commands if command.copies))
 
 
 def _recipe(name: str, texts: Sequence[str]) -> str | None:

@@ -41,10 +41,12 @@ def read_source(
 
     @lru_cache(maxsize=64)  # a script names the same files on many lines
     def beside(name: str) -> str | None:
-        name = os.path.expanduser(name)
-        near = read_small_file(os.path.join(os.path.dirname(path), name))
+        name, own = os.path.expanduser(name), os.path.dirname(path)
+        near, here = os.path.join(own, name), name
         # A name made of ``$(dirname "$0")`` begins where the script is started.
-        return read_small_file(name) if near is None else near
+        first, second = (here, near) if own and name.startswith(f"{own}/") else (near, here)
+        text = read_small_file(first)
+        return read_small_file(second) if text is None else text
 
     texts = [(name, _text(name)) for name in env_files]
     laid = [(name, _text(name)) for name in over]

@@ -48,7 +48,9 @@ def take(shell: Shell, token: Token, origin: Origin, exported: bool | None = Non
             every = f"${{{assignment.name}[@]}}"
             found = [word._replace(text=every) if word.unresolved else word for word in found]
         words += found
-    before = shell.arrays.get(assignment.name, ()) if assignment.adds else ()
+    alone = shell.variables.get(assignment.name)
+    scalar = () if alone is None else (alone,)
+    before = shell.arrays.get(assignment.name, scalar) if assignment.adds else ()
     fits = shell.budget.spend(ELEMENT_COSTS * len(before))
     shell.assign_array(assignment.name, (*before, *words) if fits else tuple(words))
     if shell.variables.get(assignment.name) is not None:
@@ -186,7 +188,7 @@ def assigned(
     shell.variables = scope = variables or kept
     word = shell.value(value, origin)
     shell.variables = kept
-    if name in shell.integers and not word.unresolved:
+    if shell.options.get(f"integer {name}") and not word.unresolved:
         held = scope.get(name) if adds else None
         formula = word.text if held is None else f"({held.text})+({word.text})"
         number = shell.number(formula or "0", origin)
@@ -214,25 +216,31 @@ def declare(shell: Shell, words: Sequence[Word], tokens: Sequence[Token], origin
             _refer(shell, tokens, origin)
             return
         if "i" in options:
-            shell.integers.update(_declared(words, tokens))
+            for name in _declared(words, tokens):
+                shell.set_option(f"integer {name}", True)
+        takes_away = "".join([word.text for word in words[1:] if word.text.startswith("+")])
+        for name in _declared(words, tokens) if "i" in takes_away else ():
+            shell.set_option(f"integer {name}", None)
         exporting = words[0].text == "export" or "x" in options
-        exports = exporting and "n" not in options
+        exports = "n" not in options if exporting else False if "x" in takes_away else None
     # A builtin's words are all expanded before it runs: export A=1 B=$A gives B the old A.
     ready = _expanded(shell, tokens, origin) if words and len(tokens) > 1 else {}
     for index, token in enumerate(tokens):
         at = Origin(origin.source, token.line)
         if index in ready:
-            shell.assign(*ready[index], exports or None)
+            shell.assign(*ready[index], exports)
         else:
-            take(shell, token, at, exports or None)
+            take(shell, token, at, exports)
     for word in words[1:]:
         name, equals, value = word.text.partition("=")
-        if name.startswith("-") or not name:
+        if name.startswith(("-", "+")) or not name:
             continue
         if equals:
-            shell.assign(name, word._replace(text=value), exports or None)
-        elif words[0].text == "export" and (held := shell.variables.get(name)) is not None:
+            shell.assign(name, word._replace(text=value), exports)
+        elif exports is not None and (held := shell.variables.get(name)) is not None:
             shell.assign(name, held, exports)
+        elif exports:
+            shell.variables.export_later(name)
 
 
 def _refer(shell: Shell, tokens: Sequence[Token], origin: Origin) -> None:
@@ -393,44 +401,73 @@ def take_lines(shell: Shell, words: Sequence[Word], given: Word) -> bool:
     names = [word.text for word in words[1:] if not word.text.startswith("-")]
     known = len(names) < 2 and set(flags) <= {"-t"} and not given.unresolved
     if known:
-        lines = given.text.splitlines(keepends=not flags)
+        lines = given.text.split("\n")
+        lines = lines[:-1] if not lines[-1] else lines
+        lines = lines if flags else [f"{line}\n" for line in lines]
         name = names[0] if names else "MAPFILE"
         shell.assign_array(name, tuple(given._replace(text=line) for line in lines))
         shell.assign(name, None)
     return known
 
 
+# What is followed of what set switches: the letter, its long name, and what it is here.
+_OPTIONS = (
+    ("a", "allexport", "allexport", True),
+    ("e", "errexit", "errexit", True),
+    ("f", "noglob", "globs", False),
+)
+
+
+def _set_options(shell: Shell, arguments: Sequence[str]) -> None:
+    """Carry out ``set -euo pipefail -f``."""
+    long = 0  # how many long names are to come
+    on = True
+    for text in arguments:
+        if text[:1] in ("-", "+") and len(text) > 1:
+            on = text[0] == "-"
+            long += text.count("o")
+            given = set(text[1:])
+        elif long:
+            long -= 1
+            given = {text}
+        else:
+            break  # what is left are parameters
+        for letter, name, option, value in _OPTIONS:
+            if letter in given or name in given:
+                shell.set_option(option, value if on else not value)
+
+
 def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
     """Take what unset, set and read change; no other builtin changes what a process gets."""
     program, *arguments = [word.text for word in words]
     if program == "unset":
-        for name in arguments:
+        for name in arguments if "-f" not in arguments else ():
             array, bracket, _ = name.partition("[")
             if bracket and array in shell.arrays:
                 shell.lose_array(array, words[0].origin)
             elif not name.startswith("-"):
-                shell.assign(name, None)
+                shell.assign(name, None, exported=False)
                 shell.assign_keyed(name, None)
-    elif program == "set" and "--" in arguments:
-        shell.give_parameters(tuple(words[arguments.index("--") + 2 :]))
-    elif program == "set" and arguments:
-        flags = arguments[0]
-        if flags in ("-o", "+o") and arguments[1:2] == ["allexport"]:
-            flags = flags[0] + "a"
-        if flags[0] in "-+" and ("e" in flags or arguments[1:2] == ["errexit"]):
-            shell.errexit = flags[0] == "-"
-        if arguments[1:2] == ["noglob"] or ("f" in flags and "o" not in flags):
-            shell.globs = flags[0] != "-"
-        if "a" in flags and flags[0] in "-+" and "o" not in flags:
-            shell.export_all = flags[0] == "-"
+    elif program == "set":
+        options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        _set_options(shell, options)
+        if "--" in arguments:
+            shell.give_parameters(tuple(words[arguments.index("--") + 2 :]))
     elif program == "printf" and len(arguments) > 2 and arguments[0] == "-v":
         text = printed(arguments[2:]) if not any(word.unresolved for word in words) else None
         name = arguments[1]
         known = Word(text, words[0].origin) if text is not None else None
         shell.assign(name, known or Word(f"${name}", words[0].origin, (f"${name}",)))
     elif program in ("read", "mapfile", "readarray", "getopts"):
+        flags = "".join(text for text in arguments if text.startswith("-"))
+        lists = program in ("mapfile", "readarray") or (program == "read" and "a" in flags)
         for name in arguments:
-            if _NAME.fullmatch(name):
-                if name in shell.arrays:
-                    shell.assign_array(name, None)
-                shell.assign(name, Word(f"${name}", words[0].origin, (f"${name}",)))
+            if not _NAME.fullmatch(name):
+                continue
+            if lists:
+                shell.assign(name, None)
+                shell.lose_array(name, words[0].origin)
+                continue
+            if name in shell.arrays:
+                shell.assign_array(name, None)
+            shell.assign(name, Word(f"${name}", words[0].origin, (f"${name}",)))

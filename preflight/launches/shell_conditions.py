@@ -211,7 +211,10 @@ class Conditions:
         found = None if written is None else self.shell.expression(written.pieces, origin)
         if isinstance(found, Word):
             return Truth(None, doubts=(*word.doubts, *found.doubts))
+        self.shell.lose_array("BASH_REMATCH", origin)
         if found is None or word.unresolved or len(word.text) > LONGEST_SEARCHED:
+            return Truth(None, doubts=word.doubts)
+        if not word.text.isascii():  # what a letter is, a locale says
             return Truth(None, doubts=word.doubts)
         return Truth(found.search(word.text) is not None, doubts=word.doubts)
 

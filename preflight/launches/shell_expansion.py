@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import posixpath
 import re
@@ -37,6 +38,8 @@ LARGEST_EXPANSION = 2**20
 # An element of an array costs as much as so many characters.
 ELEMENT_COSTS = 32
 
+# A pattern is followed through so many folders.
+_MOST_FOLDERS = 32
 _BLANKS = " \t\n"
 _PARAMETER = re.compile(
     r"\$\{([#!]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#])(?:\[([^\[\]]*)\])?(.*)\}", re.DOTALL
@@ -74,29 +77,38 @@ class Shell:
         self.starts_in = variables.get("PWD")
         self.budget = budget
         self.arrays: dict[str, tuple[Word, ...]] = {}
-        self.integers: set[str] = set()  # names that declare -i made arithmetic
         self.keys: dict[str, tuple[str, ...]] = {}  # of the arrays that declare -A made
         # $1, $2, ...: a function's or those that set gave; None for those of the script itself.
         self.parameters: tuple[Word, ...] | None = None
         self.limits: dict[str, tuple[SetLimit, ...]] = {}  # by name, in the order of ulimit
         self.name = ""  # $0
         self.option = (0, 0)  # where getopts is among several letters: its OPTIND, and the letter
-        self.export_all = False
-        self.errexit = False  # set -e
+        # set -a, set -e; whether it looks for files (None: in a way of its own), and case counts.
+        # "integer A": declare -i made it arithmetic.
+        self.options: dict[str, bool | None] = {
+            "allexport": False,
+            "errexit": False,
+            "globs": True,
+            "case": True,
+        }
+        self.touched: list[str] = []  # words of programs that may make files or take them away
         # What $(...) writes, where that is known; the reader of the script puts its own in here.
         self.output: Callable[[str, Origin], Word | None] = lambda text, origin: None
         self.host_words: Callable[[str], str | None] = lambda command: None
         # The files that a pattern matches in a folder below the one where the script starts, or is;
         # None for what does not lie here.
         self.listed: Callable[[str, str], Sequence[str] | None] = lambda folder, pattern: None
-        self.globs: bool | None = True  # whether it looks for them; None for in a way of its own
         self._changes: list[tuple[str, str, object]] = []  # kind, name, what it was
 
     def assign(self, name: str, word: Word | None, exported: bool | None = None) -> None:
-        if self.export_all and word is not None:
+        if self.options["allexport"] and word is not None:
             exported = True
         self._changes.append(("variable", name, self.variables.state_now(name)))
         self.variables.put(name, word, exported)
+
+    def set_option(self, name: str, value: bool | None) -> None:
+        self._changes.append(("option", name, self.options.get(name)))
+        self.options[name] = value
 
     def assign_array(self, name: str, words: tuple[Word, ...] | None) -> None:
         self._changes.append(("array", name, self.arrays.get(name)))
@@ -112,9 +124,9 @@ class Shell:
         self.assign_array(name, words)
 
     def lose_array(self, name: str, origin: Origin) -> None:
-        """Keep of an array that its elements are not known."""
+        """Keep of an array that neither its elements are known nor their number."""
         self.assign_keyed(name, None)
-        self.assign_array(name, (Word(f"${{{name}[@]}}", origin, (f"${name}",)),))
+        self.assign_array(name, (Word(f"${{{name}[@]}}", origin, (f"${name}",), several=True),))
 
     def key(self, text: str, origin: Origin) -> str | None:
         """Return what stands in the brackets behind an array that declare -A made.
@@ -162,12 +174,21 @@ class Shell:
                 self._put_keys(name, before)
             elif kind == "limit":
                 self.limits[name] = before  # type: ignore[assignment]
+            elif kind == "option":
+                self.options[name] = before  # type: ignore[assignment]
             else:
                 self.parameters = before  # type: ignore[assignment]
 
     def changed(self, mark: int) -> dict[tuple[str, str], object]:
         """Return what was changed since ``mark``, by kind and name, as it is now."""
         return {(kind, name): self.current(kind, name) for kind, name, _ in self._changes[mark:]}
+
+    def before(self, mark: int) -> dict[tuple[str, str], object]:
+        """Return what was changed since ``mark``, by kind and name, as it was then."""
+        found: dict[tuple[str, str], object] = {}
+        for kind, name, value in self._changes[mark:]:
+            found.setdefault((kind, name), value)
+        return found
 
     def current(self, kind: str, name: str) -> object:
         if kind == "variable":
@@ -176,6 +197,8 @@ class Shell:
             return self.limits.get(name, ())
         if kind == "keys":
             return self.keys.get(name)
+        if kind == "option":
+            return self.options.get(name)
         return self.arrays.get(name) if kind == "array" else self.parameters
 
     def set_limit(self, limit: SetLimit) -> None:
@@ -206,6 +229,8 @@ class Shell:
             self._put_array(name, words if isinstance(value, tuple) else None)
         elif kind == "keys":
             self._put_keys(name, value)
+        elif kind == "option":
+            self.options[name] = value  # type: ignore[assignment]
         elif kind == "limit":
             held: tuple[SetLimit, ...] = value  # type: ignore[assignment]
             why = Unknown(doubts[-1].text) if doubts else None
@@ -257,21 +282,27 @@ class Shell:
         parts: its texts, and whether each is quoted. What may lie elsewhere, or comes about later,
         is not known.
         """
-        wild = is_wild(parts)
-        found = glob_of(parts)
-        if self.globs is False or word.unresolved or found == glob.escape(word.text):
+        looks, found = self.options["globs"], glob_of(parts)
+        if looks is False or word.unresolved or found == glob.escape(word.text):
             return [word]
+        open_ = word._replace(unresolved=(f"what {word.text} matches",), several=True)
         folder = path_from(self, "")
-        names = None
-        usual = self.globs and self.variables.get("GLOBIGNORE") is None
-        if usual and found is not None and folder is not None:
-            names = self.listed(folder, found)
+        usual = looks and self.variables.get("GLOBIGNORE") is None
+        if not usual or found is None or found.count("/") > _MOST_FOLDERS:
+            return [open_]
+        names = None if folder is None else self.listed(folder, found)
         if names and self.budget.spend(ELEMENT_COSTS * len(names)):
-            return [word._replace(text=name) for name in names]
+            # What ran before may have made such a file, or removed it.
+            return [open_] if self._touches(found) else [word._replace(text=n) for n in names]
         # A flag, or an address, is no file's name.
-        if not names and (not wild or word.text.startswith("-") or "://" in word.text):
-            return [word]
-        return [word._replace(unresolved=(f"what {word.text} matches",), several=True)]
+        plain = not is_wild(parts) or word.text.startswith("-") or "://" in word.text
+        return [word] if not names and plain else [open_]
+
+    def _touches(self, found: str) -> bool:
+        """Return whether a program in front was told of a file that a pattern matches."""
+        name = re.compile(fnmatch.translate(found.rpartition("/")[2]))
+        paid = self.budget.spend(len(self.touched))
+        return not paid or any(name.match(text.rpartition("/")[2]) for text in self.touched)
 
     def value(self, pieces: Sequence[Piece], origin: Origin) -> Word:
         """Return the word that stands behind an assignment's ``=``, or in a heredoc."""
@@ -283,12 +314,16 @@ class Shell:
     def pattern(self, pieces: Sequence[Piece], origin: Origin) -> re.Pattern[str] | Word | None:
         """Return a pattern; the word where a name in it is not known, None for one not read."""
         parts = self._parts(pieces, origin)
-        return parts if isinstance(parts, Word) else pattern(parts)
+        if isinstance(parts, Word):
+            return parts
+        return pattern(parts) if self.options["case"] else None
 
     def expression(self, pieces: Sequence[Piece], origin: Origin) -> re.Pattern[str] | Word | None:
         """Return the same of a regular expression, as ``=~`` reads it."""
         parts = self._parts(pieces, origin)
-        return parts if isinstance(parts, Word) else expression(parts)
+        if isinstance(parts, Word):
+            return parts
+        return expression(parts) if self.options["case"] else None
 
     def _parts(self, pieces: Sequence[Piece], origin: Origin) -> list[tuple[str, bool]] | Word:
         """Return texts and whether each is quoted; the word where a name in it is not known."""

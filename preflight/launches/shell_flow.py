@@ -80,9 +80,12 @@ class ShellText(NamedTuple):
 
 
 class ShellFunction(NamedTuple):
+    """The body of a function. apart: it runs in a subshell, ``f() ( ... )``."""
+
     text: ShellText
     start: int
     end: int
+    apart: bool = False
 
 
 # A part of a script as it is gone through: it yields what it needs done first, and is handed how
@@ -249,7 +252,7 @@ class ShellFlow(ABC):
             self.stop = ""
             self.shell.back_to(mark)
             return TRUE
-        if self.shell.errexit and not self.tested and ended.value:
+        if self.shell.options["errexit"] and not self.tested and ended.value:
             self.shell.must(ended.limits)
         return ended
 
@@ -275,7 +278,10 @@ class ShellFlow(ABC):
         before = {key: self.shell.current(*key) for key in changed if key[0] != "limit"}
         others = {key: changed[key] for key in before if not _same(changed[key], before[key])}
         if others and not self.stop:
-            self.merge([others, before], asked())
+            # What was there before stays; what was not is what it is set to here.
+            new = {key: value for key, value in others.items() if before[key] is None}
+            old = {key: before[key] for key in others.keys() - new.keys()}
+            self.merge([{**others, **dict.fromkeys(new)}, {**old, **new}], asked())
         if any(map(_is_of_launch, started)):
             note = asked()
             self.commands += [one._replace(doubts=(*one.doubts, note)) for one in started]
@@ -426,7 +432,7 @@ class ShellFlow(ABC):
             word = tokens[position + (token.bare == "function")].word
             name = written(word.pieces) if word is not None else ""
             body = text.blocks[text.functions[position]]
-            self.functions[name] = ShellFunction(text, *body.parts[0])
+            self.functions[name] = ShellFunction(text, *body.parts[0], body.kind == "(")
             return TRUE
         ended = yield self.simple(text, position, stop)
         return ended
@@ -514,7 +520,8 @@ class ShellFlow(ABC):
             elif truth.limits and not truth.value:
                 yield self.refused(truth.limits, self.run(text, *body), asked)
             if truth.value is None:
-                note = self.undecided_note(text, *parts[index], truth)
+                more = index + 2 < len(parts)
+                note = self.undecided_note(text, *parts[index], truth, more)
                 ended = yield self.ways(text, parts, index, note, skipped)
                 return ended
             if truth.value:
@@ -608,7 +615,8 @@ class ShellFlow(ABC):
                     self.stop = ""
                     self.shell.back_to(mark)
                     del self.commands[count:]
-                    note = self.open_note(f"case {written(head.pieces)}", head.pieces, origin)
+                    shown = f"case {written(head.pieces)}"
+                    note = self.open_note(shown, head.pieces, origin, several=True)
                     self.doubts = (*self.doubts, note)
                     for other in range(2, len(parts), 2):
                         if other != index + 1:
@@ -622,7 +630,7 @@ class ShellFlow(ABC):
                 continue
             if note is None:
                 shown = f"case {written(head.pieces)}"
-                note = self.open_note(shown, head.pieces, origin)
+                note = self.open_note(shown, head.pieces, origin, several=True)
             outcome = yield from self.branch(note, steps)
             outcomes.append(outcome)
             # Who asks so, and ends where it is empty, expects the variable to be set.
@@ -725,7 +733,11 @@ class ShellFlow(ABC):
         if not listed:
             words = list(self.shell.parameters or ())
             known = known and self.shell.parameters is not None
-        if not known or any(word.several for word in words):
+        uncounted = any(
+            word.several or any(doubt.id == "loop-not-counted" for doubt in word.doubts)
+            for word in words
+        )
+        if not known or uncounted:
             shown = " ".join(written(t.word.pieces) for t in tokens if t.word is not None)
             said = (
                 f"{block.kind} {brief(shown)}: how many times it runs is not known; read once, "
@@ -766,8 +778,13 @@ class ShellFlow(ABC):
             yield self.maybe(note, self.turn(text, body))
         return TRUE
 
-    def undecided_note(self, text: ShellText, start: int, end: int, truth: Truth) -> SourceNote:
-        """Say which condition nothing decides, and for want of what."""
+    def undecided_note(
+        self, text: ShellText, start: int, end: int, truth: Truth, several: bool = False
+    ) -> SourceNote:
+        """Say which condition nothing decides, and for want of what.
+
+        several: it has an else, or another condition behind it.
+        """
         tokens = text.tokens[start:end]
         origin = text.origin(tokens[0].line if tokens else 0)
         pieces = [piece for token in tokens if token.word for piece in token.word.pieces]
@@ -777,10 +794,15 @@ class ShellFlow(ABC):
             if token.word is not None or token.operator not in ("\n", "((", ";")
         ]
         shown = " ".join(words) or " ".join(token.formula for token in tokens)
-        return self.open_note(shown, pieces, origin, truth.ran)
+        return self.open_note(shown, pieces, origin, truth.ran, several)
 
     def open_note(
-        self, shown: str, pieces: Sequence[Piece], origin: Origin, ran: bool = False
+        self,
+        shown: str,
+        pieces: Sequence[Piece],
+        origin: Origin,
+        ran: bool = False,
+        several: bool = False,
     ) -> SourceNote:
         names: list[str] = []
         for piece in pieces:
@@ -796,7 +818,8 @@ class ShellFlow(ABC):
         )
         if ran and not names:
             why = "that program is not run here"
-        said = f"nothing decides {brief(shown)}: {why}; read as if it were true"
+        read = "read each way, the last one holds" if several else "read as if it were true"
+        said = f"nothing decides {brief(shown)}: {why}; {read}"
         note = SourceNote("condition", said, origin)
         self.notes.append(note)
         return note

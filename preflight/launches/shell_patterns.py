@@ -68,12 +68,13 @@ _CLASSES = {
     "xdigit": "0-9A-Fa-f",
 }
 _EXPRESSION = re.compile(
-    r"(?P<end>\$)|(?P<set>\[\^?(?:\[:[a-z]+:\]|[\w .:/@%=,+-])+\])"
-    r"|(?P<times>[*+?]|\{\d{1,3}(?:,\d{0,3})?\})|[\w :/@%=,~^.|()-]|\\[^\w\s]",
+    r"(?P<end>\$)|(?P<set>\[\^?(?!:)(?:\[:[a-z]+:\]|[\w .:/@%=,+-])+\])"
+    r"|(?P<times>[*+?]|\{\d{1,3}(?:,\d{0,3})?\})|[\w :/@%=,~^.|()-]|\\[].*+?^$(){}|\[/-]",
     re.ASCII,
 )
 # Each may be tried at each place of a text, for each place of the one in front.
 _MOST_REPEATS = 3
+_MOST_GROUPS = 2
 LONGEST_SEARCHED = 128
 _CLASS = re.compile(r"\[:([a-z]+):\]")
 
@@ -84,7 +85,7 @@ def expression(parts: Sequence[tuple[str, bool]]) -> re.Pattern[str] | None:
     None for one that is not read here: what POSIX and Python may read in two ways, or takes long.
     """
     found: list[str] = []
-    repeats = 0
+    repeats = groups = 0
     before = "("  # of which nothing is repeated
     for text, quoted in parts:
         place = 0
@@ -102,6 +103,9 @@ def expression(parts: Sequence[tuple[str, bool]]) -> re.Pattern[str] | None:
                 if not all(name in _CLASSES for name in _CLASS.findall(part)):
                     return None
                 part = _CLASS.sub(lambda of: _CLASSES[of[1]], part)
+            groups += match is not None and part == "("
+            if groups > _MOST_GROUPS:
+                return None
             ends = match is not None and match["end"] is not None
             found.append(r"\Z" if ends else part)
             before = "again" if ends or (match is not None and match["times"]) else part

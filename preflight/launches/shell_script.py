@@ -106,6 +106,11 @@ DEEPEST_CALLS = 4
 _MOST_PROGRAMS = 10_000
 # Programs that are taken to do what they are told; what any other one says is not known.
 _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
+# Programs that make, rename or remove the files that they are told of.
+_MAKE_FILES = frozenset(
+    "cp curl dd gunzip gzip install ln mkdir mv rm rmdir rsync scp sed split tar tee touch "
+    "truncate unlink unzip wget".split()
+)
 # What ends processes that run aside, and what asks of one of them alone.
 _KILLS = frozenset("kill killall pkill wait".split())
 # Programs of which one that reads standard input may start what it finds there.
@@ -487,7 +492,7 @@ class _Script(ShellFlow):
             note = note._replace(origin=function.text.origin(line))
             self.shell.give_parameters(None)
             self.called.add(name)
-            drive(self.doubting(note, self.run(*function)))
+            drive(self.doubting(note, self.run(*function[:3])))
 
     # Simple commands
 
@@ -526,12 +531,20 @@ class _Script(ShellFlow):
                         redirected = place[0] if place else redirected
             position += 1
         origin = text.origin(line)
+        if words and words[0].text == "find" and any(w.text[:5] == "-exec" for w in words):
+            does = next(i for i, word in enumerate(words) if word.text[:5] == "-exec")
+            if starts_server(words[does + 1 :]):
+                said = "find -exec: how often it starts its program is not known"
+                self.note("script-not-read", said, origin)
         for word in words:
             if word.text.startswith(("<(", ">(")) and word.unresolved:
                 inside = [word._replace(text=each) for each in word.text[2:-1].split()]
                 if starts_server(inside):
                     said = f"{brief(word.text)}: what it starts is not read"
                     self.note("script-not-read", said, origin)
+        self.shell.touched += writes
+        if words and words[0].text.rpartition("/")[2] in _MAKE_FILES:
+            self.shell.touched += [word.text for word in words[1:]]
         if body is not None or writes or (words and words[0].text in ("tee", "sed")):
             self.written(body, words, writes, appends, origin)
         if self.said is not None:
@@ -600,11 +613,15 @@ class _Script(ShellFlow):
                     self.may_set(f"{program} of what {brief(word.text)} gives", origin)
             return TRUE
         called = self.functions.get(program)
+        mark = self.shell.mark()
         for token in settings:
             if called or token.elements is not None:
-                take(self.shell, token, text.origin(token.line))
+                take(self.shell, token, text.origin(token.line), True if called else None)
         if called is not None:
+            given_to_it = self.shell.before(mark)
             ended = yield self.call(program, called, words, origin)
+            for (kind, name), value in given_to_it.items():
+                self.shell.change(kind, name, value, ())
             return ended
         if _ends_others([word.text for word in words]):
             self.kills += 1
@@ -799,7 +816,8 @@ class _Script(ShellFlow):
         self.active.append(name)
         self.locals.append({})
         outer, self.may_return = self.may_return, False
-        ended = yield self.run(*function)
+        steps = self.run(*function[:3])
+        ended = yield self.subshell(steps) if function.apart else steps
         self.active.pop()
         for (kind, hidden), value in self.locals.pop().items():
             self.shell.change(kind, hidden, value, ())
@@ -874,12 +892,23 @@ class _Script(ShellFlow):
         elif program == "shopt" and "expand_aliases" in arguments:
             self.expands = "-s" in arguments
             self.functions.update(self.aliases if self.expands else {})
-        elif program == "shopt" and any("glob" in text for text in arguments):
-            self.shell.globs = None
+        elif program == "shopt":
+            if any("glob" in text for text in arguments):
+                self.shell.set_option("globs", None)
+            if any("nocase" in text for text in arguments):
+                self.shell.set_option("case", "-s" not in arguments)
+        elif program == "unset":
+            for name in arguments:
+                if "-f" in arguments or self.shell.variables.get(name) is None:
+                    self.functions.pop(name, None)
+            run_builtin(self.shell, words)
         elif program == "alias":
             self.name_texts(words[1:], text, origin)
         elif program in ("cd", "pushd", "popd"):
             enter(self.shell, words)
+        elif program == "trap" and STARTED.search(" ".join(arguments[:1])):
+            said = f"trap {brief(arguments[0])}: what it starts, and when, is not read"
+            self.note("script-not-read", said, origin)
         elif program == "let":
             for word in words[1:]:
                 self.shell.number(word.text, origin, assigns=True)
@@ -1021,9 +1050,8 @@ class _Script(ShellFlow):
         shell.output = kept
         for command in inner.commands:
             if starts_server(command.words):
-                said = (
-                    f"$(...) starts {brief(command.words[0].text)}: it is not read; start it alone"
-                )
+                program = brief(command.words[0].text)
+                said = f"$(...) starts {program}: it is not read; give that command alone"
                 self.note("script-not-read", said, origin)
         if inner.said is None or inner.commands or ended.value is None or inner.doubted:
             return None

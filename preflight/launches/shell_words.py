@@ -53,8 +53,16 @@ _BACKTICK = re.compile(r"`[^`\\]*(?:\\.[^`\\]*)*`", re.DOTALL)
 _NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _SPECIAL = re.compile(r"\$[0-9@*#?$!-]")
 _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+)(\[[@*]\])?(:?[-=+?]|\})")
-_NESTING = re.compile(r"""[\\'"`(){}#]|\$[({']""")
+_NESTING = re.compile(
+    r"""[\\'"`(){}#\n]|\$[({']"""
+    r"""|(?<!<)<<(?P<tabs>-?)[ \t]*(?P<quote>['"\\]?)(?P<end>[A-Za-z_][\w.-]*)"""
+    r"""|(?<![\w$./-])(?P<case>case)\s+(?:"[^"\n]*"|'[^'\n]*'|[^\s"';]+)\s+in\b"""
+    r"""|(?<![\w$./-])esac\b"""
+)
 
+
+# What commands stand in, by what ends it.
+_COMMANDS = ("", ")", "esac")
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?(\+?)=")
 _INDEXED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[^\]]*")
@@ -281,6 +289,7 @@ class WordScanner:
         """Pass over ``$(...)``, ``${...}`` or ``(...)`` from here, and return it as written."""
         text, start, position = self.text, self.position, self.position
         stack: list[str] = []
+        pending: list[Pending] = []  # heredocs, whose texts the next line begins
         while True:
             match = _NESTING.search(text, position)
             if match is None:
@@ -294,7 +303,16 @@ class WordScanner:
             elif found in ("$(", "${"):
                 stack.append(")" if found == "$(" else "}")
             elif top == '"':
-                continue
+                position = match.start() + 1
+            elif match["case"] and top in _COMMANDS:
+                stack.append("esac")
+            elif match["end"] and top in _COMMANDS:
+                pending.append(Pending(0, match["end"], bool(match["tabs"]), False))
+                position += bool(match["quote"] in ("'", '"'))
+            elif found == "\n":
+                for each in pending if top in _COMMANDS else ():
+                    _, position = heredoc_text(text, position, each)
+                pending = []
             elif found in ('"', "`"):
                 stack.append(found)
             elif found == "$'":
@@ -306,9 +324,9 @@ class WordScanner:
                 position = text.find("'", position) + 1
                 if not position:
                     raise UnterminatedError("a ' never closes")
-            elif found == "(" and top in ("", ")"):
+            elif found == "(" and top in _COMMANDS:
                 stack.append(")")
-            elif found == "#" and top == ")" and text[position - 2] in " \t\n;(":
+            elif found == "#" and top in (")", "esac") and text[position - 2] in " \t\n;(":
                 end = text.find("\n", position)
                 position = len(text) if end < 0 else end
             if not stack:

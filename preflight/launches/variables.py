@@ -111,6 +111,7 @@ class Variables:
         # What the script changed, as it is now; and per name when, and to what, it ever changed.
         self._changed: dict[str, State] = {}
         self._history: dict[str, tuple[list[int], list[State]]] = {}
+        self._to_export: set[str] = set()  # names that are exported once they have a value
         self._view: Mapping[str, Word] = base
         self._view_time = 0
         # Per pattern how many names of the history were looked at, and those that match it.
@@ -144,12 +145,21 @@ class Variables:
         """Set a variable, or take it away; it stays exported as it was unless told otherwise."""
         before = self._changed.get(name)
         if exported is None:
-            exported = before[1] if before is not None else name in self.base
+            marked = name in self.base or name in self._to_export
+            exported = before[1] if before is not None else marked
         self.now += 1
         self._changed[name] = state = (word, exported)
         times, states = self._history.setdefault(name, ([], []))
         times.append(self.now)
         states.append(state)
+
+    def export_later(self, name: str) -> None:
+        """Export a variable from when it has a value: ``export A; A=1``."""
+        before = self._changed.get(name)
+        if before is None:
+            self._to_export.add(name)
+        else:
+            self.put(name, before[0], exported=True)
 
     def state_now(self, name: str) -> State | None:
         """Return what the script made of a variable; None where it never touched it."""

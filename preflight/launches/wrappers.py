@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -119,6 +120,23 @@ def is_ordinary(program: str) -> bool:
     return name not in _APART and program[:1] not in ("-", "") and not is_launcher(name)
 
 
+def _split_string(words: Sequence[Word], start: int) -> Sequence[Word]:
+    """Return the words of ``env -S "A=1 program -x"`` as env itself splits them."""
+    option = words[start + 1] if start + 1 < len(words) else None
+    if option is None or not option.text.startswith(("-S", "--split-string")):
+        return words
+    attached = option.text.removeprefix("--split-string=").removeprefix("-S")
+    apart = option.text in ("-S", "--split-string")
+    text, end = (attached, start + 2) if not apart else ("", start + 3)
+    whole = words[start + 2] if apart and start + 2 < len(words) else option._replace(text=text)
+    try:
+        parts = shlex.split(whole.text)
+    except ValueError:  # a quote that never closes, which env refuses
+        return words
+    split = [whole._replace(text=part) for part in parts]
+    return [*words[: start + 1], *split, *words[end:]]
+
+
 def strip_wrappers(
     words: Sequence[Word],
     environment: Mapping[str, Word],
@@ -138,6 +156,8 @@ def strip_wrappers(
     start, clear = 0, False
     while start < len(words):
         name = _program(words[start])
+        if name == "env":
+            words = _split_string(words, start)
         first = start
         call = shell_call(words, start) if name in SHELLS else None
         if call is not None and (call.commands or (call.reads and reads)):

@@ -259,6 +259,8 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
     if pod := pod_of(process.command):
         return f"pod {pod}", ""
     first = first or "its engine"
+    if split_address(first).host in _HERE:
+        return "", ""  # one host plays them all
     if isinstance(rank, Unknown):
         return "", ""  # one text for every host, which $NODE_RANK tells apart
     address = split_address(first).host if rank == 0 else _bound(process)

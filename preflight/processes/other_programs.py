@@ -64,7 +64,10 @@ _SMALL_NAMES = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 # A size of gigabytes among its words: who is told one holds it, whatever the name.
-_GIGABYTES = re.compile(r"(?:-[^=]*=)?\d+(?:\.\d+)?[GT](?:i?B)?", re.IGNORECASE)
+_GIGABYTES = re.compile(
+    r"(?:-[^=]*=)?\d+(?:\.\d+)?[GT](?:i?B)?|-[^=]*(?:size|bytes|pool|mem|cache)[^=]*=\d{10,}",
+    re.IGNORECASE,
+)
 # Words in front by which a program says that it goes on, though the script does not wait for it.
 _GOES_ON = re.compile(
     r"--?daemon(?:i[sz]e)?(?:=(?!no|false|0).*)?|--?d(?:etach)?|start|serve|server"
@@ -289,6 +292,8 @@ def _starts(name: str, texts: Sequence[str]) -> bool:
 
 def _is_small_python(texts: Sequence[str]) -> bool:
     for at, text in enumerate(texts):
+        if text == "-":
+            return True  # what it reads from standard input is read
         if text == "-m" or not text.startswith("-"):
             named = texts[at + 1] if text == "-m" and at + 1 < len(texts) else text
             break

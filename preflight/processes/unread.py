@@ -61,7 +61,15 @@ _CACHES = (
     _Cache("FlexKV", re.compile(r"FLEXKV_\w+|(?:ENABLE|TENSORRT_LLM_USE)_FLEXKV"), "FlexKV"),
     _Cache("LMCache", re.compile(r"LMCACHE_\w+"), "LMCache"),
     _Cache("Dynamo's KVBM", re.compile(r"DYN_KVBM_\w+"), "DynamoConnector"),
-    _Cache("AIBrix's KV cache", re.compile(r"AIBRIX_KV_CACHE_OL_\w+"), "AIBrix", ("aibrix",)),
+    _Cache(
+        "AIBrix's KV cache",
+        re.compile(r"AIBRIX_(?:KV_CACHE_OL|LLM_KV_CACHE)\w*"),
+        "AIBrix",
+        ("aibrix",),
+    ),
+    _Cache(
+        "Vineyard's cache", re.compile(r"VINEYARD_CACHE_\w+|VLLM_USE_VINEYARD_CACHE"), "Vineyard"
+    ),
     _Cache("MemCache", re.compile(r"MMC_\w+"), "AscendStore", ("npu_memcache",)),
 )
 # What of their variables says nothing of memory.
@@ -80,6 +88,15 @@ _OF_EACH = frozenset(
 
 # What stands in front and starts one process or many, as nothing here shows.
 _SEVERAL = frozenset("clush mpiexec mpirun parallel pdsh prun srun torchrun xargs".split())
+
+
+# Flags of engines that neither memory nor ports nor devices follow from.
+_DECIDE_NOTHING = frozenset(
+    "admin-api-key api-key chat-template collect-tokens-histogram completion-template "
+    "file-storage-path log-level log-level-http reasoning-parser served-model-name "
+    "ssl-ca-certs ssl-certfile ssl-keyfile ssl-keyfile-password tool-call-parser "
+    "uvicorn-log-level weight-version".split()
+)
 
 
 class NotRead(NamedTuple):
@@ -110,6 +127,7 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
                 *_notices(reading),
                 *_files(processes),
                 *_caches(processes),
+                *_weights(processes),
                 *_doubts(processes),
             ]
         )
@@ -154,6 +172,8 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
                 if in_pod and held is not None and held.unresolved == (name,):
                     continue  # the cluster gives it to each pod
                 said = flag.lstrip("-") or process.kind.value
+                if said.replace("_", "-") in _DECIDE_NOTHING:
+                    continue
                 key = open_name(word, name), word.inside
                 found.setdefault(key, ([], word))[0].append(said)
             before = word.text if word.text.startswith("-") else ""
@@ -235,6 +255,11 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         if isinstance(engines, int) and engines > 1:
             why = f"the trainer starts {engines} of it, and the numbers here are those of one"
             yield NotRead(process.kind.value, why, process.command.origin)
+        place, copies = process.command.place, process.command.copies
+        holds = process.server is not None or process.stores or process.consumer is not None
+        if holds and copies > 1 and place is not None and place.kind == "service":
+            why = f"{copies} of it run on one host, and the numbers here are those of one"
+            yield NotRead(process.kind.value, why, process.command.origin)
         loop = any(note.id == "loop-not-counted" for note in process.command.doubts)
         count = count_of(process)
         if (
@@ -307,6 +332,43 @@ def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             why = f"nothing here shows whether {cache.name} is loaded, and what it takes"
             advice = f"remove {name}{more} where {cache.name} is not loaded"
             yield NotRead(f"{name}{more}", why, word.origin, advice)
+
+
+# What of host memory engines are told to use beside their caches, which no number here has.
+# Sources: SGLang 0.5.23 server_args.py, vLLM 0.11.0 arg_utils.py and envs.py.
+_SGLANG_HOLDS = {
+    "cpu_offload_gb": "weights that stay in host memory",
+    "offload_group_size": "weights that stay in host memory",
+    "enable_weights_cpu_backup": "a copy of the weights in host memory",
+    "enable_draft_weights_cpu_backup": "a copy of the draft's weights in host memory",
+    "kt_weight_path": "experts that KTransformers keeps in host memory",
+}
+_VLLM_HOLDS = {
+    "--offload-backend": "weights that stay in host memory",
+    "--mm-processor-cache-gb": "the cache of images and other inputs",
+}
+_VLLM_ON_CPU = "VLLM_CPU_KVCACHE_SPACE"
+
+
+def _weights(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
+    """Yield what engines are told to keep in host memory, and that is not counted."""
+    for process in processes:
+        server, origin = process.server, process.command.origin
+        for name, what in _SGLANG_HOLDS.items() if server is not None else ():
+            value = None if server is None else server.arguments.settings[name].value
+            number = isinstance(value, (int, float))
+            if not isinstance(value, Unknown) and value and (not number or value > 0):
+                flag = f"--{name.replace('_', '-')}"
+                yield NotRead(flag, f"{what}: not counted", origin)
+        if process.kind not in (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM):
+            continue
+        for word in process.arguments:
+            flag = word.text.partition("=")[0].replace("_", "-")
+            if flag in _VLLM_HOLDS:
+                yield NotRead(flag, f"{_VLLM_HOLDS[flag]}: not counted", word.origin)
+        space = process.command.environment.get(_VLLM_ON_CPU)
+        if space is not None and space.text not in ("", "0"):
+            yield NotRead(_VLLM_ON_CPU, "the KV cache of a CPU: not counted", space.origin)
 
 
 def _loads(process: LaunchProcess, cache: _Cache) -> bool:

@@ -67,6 +67,8 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         for name, word in matching(process.command.environment, _PREFIXED):
             if name in told:
                 continue
+            if process.consumer is not None and not name.startswith("MC_"):
+                continue  # vLLM, LMCache and others have settings of Mooncake's store of their own
             known = known or {**known_variables(), MODE: "", JSON_VARIABLE: ""}
             says = ""
             if name not in known:

@@ -334,6 +334,33 @@ def test_a_script_starts_what_bash_starts(tenth: int) -> None:
     assert named <= SCRIPTS // 10 // 20
 
 
+NESTED = {
+    "case": "A=$(case x in x) echo 4;; *) echo 5;; esac)\nmooncake_prog $A",
+    "case in a heredoc": "A=$(cat <<'T'\ncase \"$x\" in *[!0-9]*|'') exit 1 ;; esac\nT\n)\n"
+    'mooncake_prog "$A" end',
+    "brackets in a heredoc": 'A=$(cat <<T\n) it\'s "x\nT\n)\nmooncake_prog "$A" end',
+    "tabs": 'A=$(cat <<-T\n\t) a\n\tT\n)\nmooncake_prog "$A" end',
+    "two heredocs": "A=$(cat <<T; cat <<'U'\n(\nT\n)\nU\n)\nmooncake_prog \"$A\" end",
+    "a shift is no heredoc": "A=$((1<<2))\nmooncake_prog $A end",
+    "a string is no heredoc": "A=$(cat <<< 'T )')\nmooncake_prog \"$A\" end",
+    "a word is no case": "A=$(echo 'case x in a' esac)\nmooncake_prog \"$A\" end",
+    "nested": 'A=$(echo $(case y in (y) echo "$(echo 1)";; esac))\nmooncake_prog $A end',
+}
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
+@pytest.mark.parametrize("script", NESTED.values(), ids=NESTED)
+def test_a_substitution_ends_where_bash_ends_it(script: str) -> None:
+    """What is known has the same words; what is not is named, and what follows is read."""
+    judged = as_bash(script)
+    commands = read_script(script, "launch.sh", {}).commands
+    (command,) = (one for one in commands if one.words[0].text == "mooncake_prog")
+    if any(word.unresolved for word in command.words):
+        assert [word.text for word in command.words][-1:] == judged[0][-1:]
+    else:
+        assert [[word.text for word in command.words]] == judged
+
+
 OPTIONS = """\
 A=unset
 set -- {given}
@@ -416,7 +443,18 @@ def test_patterns_become_the_files_that_bash_finds(tmp_path: Path) -> None:
     for _ in range(400):
         one, two = made.choice(PATTERNS), made.choice(PATTERNS)
         lines = [f"P='{made.choice(('*', 'a', '[ab]', 'b*'))}'", "D=sub", "mooncake_prog start"]
-        lines.append(made.choice(("", "", "", "cd sub", "set -f", "cd sub; cd ..")))
+        first = (
+            "",
+            "",
+            "",
+            "cd sub",
+            "set -f",
+            "cd sub; cd ..",
+            "set -e -f",
+            "(set -f)",
+            "X=$(set -f)",
+        )
+        lines.append(made.choice(first))
         lines += made.choice(
             (
                 [f"mooncake_prog {one} --x {two}"],
@@ -449,9 +487,15 @@ def test_a_pattern_that_matches_nothing_here_is_not_known(tmp_path: Path) -> Non
         "shopt -s nullglob; mooncake_prog *.json",
         "GLOBIGNORE=x; mooncake_prog *.json",
         "bash -c 'mooncake_prog *.json'",
+        "rm -f a.json; mooncake_prog *.json",
+        "touch c.json; mooncake_prog *.json",
+        "echo x > d.json; mooncake_prog *.json",
+        "shopt -s failglob; mooncake_prog mlx5_[0-3]",
+        "mooncake_prog a[[:digit:]].json",
+        "mooncake_prog " + "*/" * 3000,
     ):
         path.write_text(line + "\n")
-        (command,) = read_source(str(path), {}).commands
+        command = read_source(str(path), {}).commands[-1]
         assert command.words[1].several, line
         assert "what " in command.words[1].unresolved[0], line
 
@@ -504,6 +548,32 @@ def test_a_regular_expression_decides(test: str) -> None:
     assert not reading.notes
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)*b", ".*.*.*.*x", "a{1000}", "a**", r"\bx"])
+TOLD = {
+    "no case": "shopt -s extglob nocasematch; [[ ABC == abc ]] && mooncake_prog 1; mooncake_prog 2",
+    "no case in an expression": "shopt -s nocasematch; [[ ABC =~ abc ]] && mooncake_prog 1",
+    "what was found": '[[ n =~ n ]]; if [ -n "$BASH_REMATCH" ]; then mooncake_prog 1; fi',
+    "letters": "[[ é =~ ^[[:alpha:]]$ ]] && mooncake_prog 1",
+    "find": "find . -name 'x' -exec mooncake_client {} \\;",
+    "trap": "trap 'mooncake_client' EXIT; mooncake_prog 1",
+}
+
+
+@pytest.mark.parametrize("script", TOLD.values(), ids=TOLD)
+def test_what_is_not_followed_is_told(script: str) -> None:
+    reading = read_script(f"{script}\n", "launch.sh", {})
+    doubts = [doubt for command in reading.commands for doubt in command.doubts]
+    assert doubts or any(note.id == "script-not-read" for note in reading.notes)
+
+
+def test_mapfile_cuts_at_line_ends_alone() -> None:
+    script = "mapfile -t A <<< $'a\\rb\\fc\\nd'; mooncake_prog ${#A[@]}\n"
+    (command,) = read_script(script, "launch.sh", {}).commands
+    assert [[word.text for word in command.words]] == as_bash(script)
+
+
+TWO_WAYS = ("(a|aa)" * 32 + "b", r"\<x", "[:alpha:]", "(a+)+$", "(a|aa)*b", ".*.*.*.*x", "a{1000}")
+
+
+@pytest.mark.parametrize("pattern", [*TWO_WAYS, "a**", r"\bx"])
 def test_an_expression_that_may_take_long_or_is_read_in_two_ways_is_left_open(pattern: str) -> None:
     assert expression([(pattern, False)]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
@@ -26,7 +27,7 @@ def _bash(script: str) -> list[dict[str, str]]:
         check=True,
     )
     found = []
-    for block in done.stdout.split("--\n")[:-1]:
+    for block in re.split(r"(?m)^--\n", done.stdout)[:-1]:  # A=0-- is a value
         lines = (line.partition("=") for line in block.splitlines())
         found.append({name: value for name, _, value in lines if name in NAMES})
     return found
@@ -59,6 +60,37 @@ def _script(lines: list[str]) -> str:
 def test_a_shell_variable_counts_although_nothing_exports_it(lines: list[str]) -> None:
     """DEVICES=a,b on one line, and MOONCAKE_DEVICE=$DEVICES PROTOCOL=rdma server on the next."""
     script = _script(lines)
+    assert _read(script) == _bash(script)
+
+
+P = "/usr/bin/printenv; echo --"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"f() {{ {P}; }}; A=1 f; {P}",
+        f"f() {{ A=2; {P}; }}; A=1 f; {P}",
+        f"f() ( export A=2; {P} ); f; {P}",
+        f"export A; A=1; {P}",
+        f"declare -x A; A=1; {P}",
+        f"export A=1; unset A; A=2; {P}",
+        f"A=1; unset A; export A; A=2; {P}",
+        f"declare -x A=1; declare +x A; {P}",
+        f"export A=1; export -n A=2; {P}",
+        f"(set -a; A=1; {P}); A=2; {P}",
+        f"B=$(set -a; echo x); A=2; {P}",
+        f"echo | {{ set -a; }}; A=2; {P}",
+        f"set -e -a; A=1; {P}",
+        f"set -eu -o allexport; A=1; set +a; B=2; {P}",
+        f"set -euo pipefail -a; A=1; {P}",
+        f"(declare -i A); A=1+1; export A; {P}",
+        f"declare -i A; A=1+1; declare +i A; B=$A; A=1+1; export A B; {P}",
+        f"A=1; unset -f A; export A; {P}",
+        f"A=1; A+=(2); export B=${{#A[@]}}; {P}",
+    ],
+)
+def test_what_is_exported_is_what_bash_exports(script: str) -> None:
     assert _read(script) == _bash(script)
 
 

@@ -44,6 +44,12 @@ def test_the_four_commands_of_a_guide_are_for_four_hosts() -> None:
     assert groups(GUIDE)[0].address == "10.0.0.1"
 
 
+@pytest.mark.parametrize("first", ["127.0.0.1:5", "localhost:5", "[::1]:5"])
+def test_nodes_that_meet_on_the_loopback_are_on_one_host(first: str) -> None:
+    lines = (f"{N}--dist-init-addr {first} --node-rank {rank} &\n" for rank in (0, 1))
+    assert groups("".join(lines)) == ()
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

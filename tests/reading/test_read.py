@@ -188,3 +188,83 @@ def test_what_one_line_starts_with_other_settings_has_lines_of_its_own(
     _, out = read(text)
     assert out.count("2 x mooncake_client") == 1
     assert "segment_bytes 2147483648" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--api-key $K --served-model-name $K --chat-template $K", 0),
+        ("--tool-call-parser=$K --log-level=$K", 0),
+        ("--tp $K", 3),
+        ("--max-total-tokens=$K", 3),
+    ],
+)
+def test_what_decides_nothing_may_be_left_open(
+    read: Callable[..., Any], words: str, code: int
+) -> None:
+    assert read(f"{PLAIN} {words}\n")[0] == code
+
+
+def test_a_key_that_is_left_open_is_told_as_such(read: Callable[..., Any]) -> None:
+    _, said = read(f"{PLAIN} --api-key $K --admin-api-key hush\n", "-v")
+    said = " ".join(said.split())
+    assert "api_key = not known (K is not set where" in said
+    assert "admin_api_key = (removed) (--admin-api-key at" in said
+
+
+def test_a_file_named_by_the_folder_of_the_script_is_that_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """$(dirname "$0") is the folder as the script was called."""
+    monkeypatch.chdir(tmp_path)
+    for folder, size in (("d", "40gb"), ("d/d", "10gb")):
+        Path(folder).mkdir()
+        Path(folder, "s.json").write_text(
+            json.dumps(
+                {
+                    "local_hostname": "h",
+                    "metadata_server": "P2PHANDSHAKE",
+                    "master_server_address": "h:1",
+                    "global_segment_size": size,
+                }
+            )
+        )
+        Path(folder, "env.sh").write_text(f"SIZE={size}\n")
+    Path("d/launch.sh").write_text(
+        'D="$(dirname "$0")"\nsource "$D/env.sh"\n'
+        "python3 -m mooncake.mooncake_store_service --config=$D/s.json --port=8081\n"
+        "mooncake_client --global_segment_size=$SIZE\n"
+    )
+    run(["read", "d/launch.sh"])
+    said = capsys.readouterr().out
+    assert "1 Mooncake store service (40.00 GiB), 1 mooncake_client (40.00 GiB)" in " ".join(
+        said.split()
+    )
+
+
+def test_of_several_ways_it_is_said_which_holds(read: Callable[..., Any]) -> None:
+    _, said = read(f'if [ "$R" = a ]; then T=2; else T=4; fi\n{PLAIN} --tp $T\n')
+    assert "tp 4" in said
+    assert "read each way, the last one holds" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['env -S "A=1 {} --tp 2"', "env '-SA=1 {} --tp 2'", 'env --split-string="{}" --tp 2'],
+)
+def test_env_splits_a_text(read: Callable[..., Any], line: str) -> None:
+    code, said = read(f"{line.format(PLAIN)}\n")
+    assert code == 0
+    assert "tp 2" in said
+
+
+def test_a_project_is_scaled(read: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "services:\n  store: {image: x, command: mooncake_client --global_segment_size=1GB}\n"
+    )
+    up = "docker compose -f c.yaml up -d"
+    assert "4 mooncake_clients" in read(f"{up} --scale store=4\n")[1]
+    assert read(f"{up} --scale store=4\n")[0] == 3
+    code, said = read(f"{up} --scale store=$N\n")
+    assert (code, "--scale store=$N: how many" in " ".join(said.split())) == (3, True)
+    assert "mooncake_client" not in read(f"{up} --scale store=0\n{PLAIN}\n")[1]

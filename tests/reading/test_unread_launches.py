@@ -66,6 +66,7 @@ BESIDE = (
     "python3 -m dynamo.frontend --http-port 8000 &",
     "python3 bench_serving.py --port 30000",
     "python3 - <<'T'\nprint(1)\nT",
+    "python3 - 30000 <<'T' &\nprint(1)\nT",
     "sleep infinity & tail -f server.log",
     "ray stop",
     "wrk -t4 http://localhost:30000/",

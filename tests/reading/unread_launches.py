@@ -105,6 +105,34 @@ LAUNCHES = (
     _shell("infinistore-variable", "export AIBRIX_KV_CACHE_OL_L1_CACHE_CAPACITY_GB=80\nSERVER\n",
            "AIBRIX_KV_CACHE_OL_L1_CACHE_CAPACITY_GB"),
     # Images of an engine.
+    _shell("vineyard-variable", "export VINEYARD_CACHE_CPU_MEM_LIMIT_GB=80\nSERVER\n",
+           "VINEYARD_CACHE_CPU_MEM_LIMIT_GB"),
+    # How many are started follows from what is not known.
+    *(
+        _shell(name, f"{fills}\nfor g in \"${{G[@]}}\"; do SERVER --port $g & done\n", "for g in")
+        for name, fills in {
+            "mapfile": "mapfile -t G < <(nvidia-smi -L)",
+            "readarray": "readarray -t G < hosts",
+            "read-array": 'IFS=, read -ra G <<< "$HOSTS"',
+            "appended": 'G=(); for h in $(hosts); do G+=("$h"); done',
+        }.items()
+    ),
+    # Weights, and others that an engine keeps in host memory.
+    *(
+        _shell(flag, f"SERVER --{flag} {value}\n", f"--{flag}")
+        for flag, value in {
+            "cpu-offload-gb": "40",
+            "offload-group-size": "4",
+            "kt-weight-path": "/models/x-GGUF",
+            "enable-weights-cpu-backup": "",
+        }.items()
+    ),
+    _shell("vllm-inputs", "SERVER &\nvllm serve Qwen/Qwen3-8B --mm-processor-cache-gb 64 &\n",
+           "--mm-processor-cache-gb"),
+    UnreadLaunch("replicas", "compose.yaml",
+                 "services:\n  s:\n    image: x\n    deploy: {replicas: 3}\n"
+                 "    command: mooncake_client --global_segment_size=10GB --protocol=tcp\n",
+                 "3 of it run on one host"),
     _shell("docker-run", "SERVER &\ndocker run -d acme/kvd:1\n", "acme/kvd:1"),
     _shell("podman-run", "SERVER &\npodman run -d --name kv quay.io/acme/kvd\n",
            "quay.io/acme/kvd"),
