@@ -238,7 +238,14 @@ class ShellFlow(ABC):
             elif wanted.value:
                 ended = yield self.guarded(steps)
             elif wanted.value is None and joint == "&&" and wanted.ran:
-                ended = yield steps  # a program is taken to succeed where more follows from it
+                # A program is taken to succeed where more follows from it, and to fail where that
+                # leaves: pgrep sglang && exit 1.
+                before, count = self.shell.mark(), len(self.commands)
+                ended = yield steps
+                if self.stop and not self.only_waits(tokens, stop):
+                    asked = partial(self.undecided_note, text, first, position - 1, wanted)
+                    self.stays(before, count, asked)
+                    ended = OPEN
             elif wanted.value is None:
                 note = self.undecided_note(text, first, position - 1, ended)
                 ended = yield self.maybe(note, steps)
@@ -307,6 +314,27 @@ class ShellFlow(ABC):
             self.stop = ""
             del self.commands[starts:], self.notes[notes:]
         return found
+
+    def only_waits(self, tokens: Sequence[Token], position: int) -> bool:
+        """Return whether a loop that is left here does nothing of the launch behind this place."""
+        if self.stop != "break":
+            return False
+        for token in tokens[position:]:
+            if token.bare == "done":
+                return True
+            if STARTED.search(token.bare):
+                return False
+        return True
+
+    def stays(self, mark: int, count: int, asked: Callable[[], SourceNote]) -> None:
+        """Go on as if the script were not left; what was started before that is doubted."""
+        self.stop = ""
+        self.shell.back_to(mark)
+        started = self.commands[count:]
+        del self.commands[count:]
+        if any(map(_is_of_launch, started)):
+            note = asked()
+            self.commands += [one._replace(doubts=(*one.doubts, note)) for one in started]
 
     def gives_up(self) -> bool:
         """Tell whether a script ends with an error before it started what it is about.

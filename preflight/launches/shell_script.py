@@ -106,6 +106,8 @@ DEEPEST_CALLS = 4
 _MOST_PROGRAMS = 10_000
 # Programs that are taken to do what they are told; what any other one says is not known.
 _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
+# What starts a program in a job of its own.
+_ALLOCATE = frozenset(("oarsub", "salloc"))
 # Programs that make, rename or remove the files that they are told of.
 _MAKE_FILES = frozenset(
     "cp curl dd gunzip gzip install ln mkdir mv rm rmdir rsync scp sed split tar tee touch "
@@ -535,6 +537,11 @@ class _Script(ShellFlow):
             does = next(i for i, word in enumerate(words) if word.text[:5] == "-exec")
             if starts_server(words[does + 1 :]):
                 said = "find -exec: how often it starts its program is not known"
+                self.note("script-not-read", said, origin)
+        if words and words[0].text.rpartition("/")[2] in _ALLOCATE:
+            names = [word.text.rpartition("/")[2] for word in words[1:]]
+            if any(name in SHELLS or name.endswith(".sh") for name in names):
+                said = f"{brief(words[0].text)}: what it starts in its job is not read; give that"
                 self.note("script-not-read", said, origin)
         for word in words:
             if word.text.startswith(("<(", ">(")) and word.unresolved:

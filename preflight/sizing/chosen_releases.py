@@ -106,6 +106,13 @@ def installed_where(installed: Installed | None, searched: bool = False) -> str:
     return "installed beside this program" if searched else "installed here"
 
 
+# Programs that only speak of what others run: docker pull sglang:x, pkill -f sglang.
+_SPEAK_OF = frozenset(
+    "cat cp crictl ctr curl docker echo git grep kill kubectl ls mkdir nerdctl pgrep pkill podman "
+    "printf rm sleep systemctl tail tee wget".split()
+)
+
+
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
     """Return the options without what this machine has installed, where all runs in images.
 
@@ -115,6 +122,7 @@ def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "L
         command.container
         for command in reading.commands
         if any(_USES.search(word.text) for word in command.words[:4])
+        and command.words[0].text.rpartition("/")[2] not in _SPEAK_OF
     ]
     if not users or None in users:
         return options

@@ -680,3 +680,52 @@ def test_a_line_that_starts_nothing_reads_nothing(line: str) -> None:
     text = f"{line}\nwhile read B; do\n{line}\nmooncake_client --port=$B\ndone <<< 5\n"
     found = words(text)
     assert found == [["mooncake_client", "--port=5"]]
+
+
+LEAVES = {
+    "exit": "nvidia-smi && exit 1",
+    "exit in a group": "pgrep x && { echo running; exit 0; }",
+    "negated": "! nvidia-smi && exit 1 || echo ok",
+    "exec": "nvidia-smi && exec sleep 1",
+    "a function that exits": "die() { exit 1; }; pgrep x && die running",
+    "pipeline": "docker ps | grep -q x && { echo running; exit 0; } || echo ok",
+}
+
+
+@pytest.mark.parametrize("line", LEAVES.values(), ids=LEAVES)
+def test_a_script_goes_on_behind_what_may_leave_it(line: str) -> None:
+    """As ``if pgrep x; then exit; fi`` does: who asks so goes on as a rule."""
+    reading = read_script(f"{line}\nmooncake_master\n", "s", {})
+    last = reading.commands[-1]
+    assert last.words[0].text == "mooncake_master"
+    assert not last.doubts
+
+
+@pytest.mark.parametrize(
+    ("body", "started"),
+    [
+        ("pgrep x$i && continue; mooncake_master --port $i &", 3),
+        ("pgrep x$i && break; mooncake_master --port $i &", 3),
+        ("mooncake_master --port $i & curl x && break", 1),
+        ("curl -s x && break; sleep 1", 0),
+    ],
+)
+def test_a_loop_goes_on_behind_what_may_leave_it_where_more_starts(body: str, started: int) -> None:
+    commands = read_script(f"for i in 1 2 3; do {body}; done\n", "s", {}).commands
+    assert sum(one.words[0].text == "mooncake_master" for one in commands) == started
+    waits = sum(one.words[0].text == "curl" for one in commands)
+    assert waits < 2  # a wait is gone through once
+
+
+def test_what_is_started_before_a_script_may_be_left_is_doubted() -> None:
+    text = "nvidia-smi && exec mooncake_client --port 4\nmooncake_master\n"
+    commands = read_script(text, "s", {}).commands
+    named = [one.words[0].text for one in commands if one.doubts]
+    assert named == ["mooncake_client"]
+    assert commands[-1].words[0].text == "mooncake_master"
+
+
+@pytest.mark.parametrize("line", ["salloc -N2 bash drive.sh", "salloc ./drive.sh", "oarsub 'x.sh'"])
+def test_what_a_job_starts_is_told(line: str) -> None:
+    reading = read_script(f"{line}\n", "s", {})
+    assert any(note.id == "script-not-read" for note in reading.notes)

@@ -179,6 +179,7 @@ def test_in_a_container_what_is_installed_may_be_the_images(
     for path, content in (mounts | marks).items():
         (tmp_path / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path.lstrip("/")).write_text(content)
-    reading = read_script(f"docker run lmsysorg/sglang:latest {FLAG}", "a.sh", {})
+    text = f"docker pull lmsysorg/sglang:latest\npkill -f sglang\ndocker run x/sglang:1 {FLAG}\n"
+    reading = read_script(text, "a.sh", {})
     options = with_image(LaunchOptions(), reading, Root(str(tmp_path)))
     assert (options.installed is not None and options.installed.in_image) is in_image

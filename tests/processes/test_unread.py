@@ -34,7 +34,8 @@ def sized(tmp_path: Path, script: str, **files: str) -> LaunchSizing:
     ("words", "given", "named"),
     [
         ("--host $HOST", None, ["HOST"]),  # no value behind it: the parser ends
-        ("--served-model-name $NAME --log-level $LEVEL", None, ["NAME", "LEVEL"]),
+        ("--context-length $NAME --dtype $LEVEL", None, ["NAME", "LEVEL"]),
+        ("--served-model-name $NAME --log-level $LEVEL", None, []),  # decide nothing
         ('"$@"', None, ["$@"]),
         ('"$@"', (), []),
         ("--port $1", ("30001",), []),
