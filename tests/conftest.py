@@ -18,6 +18,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT
+
 settings.register_profile(
     "project",
     deadline=None,
@@ -109,3 +111,10 @@ def only_slow_tests_start_processes(request: pytest.FixtureRequest) -> Iterator[
     yield
     if "not slow" in request.config.getoption("markexpr"):
         assert not _started, f"to be marked slow, since it starts a process: {_started[:3]}"
+
+
+@pytest.fixture(autouse=True)
+def no_command_before() -> None:
+    """Start each test as a process does: a command that was refused leaves its --timeout behind."""
+    HAS_TIMEOUT.set(False)
+    GIVEN_SECONDS.set(None)
