@@ -289,9 +289,7 @@ class ShellFlow(ABC):
             new = {key: value for key, value in others.items() if before[key] is None}
             old = {key: before[key] for key in others.keys() - new.keys()}
             self.merge([{**others, **dict.fromkeys(new)}, {**old, **new}], asked())
-        if any(map(_is_of_launch, started)):
-            note = asked()
-            self.commands += [one._replace(doubts=(*one.doubts, note)) for one in started]
+        self.commands += _doubted(started, asked)
         for (kind, name), value in changed.items():
             if kind == "limit":
                 self.shell.change(kind, name, value, ())
@@ -332,9 +330,7 @@ class ShellFlow(ABC):
         self.shell.back_to(mark)
         started = self.commands[count:]
         del self.commands[count:]
-        if any(map(_is_of_launch, started)):
-            note = asked()
-            self.commands += [one._replace(doubts=(*one.doubts, note)) for one in started]
+        self.commands += _doubted(started, asked) or started
 
     def gives_up(self) -> bool:
         """Tell whether a script ends with an error before it started what it is about.
@@ -879,6 +875,14 @@ def _is_of_launch(command: Command) -> bool:
     prepares = texts[:1] and texts[0].rpartition("/")[2] in _PREPARES
     installs = bool(_INSTALLS & {*texts[1:3]})
     return not prepares and not installs and STARTED.search(" ".join(texts)) is not None
+
+
+def _doubted(started: Sequence[Command], asked: Callable[[], SourceNote]) -> list[Command]:
+    """Return commands that may not run, each with the reason; none where no server is of them."""
+    if not any(map(_is_of_launch, started)):
+        return []
+    note = asked()
+    return [one._replace(doubts=(*one.doubts, note)) for one in started]
 
 
 def _undoubted(truth: Truth) -> Truth:
