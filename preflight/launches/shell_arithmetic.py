@@ -2,231 +2,148 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 
-# Longer sums are left as written, and so are deeper ones.
+# Longer sums are left as written.
 _LONGEST_FORMULA = 400
-_DEEPEST = 24
-_TOKEN = re.compile(
-    r"\s*(?:(0[xX][0-9a-fA-F]+|\d+(?:#\w+)?)|([A-Za-z_]\w*)|"
-    r"(<<=|>>=|\*\*|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|[-+*/%<>=!~&|^?:(),])|(\S))",
-    re.ASCII,
-)
-_BINARY: Mapping[str, int] = {
-    operator: level
-    for level, operators in enumerate(
-        ("||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<< >>", "+ -", "* / %", "**"), start=1
-    )
-    for operator in operators.split()
-}
-_ASSIGNS = frozenset("= += -= *= /= %= &= |= ^= <<= >>=".split())
-_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
-_SETS = re.compile(
-    r"(?:\+\+|--)\s*([A-Za-z_]\w*)|"
-    r"([A-Za-z_]\w*)(\[[^]]*\])?\s*(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))",
-    re.ASCII,
-)
+_SET = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\s*(\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))", re.ASCII)
+_SET_BEFORE = re.compile(r"(\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII)
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
+_NOT = re.compile(r"\s*!(?!=)\s*(\w+)\s*", re.ASCII)
+_KNOWN = re.compile(r"[\w\s+\-*/%()<>=!&|]*", re.ASCII)
+_TERNARY = re.compile(r"([^?:]+)\?([^?:]+):([^?:]+)", re.DOTALL)
 
-# Gives the text of a name; None where nobody knows it.
+# Gives the text of a name; None if nobody knows it.
 Value = Callable[[str], "str | None"]
 Assign = Callable[[str, int], None]
 
 
 class _NotKnownError(Exception):
-    """What stands there follows from a name that nobody sets, or is no sum of integers."""
+    """What stands there follows from a name that nobody sets, or is no sum that is read here."""
 
 
 def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int | None:
-    """Return what a formula comes to; None where ``value`` knows no number for a name in it.
+    """Return what a formula comes to; None if ``value`` knows no number for a name in it.
 
-    assign: takes what ``i++`` and ``i = 3`` set; None where they are not to be followed.
+    assign: takes what ``i++`` and ``i = 3`` set; None if they are not to be followed. Read are
+    sums, comparisons, one ``?:``, and assignments in front; bits, bases and ``**`` are not.
     """
     if len(formula) > _LONGEST_FORMULA:
         return None
+    result = 0
     try:
-        return _Sum(formula, value, assign).whole()
+        for part in formula.split(",") if formula.strip() else ():
+            result = _part(part, value, assign)
     except (_NotKnownError, RecursionError):
         return None
+    return result
 
 
 def names_set(formula: str) -> dict[str, bool]:
     """Return the variables that a formula may set, and whether of each an element is meant."""
-    found: dict[str, bool] = {}
-    for before, name, element in _SETS.findall(formula):
-        found[before or name] = bool(element) or found.get(before or name, False)
-    return found
+    found = {name: bool(element) for name, element, _ in _SET.findall(formula)}
+    return {**{name: False for _, name in _SET_BEFORE.findall(formula)}, **found}
 
 
-class _Sum:
-    def __init__(self, formula: str, value: Value, assign: Assign | None) -> None:
-        self.tokens: list[tuple[str, str]] = []
-        for number, name, operator, other in _TOKEN.findall(formula.strip()):
-            if other:
-                raise _NotKnownError
-            self.tokens.append(
-                ((number and "number") or (name and "name") or "", number or name or operator)
-            )
-        self.position = 0
-        self.depth = 0
-        self.runs = True  # else the other side of && or ?: is passed over
-        self.value = value
-        self.assign = assign
-
-    def whole(self) -> int:
-        result = 0
-        while self.tokens:
-            result = self.ternary()
-            if self.position == len(self.tokens):
-                break
-            self.take(",")
+def _part(text: str, value: Value, assign: Assign | None) -> int:
+    """Return what one part of a formula comes to, and set what it sets."""
+    text = text.strip()
+    before, behind = _SET_BEFORE.fullmatch(text), _SET.match(text)
+    if before is None and (behind is None or behind[2]):
+        if names_set(text):
+            raise _NotKnownError
+        return _sum(text, value)
+    if assign is None:
+        raise _NotKnownError
+    if before is not None:
+        name, result = before[2], _number(before[2], value) + (1 if before[1] == "++" else -1)
+        assign(name, result)
         return result
-
-    def peek(self) -> str:
-        return self.tokens[self.position][1] if self.position < len(self.tokens) else ""
-
-    def take(self, wanted: str = "") -> tuple[str, str]:
-        if self.position >= len(self.tokens):
+    assert behind is not None
+    name, operator, rest = behind[1], behind[3], text[behind.end() :]
+    if operator in ("++", "--"):
+        if rest.strip():
             raise _NotKnownError
-        token = self.tokens[self.position]
-        if wanted and token[1] != wanted:
-            raise _NotKnownError
-        self.position += 1
-        return token
-
-    def skipping(self, runs: bool, read: Callable[[], int]) -> int:
-        """Read a side; where it does not run, nothing of it has to be known."""
-        before = self.runs
-        self.runs = before and runs
-        result = read()
-        self.runs = before
-        return result
-
-    def ternary(self) -> int:
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise _NotKnownError
-        condition = self.binary(1)
-        if self.peek() == "?":
-            self.take()
-            first = self.skipping(bool(condition), self.ternary)
-            self.take(":")
-            second = self.skipping(not condition, self.ternary)
-            condition = first if condition else second
-        self.depth -= 1
-        return condition
-
-    def binary(self, level: int) -> int:
-        left = self.unary()
-        while (here := _BINARY.get(self.peek(), 0)) >= level:
-            operator = self.take()[1]
-            runs = not ((operator == "&&" and not left) or (operator == "||" and left))
-            # ** binds to the right, all others to the left.
-            above = here if operator == "**" else here + 1
-            right = self.skipping(runs, partial(self.binary, above))
-            if self.runs:
-                left = _worked_out(operator, left, right)
-        return left
-
-    def unary(self) -> int:
-        kind, text = self.take()
-        if kind == "number":
-            return _number(text)
-        if kind == "name":
-            return self.named(text)
-        if text == "(":
-            result = self.ternary()
-            self.take(")")
-            return result
-        if text in ("++", "--"):
-            name = self.take()[1]
-            return self.set(name, self.known(name) + (1 if text == "++" else -1))
-        if text not in "+-!~":
-            raise _NotKnownError
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise _NotKnownError
-        operand = self.unary()
-        self.depth -= 1
-        return {"+": operand, "-": -operand, "!": int(not operand), "~": ~operand}[text]
-
-    def named(self, name: str) -> int:
-        following = self.peek()
-        if following in _ASSIGNS:
-            self.take()
-            right = self.ternary()
-            if following != "=":
-                right = _worked_out(following[:-1], self.known(name), right)
-            return self.set(name, right)
-        value = self.known(name)
-        if following in ("++", "--"):
-            self.take()
-            self.set(name, value + (1 if following == "++" else -1))
-        return value
-
-    def known(self, name: str) -> int:
-        if not self.runs:
-            return 0
-        text = self.value(name)
-        if text is None or not _NUMBER.fullmatch(text.strip() or "0"):
-            raise _NotKnownError
-        sign = -1 if text.strip().startswith("-") else 1
-        return sign * _number(text.strip().lstrip("-") or "0")
-
-    def set(self, name: str, value: int) -> int:
-        if self.assign is None:
-            raise _NotKnownError
-        if self.runs:
-            self.assign(name, value)
-        return value
-
-
-def _number(text: str) -> int:
-    if "#" in text:
+        held = _number(name, value)
+        assign(name, held + (1 if operator == "++" else -1))
+        return held
+    if operator[0] not in "=+-*/%":
         raise _NotKnownError
-    if text[:2] in ("0x", "0X"):
-        return int(text, 16)
-    # A number that begins with 0 is octal to bash; nobody means it, so it is not worked out.
-    if text.startswith("0") and text != "0":
-        raise _NotKnownError
-    return int(text)
-
-
-def _worked_out(operator: str, left: int, right: int) -> int:
-    """Return the result for two numbers, as C has it.
-
-    Raises where bash reports an error, or 64 bits do not hold it.
-    """
-    if operator in ("/", "%"):
-        if not right:
-            raise _NotKnownError
-        # C rounds towards zero, Python downwards.
-        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        result = quotient if operator == "/" else left - quotient * right
-    elif operator in ("<<", ">>", "**"):
-        if not 0 <= right < 64:
-            raise _NotKnownError
-        result = {"<<": left << right, ">>": left >> right, "**": left**right}[operator]
-    else:
-        result = int(
-            {
-                "+": left + right,
-                "-": left - right,
-                "*": left * right,
-                "&": left & right,
-                "|": left | right,
-                "^": left ^ right,
-                "&&": bool(left and right),
-                "||": bool(left or right),
-                "==": left == right,
-                "!=": left != right,
-                "<": left < right,
-                "<=": left <= right,
-                ">": left > right,
-                ">=": left >= right,
-            }[operator]
-        )
-    if not -(2**63) <= result < 2**63:
-        raise _NotKnownError
+    result = _part(rest, value, assign)
+    if operator != "=":
+        result = _sum(f"({_number(name, value)}){operator[0]}({result})", value)
+    assign(name, result)
     return result
+
+
+def _sum(text: str, value: Value) -> int:
+    """Return what a sum comes to that sets nothing."""
+    ternary = _TERNARY.fullmatch(text)
+    if ternary is not None:
+        condition, yes, no = ternary.groups()
+        return _sum(yes if _sum(condition, value) else no, value)
+    negated = _NOT.fullmatch(text)
+    if negated is not None:
+        return int(not _sum(negated[1], value))
+    if not _KNOWN.fullmatch(text) or _NOT.search(text):
+        raise _NotKnownError  # in C ! binds closer than Python's not
+    try:
+        tree = ast.parse(f"({text.replace('&&', ' and ').replace('||', ' or ')})", mode="eval").body
+    except (SyntaxError, ValueError, MemoryError):
+        raise _NotKnownError from None
+    return _worked_out(tree, value)
+
+
+def _number(name: str, value: Value) -> int:
+    text = value(name)
+    if text is None or not _NUMBER.fullmatch(text.strip() or "0"):
+        raise _NotKnownError
+    return int(text.strip() or "0")
+
+
+def _worked_out(node: ast.expr, value: Value) -> int:
+    """Return the result of a tree, as C has it. Raises _NotKnownError."""
+    match node:
+        case ast.Constant(int() as number) if not isinstance(number, bool):
+            return _whole(number)
+        case ast.Name(name):
+            return _number(name, value)
+        case ast.BoolOp(ast.And() | ast.Or() as operator, operands):
+            stops = isinstance(operator, ast.Or)
+            for operand in operands:
+                if bool(_worked_out(operand, value)) == stops:
+                    return int(stops)
+            return int(not stops)
+        case ast.UnaryOp(operator, operand):
+            held = _worked_out(operand, value)
+            return _known({ast.USub: -held, ast.UAdd: held}, operator)
+        case ast.Compare(left, [operator], [right]):
+            a, b = _worked_out(left, value), _worked_out(right, value)
+            compared: dict[type, int] = {ast.Lt: a < b, ast.LtE: a <= b, ast.Gt: a > b}
+            more: dict[type, int] = {ast.GtE: a >= b, ast.Eq: a == b, ast.NotEq: a != b}
+            return int(_known({**compared, **more}, operator))
+        case ast.BinOp(left, ast.Div() | ast.Mod() as operator, right):
+            a, b = _worked_out(left, value), _worked_out(right, value)
+            if not b:
+                raise _NotKnownError
+            # C rounds towards zero, Python downwards.
+            quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+            return quotient if isinstance(operator, ast.Div) else a - quotient * b
+        case ast.BinOp(left, operator, right):
+            a, b = _worked_out(left, value), _worked_out(right, value)
+            return _whole(_known({ast.Add: a + b, ast.Sub: a - b, ast.Mult: a * b}, operator))
+    raise _NotKnownError
+
+
+def _known(results: dict[type, int], operator: ast.AST) -> int:
+    if type(operator) not in results:
+        raise _NotKnownError
+    return results[type(operator)]
+
+
+def _whole(number: int) -> int:
+    if not -(2**63) <= number < 2**63:
+        raise _NotKnownError
+    return number

@@ -1,17 +1,18 @@
-"""What a condition of a shell comes to, ``[ ]``, ``test`` or ``[[ ]]``, where that is known."""
+"""What a condition of a shell comes to, ``[ ]``, ``test`` or ``[[ ]]``, if that is known."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from checks.base.needs import SetLimit
-from preflight.launches.shell_expansion import Shell
-from preflight.launches.shell_patterns import LONGEST_SEARCHED
-from preflight.launches.shell_tokens import Token
-from preflight.launches.shell_words import Piece
+from preflight.launches.shell_expansion import expand, number, pattern, value
+from preflight.launches.shell_state import ShellState
+from preflight.launches.shell_text import Pieces, ShellText
 from preflight.launches.source import Origin, SourceNote, Word
+
+if TYPE_CHECKING:
+    from preflight.launches.shell_text import Node
 
 _NEVER_SET = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9@*])\}?")
 _NUMERIC = {
@@ -22,109 +23,118 @@ _NUMERIC = {
     "-gt": lambda a, b: a > b,
     "-ge": lambda a, b: a >= b,
 }
-_TEXTS = ("=", "==", "!=", "<", ">", "=~")
-_FILES = frozenset("-a -b -c -d -e -f -g -h -k -L -N -O -p -r -s -S -t -u -w -x -G".split())
+_BINARY = frozenset(("=", "==", "!=", "<", ">", "=~", "-nt", "-ot", "-ef", *_NUMERIC))
+_UNARY = frozenset(
+    "-a -b -c -d -e -f -g -h -k -L -N -O -p -r -s -S -t -u -w -x -G -n -z -v".split()
+)
 _THERE = frozenset("-e -f -r -s".split())
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
-_DEEPEST = 20
+_COMPOUND = frozenset("binary_expression unary_expression parenthesized_expression".split())
+_BRACKETS = frozenset(("(", ")", "!", "&&", "||", "[", "]", "[[", "]]"))
+# Of a regular expression POSIX and Python read these alike: letters, simple sets, + and *, ends.
+_EXPRESSION = re.compile(r"\^?(?:(?:[\w/:@%=,~ -]|\[\^?[\w./:-]+\])[+*]?)*\$?", re.ASCII)
+_LONGEST_SEARCHED = 128
+_MOST_ITEMS = 60
 
 
 class Truth(NamedTuple):
     """Whether a condition holds.
 
-    value: None where nothing decides it. soft: it rests on a variable that nothing sets being
-    empty: who writes ``[ -z "$MODEL" ] && exit`` expects the caller to set it. doubts: conditions
-    that nothing decides and that it follows from. ran: a program decides, which is not run. limits:
-    it holds unless the host refuses these, the last that ``ulimit`` set.
+    value: None if nothing decides it. soft: it rests on a variable that nothing sets being empty:
+    who writes ``[ -z "$MODEL" ] && exit`` expects the caller to set it. doubts: conditions that
+    nothing decides and that it follows from. ran: a program decides, which is not run.
     """
 
     value: bool | None
     soft: bool = False
     doubts: tuple[SourceNote, ...] = ()
     ran: bool = False
-    limits: tuple[SetLimit, ...] = ()
 
     def negated(self) -> Truth:
         return self if self.value is None else self._replace(value=not self.value)
 
+    def undoubted(self) -> Truth:
+        """Return a condition that is as open as the one it follows from."""
+        return self._replace(value=None) if self.doubts else self
+
 
 TRUE, FALSE, OPEN = Truth(True), Truth(False), Truth(None)
 PROGRAM = Truth(None, ran=True)
-# Tells whether a file lies beside the launch, or is written by it.
-Lies = Callable[[str], bool]
 
 
 def both(left: Truth, right: Truth) -> Truth:
-    for one in (left, right):
-        if one.value is False:
-            return one
-    value = None if left.value is None or right.value is None else True
-    return Truth(value, left.soft or right.soft, (*left.doubts, *right.doubts))
+    """Return whether two conditions hold."""
+    for truth in (left, right):
+        if truth.value is False:
+            return truth
+    known = None if left.value is None or right.value is None else True
+    return Truth(known, left.soft or right.soft, (*left.doubts, *right.doubts))
 
 
 def either(left: Truth, right: Truth) -> Truth:
+    """Return whether one of two conditions holds."""
     return both(left.negated(), right.negated()).negated()
 
 
-class Conditions:
-    """Decides the conditions of one shell."""
+class _Item(NamedTuple):
+    """An operator, or an operand: in ``[ ]`` a word, in ``[[ ]]`` as it is written."""
 
-    def __init__(self, shell: Shell, lies: Lies) -> None:
-        self.shell = shell
+    operator: str
+    word: Word | None = None
+    pieces: Pieces = ()
+    raw: str = ""
+
+
+class Conditions:
+    """Decides the conditions of one shell. lies: tells whether a file lies beside the launch."""
+
+    def __init__(self, state: ShellState, lies: Callable[[str], bool]) -> None:
+        self.state = state
         self.lies = lies
         self.assumed: dict[str, Origin] = {}  # names that are taken as empty, and where first
 
+    def command(self, text: ShellText, node: Node) -> Truth:
+        """Return the truth of a ``[ ... ]`` or ``[[ ... ]]`` of the tree."""
+        double = node.children[0].type == "[["
+        origin = text.origin(node)
+        items: list[_Item] = []
+        for words in _flat(text, node.children[1:-1]):
+            if isinstance(words, str):
+                items.append(_Item(words, Word(words, origin)))
+            elif double:
+                raw = "".join(text.text(each) for each in words)
+                pieces = text.words(words)[0].pieces
+                items.append(_Item("", value(self.state, pieces, origin), pieces, raw))
+            else:
+                for written in text.words(words):
+                    items += [_Item("", word) for word in expand(self.state, written, origin)]
+        return self._whole(items, double, origin)
+
     def test(self, words: Sequence[Word]) -> Truth:
-        """Return the truth of ``[ ... ]``, given the words between its brackets."""
-        texts = list(words)
-        if len(texts) > 60:
+        """Return the truth of ``test ...``, given its words."""
+        origin = words[0].origin if words else Origin("shell")
+        return self._whole([_Item("", word) for word in words], False, origin)
+
+    def _whole(self, items: list[_Item], double: bool, origin: Origin) -> Truth:
+        if len(items) > _MOST_ITEMS:
             return OPEN
-        if len(texts) == 3 and texts[1].text in (*_TEXTS, *_NUMERIC):  # ! and ( may be operands
-            return self.binary(*texts)
-        found, rest = self.disjunction(texts, 0)
-        return found if not rest else OPEN
-
-    def disjunction(self, words: list[Word], depth: int) -> tuple[Truth, list[Word]]:
-        left, words = self.conjunction(words, depth)
-        while words and words[0].text == "-o":
-            right, words = self.conjunction(words[1:], depth)
-            left = either(left, right)
-        return left, words
-
-    def conjunction(self, words: list[Word], depth: int) -> tuple[Truth, list[Word]]:
-        left, words = self.single(words, depth)
-        while words and words[0].text == "-a":
-            right, words = self.single(words[1:], depth)
-            left = both(left, right)
-        return left, words
-
-    def single(self, words: list[Word], depth: int) -> tuple[Truth, list[Word]]:
-        if not words:
-            return FALSE, []
-        first = words[0].text
-        if depth > _DEEPEST:
-            return OPEN, []
-        if len(words) >= 3 and words[1].text in (*_TEXTS, *_NUMERIC, "-nt", "-ot", "-ef"):
-            return self.binary(*words[:3]), words[3:]
-        if first == "!" and len(words) > 1:
-            found, rest = self.single(words[1:], depth + 1)
-            return found.negated(), rest
-        if first == "(" and len(words) > 2:
-            found, rest = self.disjunction(words[1:], depth + 1)
-            return (found, rest[1:]) if rest and rest[0].text == ")" else (OPEN, [])
-        if len(words) >= 2 and (first in ("-z", "-n", "-v") or first in _FILES):
-            return self.unary(first, words[1]), words[2:]
-        return self.unary("-n", words[0]), words[1:]
+        try:
+            reader = _Reader(self, items, double, origin)
+            truth = reader.disjunction()
+        except IndexError:
+            return OPEN
+        return truth if not reader.items else OPEN
 
     def unary(self, operator: str, word: Word) -> Truth:
         if operator in ("-z", "-n"):
-            found = self.empty(word)
-            return found if operator == "-z" else found.negated()
+            truth = self.empty(word)
+            return truth if operator == "-z" else truth.negated()
         if word.unresolved:
             return Truth(None, doubts=word.doubts)
         if operator == "-v":
-            held = self.shell.variables.get(word.text) is not None or word.text in self.shell.arrays
-            return Truth(held, soft=not held and not self.shell.variables.was_unset(word.text))
+            variables = self.state.variables
+            held = variables.get(word.text) is not None or self.state.array(word.text) is not None
+            return Truth(held, soft=not held and not variables.was_unset(word.text))
         if operator in _THERE and self.lies(word.text):
             return Truth(True, doubts=word.doubts)
         return OPEN
@@ -147,54 +157,44 @@ class Conditions:
             return False
         name = match.group(1)
         if name[0] in "0123456789@*":
-            return self.shell.parameters is None
-        return self.shell.variables.get(name) is None and name not in self.shell.arrays
+            return self.state.parameters is None
+        return self.state.variables.get(name) is None and self.state.array(name) is None
 
-    def binary(self, left: Word, operator: Word, right: Word) -> Truth:
-        sign = operator.text
+    def binary(self, left: Word, operator: str, right: Word) -> Truth:
         doubts = (*left.doubts, *right.doubts)
-        if sign in _NUMERIC:
+        if operator in _NUMERIC:
             numbers = [self.integer(word) for word in (left, right)]
-            if any(number is None for number, _ in numbers):
-                return Truth(None, doubts=doubts)
             (a, soft), (b, also) = numbers
-            return Truth(_NUMERIC[sign](a, b), soft or also, doubts)
-        if sign in ("=", "==", "!="):
+            if a is None or b is None:
+                return Truth(None, doubts=doubts)
+            return Truth(_NUMERIC[operator](a, b), soft or also, doubts)
+        if operator in ("=", "==", "!="):
             for one, other in ((left, right), (right, left)):
                 if not other.unresolved and not other.text:
-                    found = self.empty(one)
-                    return found.negated() if sign == "!=" else found
+                    truth = self.empty(one)
+                    return truth.negated() if operator == "!=" else truth
             if left.unresolved or right.unresolved:
                 return Truth(None, doubts=doubts)
-            return Truth((left.text == right.text) != (sign == "!="), doubts=doubts)
-        if sign in ("<", ">") and not left.unresolved and not right.unresolved:
-            below = left.text < right.text if sign == "<" else left.text > right.text
+            return Truth((left.text == right.text) != (operator == "!="), doubts=doubts)
+        if operator in ("<", ">") and not left.unresolved and not right.unresolved:
+            below = left.text < right.text if operator == "<" else left.text > right.text
             return Truth(below, doubts=doubts)
         return Truth(None, doubts=doubts)
 
     def integer(self, word: Word) -> tuple[int | None, bool]:
         """Return a number, and whether it rests on the script being given no argument."""
-        if word.text == "$#" and self.shell.parameters is None:
+        if word.text == "$#" and self.state.parameters is None:
             return 0, True
         if word.unresolved or not _INTEGER.fullmatch(word.text.strip()):
             return None, False
         return int(word.text), False
 
-    def double(self, tokens: Sequence[Token], origin: Origin) -> Truth:
-        """Return the truth of ``[[ ... ]]``, given the tokens between its brackets."""
-        reader = _Double(self, [token for token in tokens if token.operator != "\n"], origin)
-        try:
-            found = reader.disjunction(0)
-        except IndexError:
-            return OPEN
-        return found if reader.position == len(reader.tokens) else OPEN
-
-    def matches(self, word: Word, pieces: Sequence[Piece], origin: Origin) -> Truth:
+    def matches(self, word: Word, pieces: Pieces, origin: Origin) -> Truth:
         """Hold a text against a pattern, as ``case`` and ``[[ == ]]`` do."""
-        found = self.shell.pattern(pieces, origin)
+        found = pattern(self.state, pieces, origin)
         if isinstance(found, Word):
             return Truth(None, doubts=(*word.doubts, *found.doubts))
-        if not pieces or all(piece.kind == "text" and not piece.text for piece in pieces):
+        if all(piece.kind == "text" and not piece.text for piece in pieces):
             return self.empty(word)
         if found is None or word.unresolved:
             # A lone * takes anything.
@@ -205,109 +205,132 @@ class Conditions:
             return TRUE if anything else Truth(None, doubts=word.doubts)
         return Truth(found.match(word.text) is not None, doubts=word.doubts)
 
-    def finds(self, word: Word, cut: Sequence[Token], origin: Origin) -> Truth:
-        """Look for a regular expression in a text; one that was cut at its brackets is not read."""
-        written = cut[0].word if len(cut) == 1 else None
-        found = None if written is None else self.shell.expression(written.pieces, origin)
-        if isinstance(found, Word):
-            return Truth(None, doubts=(*word.doubts, *found.doubts))
-        self.shell.lose_array("BASH_REMATCH", origin)
-        if found is None or word.unresolved or len(word.text) > LONGEST_SEARCHED:
+    def finds(self, word: Word, raw: str) -> Truth:
+        """Look for a regular expression in a text, if POSIX and Python read it alike."""
+        self.state.lose("BASH_REMATCH", word.origin, array=True)
+        known = not word.unresolved and len(word.text) <= _LONGEST_SEARCHED and word.text.isascii()
+        if not known or not raw or not _EXPRESSION.fullmatch(raw):
             return Truth(None, doubts=word.doubts)
-        if not word.text.isascii():  # what a letter is, a locale says
-            return Truth(None, doubts=word.doubts)
-        return Truth(found.search(word.text) is not None, doubts=word.doubts)
+        ended = raw[:-1] + r"\Z" if raw.endswith("$") else raw
+        return Truth(re.search(ended, word.text, re.ASCII) is not None, doubts=word.doubts)
 
 
-class _Double:
-    def __init__(self, conditions: Conditions, tokens: list[Token], origin: Origin) -> None:
+class _Reader:
+    """Reads the items of one condition, by the precedence that bash gives them."""
+
+    def __init__(
+        self, conditions: Conditions, items: list[_Item], double: bool, origin: Origin
+    ) -> None:
         self.conditions = conditions
-        self.tokens = tokens
-        self.position = 0
+        self.items = items
+        self.double = double
         self.origin = origin
+        self.either, self.both = ("||", "&&") if double else ("-o", "-a")
 
-    def operator(self) -> str:
-        here = self.tokens[self.position] if self.position < len(self.tokens) else None
-        return "" if here is None else here.operator or here.bare
+    def operator(self, place: int = 0) -> str:
+        """Return the operator at a place; in ``[ ]`` any word may be one."""
+        if place >= len(self.items):
+            return ""
+        item = self.items[place]
+        known = self.double or item.word is None
+        return item.operator if known or item.word is None else item.word.text
 
-    def disjunction(self, depth: int) -> Truth:
-        left = self.conjunction(depth)
-        while self.operator() == "||":
-            self.position += 1
-            right = self.conjunction(depth)
-            left = either(left, right)
-        return left
+    def disjunction(self) -> Truth:
+        truth = self.conjunction()
+        while self.operator() == self.either:
+            self.items = self.items[1:]
+            truth = either(truth, self.conjunction())
+        return truth
 
-    def conjunction(self, depth: int) -> Truth:
-        left = self.single(depth)
-        while self.operator() == "&&":
-            self.position += 1
-            right = self.single(depth)
-            left = both(left, right)
-        return left
+    def conjunction(self) -> Truth:
+        truth = self.single()
+        while self.operator() == self.both:
+            self.items = self.items[1:]
+            truth = both(truth, self.single())
+        return truth
 
-    def single(self, depth: int) -> Truth:
-        if depth > _DEEPEST:
-            raise IndexError
-        if self.operator() == "!":
-            self.position += 1
-            return self.single(depth + 1).negated()
-        if self.operator() == "(":
-            self.position += 1
-            found = self.disjunction(depth + 1)
+    def single(self) -> Truth:
+        """Read one condition, or one in brackets."""
+        items = self.items
+        if not items:
+            if self.double:
+                raise IndexError
+            return FALSE
+        first = self.operator()
+        if len(items) >= 3 and self.operator(1) in _BINARY and self.is_operand(items[2]):
+            self.items = items[3:]
+            return self.binary(items[0], self.operator_of(items[1]), items[2])
+        if first == "!" and len(items) > 1:
+            self.items = items[1:]
+            return self.single().negated()
+        if first == "(" and len(items) > 2:
+            self.items = items[1:]
+            truth = self.disjunction()
             if self.operator() != ")":
                 raise IndexError
-            self.position += 1
-            return found
-        first, behind = self.tokens[self.position], self.operator_at(1)
-        if (first.bare in ("-z", "-n", "-v") or first.bare in _FILES) and self.tokens[
-            self.position + 1
-        ].word is not None:
-            word = self.word(1)
-            self.position += 2
-            return self.conditions.unary(first.bare, word)
-        if behind in (*_TEXTS, *_NUMERIC, "-nt", "-ot", "-ef"):
-            return self.binary(behind)
-        word = self.word(0)
-        self.position += 1
-        return self.conditions.unary("-n", word)
+            self.items = self.items[1:]
+            return truth
+        if first in _UNARY and len(items) > 1 and self.is_operand(items[1]):
+            self.items = items[2:]
+            return self.conditions.unary(first, self.word(items[1]))
+        self.items = items[1:]
+        return self.conditions.unary("-n", self.word(items[0]))
 
-    def operator_at(self, offset: int) -> str:
-        place = self.position + offset
-        here = self.tokens[place] if place < len(self.tokens) else None
-        return "" if here is None else here.operator or here.bare
+    def is_operand(self, item: _Item) -> bool:
+        return not self.double or not item.operator
 
-    def word(self, offset: int) -> Word:
-        written = self.tokens[self.position + offset].word
-        if written is None:
+    def operator_of(self, item: _Item) -> str:
+        return item.operator or (item.word.text if item.word is not None else "")
+
+    def word(self, item: _Item) -> Word:
+        if item.word is None or not self.is_operand(item):
             raise IndexError
-        return self.conditions.shell.value(written.pieces, self.origin)
+        return item.word
 
-    def binary(self, operator: str) -> Truth:
-        left = self.word(0)
+    def binary(self, left: _Item, operator: str, right: _Item) -> Truth:
+        conditions, first, second = self.conditions, self.word(left), self.word(right)
+        if not self.double:
+            return conditions.binary(first, operator, second)
         if operator == "=~":
-            # A regular expression may be cut into several tokens: brackets, bars.
-            first = self.position + 2
-            self.position = first
-            while self.position < len(self.tokens) and self.operator() not in ("&&", "||"):
-                self.position += 1
-            parts = self.tokens[first : self.position]
-            return self.conditions.finds(left, parts, self.origin)
-        right = self.tokens[self.position + 2].word
-        if right is None:
-            raise IndexError
-        self.position += 3
+            return conditions.finds(first, right.raw)
         if operator in ("=", "==", "!="):
-            found = self.conditions.matches(left, right.pieces, self.origin)
-            return found.negated() if operator == "!=" else found
-        value = self.conditions.shell.value(right.pieces, self.origin)
-        if operator in _NUMERIC:
-            # [[ takes sums: [[ N -gt 0 ]] looks N up.
-            left, value = (self.summed(word) for word in (left, value))
-        return self.conditions.binary(left, Word(operator, self.origin), value)
+            truth = conditions.matches(first, right.pieces, self.origin)
+            return truth.negated() if operator == "!=" else truth
+        if operator in _NUMERIC:  # [[ takes sums: [[ N -gt 0 ]] looks N up
+            first, second = self.summed(first), self.summed(second)
+        return conditions.binary(first, operator, second)
 
     def summed(self, word: Word) -> Word:
         if word.unresolved or _INTEGER.fullmatch(word.text):
             return word
-        number = self.conditions.shell.number(word.text, self.origin)
-        return word if number is None else word._replace(text=str(number))
+        result = number(self.conditions.state, word.text, self.origin)
+        return word if result is None else word._replace(text=str(result))
+
+
+def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
+    """Return the operators of a condition, and the nodes of each operand, in their order.
+
+    The grammar nests them by a precedence of its own.
+    """
+    found: list[str | list[Node]] = []
+    end = -1
+    stack = list(reversed(nodes))
+    while stack:
+        node = stack.pop()
+        if node.type in _COMPOUND:
+            stack += reversed(node.children)
+            continue
+        written = text.text(node)
+        operator = not node.is_named or node.type == "test_operator"
+        if (operator and (written in _BRACKETS or written in _BINARY or written in _UNARY)) or (
+            operator and written == "-o"
+        ):
+            found.append(written)
+            end = -1
+        elif end == node.start_byte and isinstance(found[-1], list):
+            found[-1].append(node)
+            end = node.end_byte
+        else:
+            found.append([node])
+            end = node.end_byte
+    return found

@@ -1,8 +1,10 @@
 """What a shell script starts, read without running it.
 
-Variables, conditions, loops and functions are followed as bash follows them. Whatever only running
-it could tell (most command substitutions, variables nobody sets) stays in the words as written, and
-is named there; where it decides a branch, every branch is read, and what follows is doubted.
+tree-sitter-bash parses it; variables, conditions, loops and functions are followed as bash follows
+them. What only running it could tell (most command substitutions, variables nobody sets) stays in
+the words as written, and is named there; if it decides a branch, every branch is read, and what
+follows is doubted. What is not followed at all is named with its line, and what it may set is
+unknown.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from checks.base.needs import RunAs, SetLimit
+from checks.base.needs import RunAs
 from checks.base.unknown import Inside
 from preflight.launches.container import ContainerSettings
 from preflight.launches.container_run import ENGINES
@@ -23,53 +26,33 @@ from preflight.launches.launch_kind import (
     HostWords,
     LaunchKind,
     LaunchText,
-    Listed,
     with_env_files,
 )
 from preflight.launches.launchers import (
     IN_JOB,
-    Fanned,
     enters_container,
-    fanned,
-    reads_all,
     slurm_variables,
     starts_anew,
     starts_server,
     tasks,
 )
 from preflight.launches.run_as import changed_user
-from preflight.launches.set_limits import OWN_SHELL, conditional, of_job, prlimit, ulimit
-from preflight.launches.shell_builtins import (
-    BUILTINS,
-    TALKS,
-    assigned,
-    declare,
-    enter,
-    folder_of,
-    names_of,
-    run_builtin,
-    take,
-    take_line,
-    take_lines,
-    take_option,
-    written_out,
-)
+from preflight.launches.set_limits import OWN_SHELL, of_job, prlimit, ulimit
 from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
-from preflight.launches.shell_expansion import ExpansionBudget, Shell, path_from
+from preflight.launches.shell_expansion import expand, fields, number, value
 from preflight.launches.shell_flow import (
     MOST_TURNS,
-    NESTED_COSTS,
     STARTED,
     WRITES,
-    Feed,
+    Part,
+    Redirection,
     ShellFlow,
     ShellFunction,
-    ShellText,
-    Steps,
-    drive,
+    redirections_of,
 )
-from preflight.launches.shell_tokens import ALONE, DECLARATIONS, REDIRECTIONS, Token
-from preflight.launches.shell_words import Piece, heredoc_pieces
+from preflight.launches.shell_output import TALKS, printed, written_out
+from preflight.launches.shell_state import ELEMENT_COSTS, Changes, ExpansionBudget, ShellState
+from preflight.launches.shell_text import ALONE, Pieces, ShellText
 from preflight.launches.source import (
     Command,
     Origin,
@@ -78,10 +61,8 @@ from preflight.launches.source import (
     SourceNote,
     Word,
     brief,
-    joined,
     read_inside,
 )
-from preflight.launches.typed_panes import Panes, Typed
 from preflight.launches.variables import (
     Layers,
     Variables,
@@ -97,6 +78,9 @@ from preflight.launches.wrappers import (
     strip_wrappers,
 )
 
+if TYPE_CHECKING:
+    from preflight.launches.shell_text import Node
+
 # ``bash -c "bash -c '...'"`` and eval are read down to here.
 DEEPEST_SCRIPT = 8
 # A function within itself is followed down to here.
@@ -104,27 +88,30 @@ DEEPEST_CALLS = 4
 # Programs that a script starts at most, loops and functions written out: more is no launch, and to
 # read it took minutes. 1 MB of published launches starts 3000.
 _MOST_PROGRAMS = 10_000
+# Shell builtins that start no process, and sleep, which changes nothing.
+BUILTINS = frozenset(
+    "[ . : alias bg bind break caller cd compgen complete compopt continue declare dirs disown "
+    "echo enable eval exit export false fc fg getopts hash help history jobs kill let local logout "
+    "mapfile popd printf pushd pwd read readarray readonly return set shift shopt sleep source "
+    "suspend test times trap true type typeset ulimit umask unalias unset wait".split()
+)
+# Builtins of which only a run tells how they end.
+_OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wait".split())
+# What starts a server in a way that is not followed: it is named with its line.
+_NOT_FOLLOWED = frozenset("at batch coproc crontab find parallel pdsh trap xargs".split())
+_TYPES = frozenset(("screen", "tmux"))  # into a pane, where a shell reads it
 # Programs that are taken to do what they are told; what any other one says is not known.
 _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
 # What starts a program in a job of its own.
 _ALLOCATE = frozenset(("oarsub", "salloc"))
-# Programs that make, rename or remove the files that they are told of.
-_MAKE_FILES = frozenset(
-    "cp curl dd gunzip gzip install ln mkdir mv rm rmdir rsync scp sed split tar tee touch "
-    "truncate unlink unzip wget".split()
-)
 # What ends processes that run aside, and what asks of one of them alone.
 _KILLS = frozenset("kill killall pkill wait".split())
 # Programs of which one that reads standard input may start what it finds there.
-_LINES = frozenset(("mapfile", "readarray"))
-_READERS = (
-    STARTERS | SHELLS | _LINES | set("at batch parallel read runuser ssh su sudo xargs".split())
-)
+_READERS = STARTERS | SHELLS | set("read runuser ssh su sudo".split())
 _ENGINES = frozenset(("docker", "nerdctl", "podman"))
 _STOPS = frozenset(("kill", "rm", "stop"))
 _ASKS = frozenset("-0 -l -L".split())
 _DETACHED = frozenset(("-d", "--detach", "--wait"))
-_OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wait".split())
 # What sets up the shell of whoever reads this, not of whoever starts the launch.
 _PERSONAL = (".bashrc", ".profile", "/profile", "/activate", "conda.sh")
 # What ``eval "$(conda shell.bash hook)"`` and its like set up, which is no setting of a launch.
@@ -139,6 +126,19 @@ _SOURCED = (
     *("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "setvars.sh"),
     *("set_env.sh", "set_env.bash", "setenv.bash"),  # Ascend's
 )
+_SIMPLE = frozenset(
+    "command declaration_command unset_command variable_assignment variable_assignments "
+    "redirected_statement".split()
+)
+_DECLARATIONS = frozenset("declare export local readonly typeset unset".split())
+_KEYWORDS = frozenset("case do done elif else esac fi for if in then until while { }".split())
+# Notes of what a command substitution may write one thing or another by.
+_DOUBTS = ("condition", "loop-not-counted", "script-not-read")
+# The text of a shell within a shell costs so many times its length: such texts can multiply.
+_NESTED_COSTS = 16
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What of a captured word depends on the host that it runs on: ``$A``, ``${A:-x}``, ``$(hostname)``.
+_OPEN_PART = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}$`]*))?\}|\(([^()$`]*)\))")
 
 
 def _service(command: Command) -> tuple[object, ...] | None:
@@ -163,29 +163,27 @@ def read_script(
     arguments: Sequence[str] | None = None,
     beside: Beside = lambda name: None,
     host_words: HostWords = lambda command: None,
-    listed: Listed = lambda folder, pattern: None,
 ) -> Reading:
-    """Return the processes that a script called ``name`` starts in ``environment``. Never raises.
+    """Return the processes that a script called ``name`` starts in ``environment``.
 
-    The commands say what bash does, where the notes say that its author hardly meant it.
-    arguments: what the script is given, None where that is not known. beside:
-    gives the text of a file that it sources or runs, where that lies here. host_words: what
-    ``nproc`` and its like write. listed: the files that lie here and match a pattern.
+    The commands say what bash does, and the notes what its author hardly meant. Raises SourceError
+    for what is too long. arguments: what the script is given, None if that is not known. beside:
+    gives the text of a file that it sources or runs, if that lies here. host_words: what ``nproc``
+    and its like write.
     """
     variables = environment_words(environment)
     is_job = "#SBATCH" in text[:65536]
     if is_job:
         given = slurm_variables(text)
         variables = {**{n: Word(v, Origin(name)) for n, v in given.items()}, **variables}
-    shell = Shell(Variables(variables), ExpansionBudget())
-    shell.name, shell.host_words, shell.listed = name, host_words, listed
+    state = ShellState(Variables(variables), ExpansionBudget(), name)
     if is_job and IN_JOB not in variables:
-        shell.assign(IN_JOB, Word(f"${IN_JOB}", Origin(name), (IN_JOB,)), exported=True)
-        shell.set_limit(of_job(Origin(name)))
-    reader = _Script(name, shell, 0, beside)
+        state.assign(IN_JOB, Word(f"${IN_JOB}", Origin(name), (IN_JOB,)), exported=True)
+        state.set_limit(of_job(Origin(name)))
+    reader = _Script(name, state, 0, beside, host_words)
     if arguments is not None:
         origin = Origin("command line")
-        reader.shell.parameters = tuple(Word(text, origin) for text in arguments)
+        state.give_parameters(tuple(Word(text, origin) for text in arguments))
     reader.read(text, 1)
     return reader.reading()
 
@@ -199,16 +197,21 @@ def in_environment(
     the variables that they do not set.
     """
     around = environment_words(environment)
-    shell = Shell(Variables(around), ExpansionBudget())
-    shell.host_words = host_words
-    _Script("script", shell)  # what $(...) writes
+
+    def part(match: re.Match[str]) -> str:
+        name, braced, default, command = match.groups()
+        found = around.get(name or braced or "")
+        text = host_words(command) if command else found.text if found is not None else default
+        return match.group() if text is None else text
 
     def here(word: Word) -> Word:
-        if not word.unresolved or not re.search(r"[$`]", word.text):
+        if not word.unresolved or "$" not in word.text:
             return word
-        found = shell.value(heredoc_pieces(Piece("text", word.text)), word.origin)
-        others = tuple(name for name in word.unresolved if name[:1] in "<{")  # no variables
-        return found._replace(unresolved=(*found.unresolved, *others), doubts=word.doubts)
+        text = _OPEN_PART.sub(part, word.text)
+        names = [name for name in word.unresolved if name in text or name[:1] in "<{"]
+        return word._replace(
+            text=text, unresolved=tuple(names) if text != word.text else word.unresolved
+        )
 
     def of_command(one: Command) -> Command:
         if one.container is not None or one.place is not None:
@@ -217,15 +220,6 @@ def in_environment(
         return one._replace(words=tuple(map(here, one.words)), environment={**around, **own})
 
     return reading._replace(commands=tuple(map(of_command, reading.commands)))
-
-
-def heredoc_files(text: str, environment: Mapping[str, str | Word] | None = None) -> dict[str, str]:
-    """Return the files that a script writes with ``cat > FILE <<EOF`` or tee: names to texts."""
-    reader = _Script(
-        "script", Shell(Variables(environment_words(environment or {})), ExpansionBudget())
-    )
-    reader.read(text, 1)
-    return {path: word.text for path, word in reader.files.items()}
 
 
 def read_words(
@@ -245,13 +239,6 @@ def read_words(
     """
     if not words:
         return Reading(())
-    several_words = fanned(words, given)
-    if several_words is not None:
-        readings = [
-            read_words(each, environment, inside=inside, depth=depth, budget=budget, beside=beside)
-            for each in several_words.commands
-        ]
-        return _together(words, several_words, joined(readings))
     stripped = strip_wrappers(words, environment, inside, given is not None)
     found = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, given)
     if stripped.limits or stripped.run_as.origin:
@@ -278,18 +265,6 @@ def read_words(
     return found._replace(commands=tuple(each for each in commands for _ in range(beside_each)))
 
 
-def _together(words: Sequence[Word], several: Fanned, found: Reading) -> Reading:
-    """Return what xargs and its like start: at once, or each when the one before has ended."""
-    commands = tuple(each._replace(waited=several.waits) for each in found.commands)
-    texts = (" ".join(word.text for word in command.words) for command in commands)
-    notes = found.notes
-    if not several.known and any(map(STARTED.search, texts)):
-        name = next(w.text for w in words if w.text.rpartition("/")[2] in ("xargs", "parallel"))
-        said = f"{name}: how many it starts is not known; read once, with what it adds unknown"
-        notes = (*notes, SourceNote("loop-not-counted", said, words[0].origin))
-    return found._replace(commands=commands, notes=notes, own_lines=True)
-
-
 def _read_stripped(
     words: Sequence[Word],
     stripped: Stripped,
@@ -309,11 +284,11 @@ def _read_stripped(
             text = f"more than {DEEPEST_SCRIPT} shells within each other: the innermost is not read"
             return Reading((), (*notes, SourceNote("script-not-read", text, words[0].origin)))
         origin = stripped.script.origin
-        shell = Shell(Variables(stripped.environment), budget)
-        shell.parameters = stripped.arguments
-        shell.budget.spend(_nested_cost(stripped.script.text, depth))
-        reader = _Script(origin.source, shell, depth + 1, beside)
-        reader.input, reader.doubts = given, stripped.script.doubts
+        state = ShellState(Variables(stripped.environment), budget)
+        state.give_parameters(stripped.arguments)
+        budget.spend(_nested_cost(stripped.script.text, depth))
+        reader = _Script(origin.source, state, depth + 1, beside)
+        reader.doubts, reader.piped = stripped.script.doubts, given
         reader.read(stripped.script.text, origin.line)
         inner = reader.reading()
         apart = stripped.container is not None  # its files are its container's
@@ -348,9 +323,9 @@ def _read_stripped(
     script = _script_words(stripped.words)
     found = beside(script[0].text) if script and not script[0].unresolved else None
     if found is not None and depth < DEEPEST_SCRIPT and budget.spend(len(found)):
-        shell = Shell(Variables(stripped.environment), budget)
-        shell.name, shell.parameters = script[0].text, script[1:]
-        reader = _Script(shell.name, shell, depth + 1, beside)
+        state = ShellState(Variables(stripped.environment), budget, script[0].text)
+        state.give_parameters(script[1:])
+        reader = _Script(state.name, state, depth + 1, beside)
         reader.read(found, 1)
         inner = reader.reading()
         wrapper = (*stripped.wrappers, (program, script[0].text))
@@ -401,14 +376,14 @@ def _metered(beside: Beside, budget: ExpansionBudget) -> Beside:
 
     def near(name: str) -> str | None:
         text = beside(name)
-        return None if text is None or not budget.spend(NESTED_COSTS * len(text)) else text
+        return None if text is None or not budget.spend(_NESTED_COSTS * len(text)) else text
 
     return near
 
 
 def _nested_cost(text: str, depth: int) -> int:
     """Return what the text of a shell within a shell costs: such texts can be made to multiply."""
-    return NESTED_COSTS * len(text) if depth else 0
+    return _NESTED_COSTS * len(text) if depth else 0
 
 
 def _deeper(command: Command) -> bool:
@@ -418,46 +393,43 @@ def _deeper(command: Command) -> bool:
     )
 
 
-def _job_of_at(words: list[Word]) -> list[Word]:
-    """Return what ``at -f FILE`` starts: sh with that file, and this environment."""
-    texts = [word.text for word in words]
-    if texts[0].rpartition("/")[2] not in ("at", "batch") or "-f" not in texts[1:-1]:
-        return words
-    return [words[0]._replace(text="sh"), words[texts.index("-f", 1) + 1]]
+class _Assignment(NamedTuple):
+    """``NAME=value``, ``NAME+=value`` (adds), ``NAME[place]=value``; elements: of an array."""
+
+    name: str
+    place: str | None
+    adds: bool
+    pieces: Pieces
+    elements: Sequence[Node] | None
 
 
 class _Script(ShellFlow):
     """Knows what the simple commands of a script mean: programs, functions, the shell's own."""
 
     def __init__(
-        self, source: str, shell: Shell, depth: int = 0, beside: Beside = lambda name: None
+        self,
+        source: str,
+        state: ShellState,
+        depth: int = 0,
+        beside: Beside = lambda name: None,
+        host_words: HostWords = lambda command: None,
     ) -> None:
-        super().__init__(source, shell)
+        super().__init__(source, state)
         self.depth = depth
         self.beside = beside
+        self.host_words = host_words
         self.called: set[str] = set()
         self.services: Counter[tuple[object, ...]] = Counter()  # containers that Compose started
-        self.locals: list[dict[tuple[str, str], object]] = []  # what each function hides
+        self.locals: list[Changes] = []  # what each function hides
         # Of each container that docker run named: what it was given, and its variables.
         self.containers: dict[str, tuple[ContainerSettings, Mapping[str, Word]]] = {}
-        self.panes = Panes()  # of tmux, and the shells in them
-        self.typists: dict[tuple[str, int | None], _Script] = {}
-        self.supervised: set[str] = set()  # files of supervisord that were read already
-        # What alias says; a script takes it for nothing until shopt -s expand_aliases.
-        self.aliases: dict[str, ShellFunction] = {}
-        self.expands = False
         self.captures = False  # this is the text of $(...)
-        self.input: Word | None = None  # what the whole script reads from standard input
-        shell.output = self.output
+        state.output = self.output
 
     def reading(self) -> Reading:
         for name, origin in self.conditions.assumed.items():
             said = f"{name} is not set: where the script asks whether it is, it is taken as empty"
             self.note("taken-as-empty", said, origin)
-        for line in self.panes.pending.values():
-            if STARTED.search(line.text):
-                said = f"{brief(line.text)} is typed into a pane, and no Enter follows: not read"
-                self.note("script-not-read", said, line.origin)
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def lies(self, name: str) -> bool:
@@ -465,7 +437,7 @@ class _Script(ShellFlow):
 
     def lying(self, name: str) -> str | None:
         """Return the text of a file that lies where the script is when it names it."""
-        path = path_from(self.shell, name)
+        path = self.state.path(name)
         return None if path is None else self.beside(path)
 
     def near(self, name: str) -> str | None:
@@ -476,188 +448,151 @@ class _Script(ShellFlow):
         return None if word.unresolved else word.text
 
     def read(self, text: str, first_line: int | None) -> None:
-        """Read a whole text, and then the functions that nothing calls, where it starts nothing."""
+        """Read a whole text, and then the functions that nothing calls, if it starts nothing."""
         parsed = self.parsed(text, self.source, first_line)
-        if self.input is not None:
-            self.feed = Feed(self.input, len(self.doubts))
-        drive(self.run(parsed, 0, len(parsed.tokens)))
-        started = (" ".join(word.text for word in command.words) for command in self.commands)
-        if self.stop == "exit" or any(map(STARTED.search, started)):
+        self.whole(parsed)
+        if self.stop == "exit" or self.started():
             return
         for name, function in list(self.functions.items()):
             if name in self.called:
                 continue
             self.stop = ""
             said = f"nothing here calls the function {name}: read as if it were called"
-            note = SourceNote("condition", said, function.text.origin(0)._replace(line=None))
-            line = function.text.tokens[min(function.start, len(function.text.tokens) - 1)].line
-            note = note._replace(origin=function.text.origin(line))
-            self.shell.give_parameters(None)
+            note = SourceNote("condition", said, function.text.origin(function.body))
+            self.state.give_parameters(None)
             self.called.add(name)
-            drive(self.doubting(note, self.run(*function[:3])))
+
+            def steps(function: ShellFunction = function) -> Truth:
+                return self.body(function.text, function.body)
+
+            self.doubting(note, steps)
 
     # Simple commands
 
-    def simple(self, text: ShellText, position: int, end: int) -> Steps:
-        """Read a simple command from here to its end."""
-        tokens, line = text.tokens, text.tokens[position].line
-        settings: list[Token] = []
+    def simple(self, text: ShellText, node: Node, redirections: Sequence[Redirection]) -> Truth:
+        """Read a simple command, a declaration or assignments."""
+        kind = node.type
+        if node.has_error or any(r.node.has_error for r in redirections):
+            return self.not_read(text, node)
+        called = node.child_by_field_name("name")
+        keyword = called is not None and text.text(called) in _KEYWORDS
+        if kind not in _SIMPLE or keyword:  # what is left of a block that was cut
+            return self.not_read(text, node)
+        if kind in ("variable_assignment", "variable_assignments"):
+            nodes = [node] if kind == "variable_assignment" else node.children
+            for each in nodes:
+                if each.type == "variable_assignment":
+                    self.take(text, each)
+            return TRUE
+        children = [child for child in node.children if child.type != "comment"]
+        for before, child in itertools.pairwise(list(children)):
+            if not text.ends_line(before, child):
+                continue
+            if before.type != "variable_assignment":
+                return self.not_read(text, node)
+            # The grammar takes assignments on the lines before for those of a command.
+            for setting in children[: children.index(child)]:
+                self.take(text, setting)
+            children = children[children.index(child) :]
+        settings = [child for child in children if child.type == "variable_assignment"]
+        own = [child for child in children if child.type.endswith("_redirect")]
+        for child in own:
+            redirections = [*redirections, *redirections_of(text, child)]
+        written = [
+            child
+            for child in node.children
+            if child not in own
+            and child.type not in ("variable_assignment", "comment")
+            # The 2 of ``2>&1``, of which the grammar makes a word.
+            and not (child.type == "number" and text.bytes[child.end_byte :][:1] in (b"<", b">"))
+        ]
+        for redirection in redirections:
+            written += redirection.extra
         words: list[Word] = []
-        writes: list[str] = []
-        body: Piece | None = None
-        given = redirected = None
-        declares = appends = False
-        while position < end:
-            token = tokens[position]
-            origin = text.origin(token.line)
-            if token.word is not None:
-                if token.word.assignment is not None and (not words or declares):
-                    settings.append(token)
-                elif token.elements is None:
-                    # A program is called by its name.
-                    words += self.shell.expand(token.word, origin, files=bool(words))
-                    declares = bool(words) and words[0].text in DECLARATIONS
-            elif token.operator in REDIRECTIONS:
-                target = tokens[position + 1].word if position + 1 < end else None
-                if target is not None:
-                    position += 1
-                    body = tokens[position].heredoc or body
-                    if token.operator in WRITES:
-                        appends = appends or token.operator == ">>"
-                        writes += [word.text for word in self.shell.expand(target, origin)[:1]]
-                    elif token.operator == "<<<":
-                        given = self.shell.value(target.pieces, origin)
-                        given = given._replace(text=given.text + "\n")
-                    elif token.operator == "<":
-                        place = self.shell.expand(target, origin)[:1]
-                        redirected = place[0] if place else redirected
-            position += 1
-        origin = text.origin(line)
-        if words and words[0].text == "find" and any(w.text[:5] == "-exec" for w in words):
-            does = next(i for i, word in enumerate(words) if word.text[:5] == "-exec")
-            if starts_server(words[does + 1 :]):
-                said = "find -exec: how often it starts its program is not known"
-                self.note("script-not-read", said, origin)
-        if words and words[0].text.rpartition("/")[2] in _ALLOCATE:
-            names = [word.text.rpartition("/")[2] for word in words[1:]]
-            if any(name in SHELLS or name.endswith(".sh") for name in names):
-                said = f"{brief(words[0].text)}: what it starts in its job is not read; give that"
-                self.note("script-not-read", said, origin)
-        for word in words:
-            if word.text.startswith(("<(", ">(")) and word.unresolved:
-                inside = [word._replace(text=each) for each in word.text[2:-1].split()]
-                if starts_server(inside):
-                    said = f"{brief(word.text)}: what it starts is not read"
-                    self.note("script-not-read", said, origin)
-        self.shell.touched += writes
-        if words and words[0].text.rpartition("/")[2] in _MAKE_FILES:
-            self.shell.touched += [word.text for word in words[1:]]
-        if body is not None or writes or (words and words[0].text in ("tee", "sed")):
-            self.written(body, words, writes, appends, origin)
-        if self.said is not None:
-            self.say(words, body, writes, origin)
-        if given is None and any(w.text.rpartition("/")[2] in _READERS for w in words):
-            if body is not None:  # its text begins below the line of its command
-                below = (
-                    origin
-                    if origin.line is None
-                    else origin._replace(line=tokens[position - 1].line + 1)
-                )
-                given = self.shell.value(heredoc_pieces(body), below)
-            elif redirected is not None:
-                given = self.content(redirected)
-            elif self.piped is not None or self.feed is None:
-                given = self.piped
-            elif words[0].text == "read":
-                given = self.feed.line(len(self.doubts))
-            else:
-                given = self.feed.left(len(self.doubts))
-        own = bool(words) and body is None and redirected is None
-        own = own and (given is None or words[0].text != "read")
-        if own and self.feed is not None and self.piped is None and not self.aside:
-            self.read_rest(self.feed, words, origin)
-        ended = yield self.finish(text, words, settings, origin, given)
-        return ended
+        for word in text.words(written):
+            words += expand(self.state, word, Origin(text.source, text.line(word.line)))
+        origin = text.origin(node)
+        if words and words[0].text == "time" and kind == "command":
+            words = [word for word in words[1:] if word.text != "-p"]
+        if kind in ("declaration_command", "unset_command") or (
+            words and words[0].text in _DECLARATIONS  # the tree may have them for any command
+        ):
+            return self.declare(text, words, settings, origin)
+        return self.program(text, words, settings, redirections, origin)
 
-    def read_rest(self, feed: Feed, words: Sequence[Word], origin: Origin) -> None:
-        """Take what a command such as ssh reads of the text that the loop around reads, too."""
-        program = reads_all([word.text for word in words])
-        if not program or not (feed.rest.text or feed.rest.unresolved):
-            return
-        feed.rest = feed.rest._replace(text="", unresolved=())
-        mended = "ssh -n" if program == "ssh" else f"{program} ... < /dev/null"
-        said = (
-            f"{program} reads the rest of the list that the loop around goes over, which ends "
-            f"after this turn: write {mended}"
-        )
-        self.note("loop-not-counted", said, origin)
-
-    def content(self, place: Word) -> Word:
-        """Return what a file holds; a text that is not known is empty and unresolved."""
-        text = (
-            "" if place.text == "/dev/null" else None if place.unresolved else self.near(place.text)
-        )
-        if text is None or not self.shell.budget.spend(len(text)):
-            return place._replace(text="", unresolved=(f"what {brief(place.text)} holds",))
-        return Word(text, Origin(place.text, 1))
-
-    def finish(
+    def program(
         self,
         text: ShellText,
         words: list[Word],
-        settings: list[Token],
+        settings: Sequence[Node],
+        redirections: Sequence[Redirection],
         origin: Origin,
-        given: Word | None,
-    ) -> Steps:
-        """Take a command's assignments and words in."""
-        program = words[0].text if words else ""
-        if not words or program in DECLARATIONS:
-            if self.locals and program in ("local", "declare", "typeset"):
-                self.hide(words, settings)
-            declare(self.shell, words, settings, origin)
-            for word in words[1:]:
-                if word.unresolved and not word.text.partition("=")[0].isidentifier():
-                    self.may_set(f"{program} of what {brief(word.text)} gives", origin)
+    ) -> Truth:
+        """Take in a command that is called by its name, with what it writes and reads."""
+        for word in words:
+            if word.text.startswith(("<(", ">(")) and STARTED.search(word.text):
+                said = f"{brief(word.text)}: what it starts is not read"
+                self.note("script-not-read", said, origin)
+        writes = [
+            word.text
+            for redirection in redirections
+            if redirection.operator in WRITES and redirection.target is not None
+            for word in expand(self.state, redirection.target, origin)[:1]
+        ]
+        heredoc = next((r.node for r in redirections if r.operator in ("<<", "<<-")), None)
+        body = None if heredoc is None else text.heredoc(heredoc)
+        name = words[0].text.rpartition("/")[2] if words else ""
+        if writes or name in ("tee", "sed"):
+            appends = any(redirection.operator in (">>", "&>>") for redirection in redirections)
+            self.written(body, words, writes, appends, origin)
+        if self.said is not None:
+            self.say(words, body, writes, origin)
+        given = None
+        if any(word.text.rpartition("/")[2] in _READERS for word in words):
+            # What a loop reads line by line is not followed.
+            own = words[0].text == "read"
+            given = self.given(text, redirections, None if own else self.piped)
+        if not words:
             return TRUE
-        called = self.functions.get(program)
-        mark = self.shell.mark()
-        for token in settings:
-            if called or token.elements is not None:
-                take(self.shell, token, text.origin(token.line), True if called else None)
+        called = self.functions.get(words[0].text)
         if called is not None:
-            given_to_it = self.shell.before(mark)
-            ended = yield self.call(program, called, words, origin)
-            for (kind, name), value in given_to_it.items():
-                self.shell.change(kind, name, value, ())
+            mark = self.state.mark()
+            for setting in settings:
+                self.take(text, setting, exported=True)
+            before = self.state.before(mark)
+            ended = self.call(words[0].text, called, words, origin)
+            for key, held in before.items():
+                self.state.change(key, held)
             return ended
-        if _ends_others([word.text for word in words]):
+        texts = [word.text for word in words]
+        if _ends_others(texts):
             self.kills += 1
-        if program in BUILTINS:
-            ended = yield self.builtin(text, words, settings, origin, given)
-            return ended
-        if self.captures and program in TALKS:
+        if self.names_unread(words, origin):
+            return PROGRAM
+        if texts[0] in BUILTINS:
+            return self.builtin(text, words, settings, origin, given)
+        if self.captures and texts[0] in TALKS:
             return TRUE
-        if "prlimit" in (texts := [word.text for word in words])[:3] and OWN_SHELL & set(texts):
+        if "prlimit" in texts[:3] and OWN_SHELL & set(texts):
             setter = changed_user(words[: texts.index("prlimit")] or words)
             for limit in prlimit(words):
-                self.shell.set_limit(limit._replace(must=False, setter=setter))
+                self.state.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
+        return self.starts(text, words, settings, given, origin)
+
+    def starts(
+        self,
+        text: ShellText,
+        words: list[Word],
+        settings: Sequence[Node],
+        given: Word | None,
+        origin: Origin,
+    ) -> Truth:
+        """Take in a command that starts a program."""
         environment = self.environment(text, settings)
-        if program.rpartition("/")[2] == "tmux" and self.depth < DEEPEST_SCRIPT:
-            lines, words = self.panes.typed(words)
-            for typed in lines:
-                self.type(typed, environment, origin, ("tmux", "send-keys"))
-            if not words:
-                return PROGRAM
-        if program.rpartition("/")[2] == "screen" and self.depth < DEEPEST_SCRIPT:
-            stuffed = self.panes.stuffed(words)
-            for typed in stuffed or ():
-                self.type(typed, environment, origin, ("screen", "stuff"))
-            if stuffed is not None:
-                return PROGRAM
+        program = words[0].text
         plain = is_ordinary(program) and not is_described(words)
         plain = plain or self.runs_again(words)
-        words = _job_of_at(self.with_configurations(words))
         if plain and not words[0].unresolved and not self.is_script(words):
             self.start(Command(tuple(words), environment, (), origin))
         else:
@@ -665,7 +600,7 @@ class _Script(ShellFlow):
                 words,
                 environment,
                 depth=self.depth,
-                budget=self.shell.budget,
+                budget=self.state.budget,
                 beside=self.near,
                 given=given,
             )
@@ -683,29 +618,219 @@ class _Script(ShellFlow):
             self.stop = "exit"
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
-    def type(
-        self, typed: Typed, environment: Mapping[str, Word], origin: Origin, by: tuple[str, str]
-    ) -> None:
-        """Read a line that is typed into a pane: its shell has what earlier lines exported."""
-        number = self.panes.shell(typed)
-        if not self.shell.budget.spend(_nested_cost(typed.line.text, self.depth + 1)):
+    def names_unread(self, words: Sequence[Word], origin: Origin) -> bool:
+        """Name a command that starts what is not read; return whether it is left at that."""
+        texts = [word.text for word in words]
+        names = [text.rpartition("/")[2] for text in texts if text[:1] != "-"]
+        name = names[1] if names[:1] == ["sudo"] and names[1:] else names[0] if names else ""
+        typed = name in _TYPES and {"send-keys", "send", "stuff"} & set(texts)
+        job = name in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
+        runs = name in _NOT_FOLLOWED and STARTED.search(" ".join(texts)) is not None
+        if typed or job or runs:
+            said = f"{brief(' '.join(texts))}: what it starts, and when, is not read"
+            self.note("script-not-read", f"{said}; give that on its own", origin)
+        return bool(typed or runs) or name == "coproc"
+
+    def given(
+        self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
+    ) -> Word | None:
+        """Return what a command reads from standard input; None if nothing says it."""
+        for redirection in reversed(redirections):
+            node, origin = redirection.node, text.origin(redirection.node)
+            if redirection.operator in ("<<", "<<-"):
+                body = next((c for c in node.children if c.type == "heredoc_body"), node)
+                return value(self.state, text.heredoc(node), text.origin(body))
+            if redirection.operator == "<<<":
+                nodes = [child for child in node.children if child.is_named]
+                word = value(self.state, text.pieces(nodes[0]), origin) if nodes else None
+                return None if word is None else word._replace(text=word.text + "\n")
+            if redirection.operator == "<" and redirection.target is not None:
+                place = expand(self.state, redirection.target, origin)[:1]
+                return self.content(place[0]) if place else None
+        return piped
+
+    def content(self, place: Word) -> Word:
+        """Return what a file holds; a text that is not known is empty and unresolved."""
+        text = (
+            "" if place.text == "/dev/null" else None if place.unresolved else self.near(place.text)
+        )
+        if text is None or not self.state.budget.spend(len(text)):
+            return place._replace(text="", unresolved=(f"what {brief(place.text)} holds",))
+        return Word(text, Origin(place.text, 1))
+
+    # Assignments
+
+    def assignment(self, text: ShellText, node: Node) -> _Assignment:
+        """Return the parts of ``A=x``, ``A+=x``, ``A[1]=x`` or ``A=(x y)``."""
+        target, behind = node.child_by_field_name("name"), node.child_by_field_name("value")
+        name = text.text(target)
+        index = None
+        if target.type == "subscript":
+            name, _, index = name.removesuffix("]").partition("[")
+        adds = any(child.type == "+=" for child in node.children)
+        elements = behind.children[1:-1] if behind is not None and behind.type == "array" else None
+        # What stands behind the grammar's value without a blank is part of it, too.
+        nodes = [child for child in node.children[2:] if child.is_named]
+        words = text.words(nodes) if elements is None else []
+        pieces = tuple(piece for word in words for piece in word.pieces)
+        return _Assignment(name, index, adds, pieces, elements)
+
+    def take(self, text: ShellText, node: Node, exported: bool | None = None) -> None:
+        """Take an assignment that stays."""
+        state, origin = self.state, text.origin(node)
+        name, index, adds, pieces, nodes = self.assignment(text, node)
+        before = state.array(name)
+        held = state.variables.get(name)
+        keyed = state.held.get(("odd", name)) is not None
+        if nodes is not None:
+            words: list[Word] = []
+            for element in text.words([child for child in nodes if child.type != "comment"]):
+                if element.text.startswith("[") and "]=" in element.text:
+                    keyed = True
+                at = Origin(text.source, text.line(element.line))
+                every = f"${{{name}[@]}}"
+                loose = any(p.kind != "text" and not p.quoted for p in element.pieces)
+                words += [
+                    # $(...) may be several elements, or none.
+                    word._replace(text=every) if loose and word.unresolved else word
+                    for word in expand(state, element, at)
+                ]
+            if keyed:
+                state.lose(name, origin, array=True)
+                return
+            old = (
+                (before if before is not None else () if held is None else (held,)) if adds else ()
+            )
+            fits = state.budget.spend(ELEMENT_COSTS * (len(old) + len(words)))
+            state.assign_array(name, (*old, *words) if fits else tuple(words))
+            if held is not None:
+                state.assign(name, None)
             return
-        reader = self.typists.get((typed.key, number))
-        if reader is None or (typed.target is not None and typed.target.unresolved):
-            held = environment if number else Layers(environment, {**unread({}, origin)})
-            shell = Shell(Variables(held), self.shell.budget)
-            reader = _Script(self.source, shell, self.depth + 1, self.lying)
-            self.typists[typed.key, number] = reader
-        reader.files, reader.stop = self.files, ""
-        commands, notes = len(reader.commands), len(reader.notes)
-        reader.doubts = typed.line.doubts
-        reader.read(typed.line.text, typed.line.origin.line)
-        for command in reader.commands[commands:]:
-            wrappers = (by, *command.wrappers)
-            # Nobody waits for what runs in a pane.
-            self.start(command._replace(wrappers=wrappers, waited=False), deeper=True)
-        self.notes += reader.notes[notes:]
-        self.panes.entered(typed)
+        word = value(state, pieces, origin)
+        if keyed and before is None and index is None:
+            state.lose(name, origin)
+            return
+        if index is None and before is None:
+            state.assign(name, self.added(name, word) if adds else word, exported)
+            return
+        elements = list(before if before is not None else () if held is None else (held,))
+        place = 0 if index is None else number(state, index, origin)
+        if keyed or place is None or not -len(elements) <= place <= len(elements):
+            state.lose(name, origin, array=True)
+            return
+        if any(each.several for each in elements):
+            state.lose(name, origin, array=True)
+            return
+        if adds and place < len(elements):
+            both = (*elements[place].unresolved, *word.unresolved)
+            word = word._replace(text=elements[place].text + word.text, unresolved=both)
+        elements[place : place + 1 or None] = [word]
+        state.assign_array(name, tuple(elements))
+        if held is not None:
+            state.assign(name, None)
+
+    def added(self, name: str, word: Word, variables: Variables | None = None) -> Word:
+        """Return what ``NAME+=word`` makes of a variable."""
+        before = (variables or self.state.variables).get(name)
+        if before is None:
+            return word
+        fits = self.state.budget.spend(len(before.text))
+        text = before.text + word.text if fits else f"${name}"
+        names = (*before.unresolved, *word.unresolved, *(() if fits else (name,)))
+        doubts = (*before.doubts, *word.doubts)
+        return word._replace(text=text, unresolved=tuple(dict.fromkeys(names)), doubts=doubts)
+
+    def declare(
+        self, text: ShellText, words: list[Word], settings: Sequence[Node], origin: Origin
+    ) -> Truth:
+        """Carry out ``export A=1 B``, ``declare -x``, ``local``, ``unset`` and their like."""
+        state = self.state
+        program, *arguments = [word.text for word in words]
+        options = "".join(each for each in arguments if each.startswith("-"))
+        if program == "unset":
+            self.unset(arguments, origin)
+            return TRUE
+        names = [self.assignment(text, each).name for each in settings]
+        names += [each.partition("=")[0] for each in arguments if each[:1] not in "-+"]
+        if self.locals and program in ("local", "declare", "typeset") and "g" not in options:
+            for name in names:
+                for kind in ("variable", "array", "odd"):
+                    self.locals[-1].setdefault((kind, name), state.current((kind, name)))
+        if any(letter in options for letter in "Ainlu") and program not in ("export", "readonly"):
+            # Arrays by key, sums, references, letters: what these names hold is not followed.
+            for name in filter(_NAME.fullmatch, names):
+                state.change(("odd", name), "array" if "A" in options else "text")
+                state.lose(name, origin, array="A" in options)
+            return TRUE
+        exporting = program == "export" or "x" in options
+        exports = ("n" not in options or program != "export") if exporting else None
+        exports = False if any(each[:1] == "+" and "x" in each for each in arguments) else exports
+        # A builtin's words are all expanded before it runs: export A=1 B=$A gives B the old A.
+        ready = []
+        for setting in settings:
+            name, index, adds, pieces, elements = self.assignment(text, setting)
+            odd = state.held.get(("odd", name)) is not None
+            if index is None and elements is None and state.array(name) is None and not odd:
+                word = value(state, pieces, text.origin(setting))
+                ready.append((name, self.added(name, word) if adds else word))
+            else:
+                self.take(text, setting, exports)
+        for name, word in ready:
+            state.assign(name, word, exports)
+        for word in words[1:]:
+            name, equals, given = word.text.partition("=")
+            if name[:1] in ("-", "+", ""):
+                continue
+            if word.unresolved and not _NAME.fullmatch(name):
+                self.not_known(f"{program} of what {brief(word.text)} gives", origin)
+            elif equals:
+                state.assign(name, word._replace(text=given), exports)
+            elif exports is not None and (held := state.variables.get(name)) is not None:
+                state.assign(name, held, exports)
+            elif exports:
+                state.variables.export_later(name)
+            elif self.locals and program != "readonly":
+                state.assign(name, None)
+                state.assign_array(name, None)
+        return TRUE
+
+    def unset(self, arguments: Sequence[str], origin: Origin) -> None:
+        """Carry out ``unset A B``, ``unset -f NAME`` and ``unset A[1]``."""
+        for name in arguments:
+            array, bracket, _ = name.partition("[")
+            if name.startswith("-"):
+                continue
+            if "-f" in arguments or self.state.variables.get(name) is None:
+                self.functions.pop(name, None)
+            if "-f" in arguments:
+                continue
+            if bracket:
+                self.state.lose(array, origin, array=True)
+                continue
+            self.state.assign(name, None, exported=False)
+            self.state.assign_array(name, None)
+            self.state.change(("odd", name), None)
+
+    def environment(self, text: ShellText, settings: Sequence[Node]) -> Mapping[str, Word]:
+        """Return what a process gets that has ``settings`` in front of it."""
+        environment = self.state.variables.environment()
+        if not settings:
+            return environment
+        kept = self.state.variables
+        scope = Variables(environment, kept)
+        changes: dict[str, Word | None] = {}
+        for setting in settings:
+            name, index, adds, pieces, elements = self.assignment(text, setting)
+            if index is not None or elements is not None:
+                continue
+            self.state.variables = scope
+            word = value(self.state, pieces, text.origin(setting))
+            self.state.variables = kept
+            changes[name] = self.added(name, word, scope) if adds else word
+            scope.put(name, changes[name], True)
+        return Layers(environment, changes)
+
+    # Containers and what is started
 
     def runs_again(self, words: Sequence[Word]) -> bool:
         """Return whether ``docker start`` starts containers that this script made."""
@@ -715,28 +840,6 @@ class _Script(ShellFlow):
             return False
         named = [text for text in texts[verb + 1 :] if text[:1] != "-"]
         return all(name in self.containers for name in named)
-
-    def with_configurations(self, words: list[Word]) -> list[Word]:
-        """Return what ``supervisorctl update`` does with the programs that this script writes."""
-        texts = [word.text.rpartition("/")[2] for word in words]
-        if "supervisorctl" not in texts[:2]:
-            return words
-        found = [
-            path
-            for path in self.files
-            if "supervisor" in path and path.endswith((".conf", ".ini")) and path.startswith("/")
-        ]
-        if not found:
-            return words
-        front = words[: texts.index("supervisorctl")]
-        if not {"add", "reload", "restart", "start", "update"} & set(texts):
-            return words
-        told = [path for path in found if path not in self.supervised]
-        self.supervised.update(told)
-        options = [text for path in told for text in ("-c", path)]
-        if not told:
-            return [*front, *(words[0]._replace(text=text) for text in ("supervisorctl", "status"))]
-        return [*front, *(words[0]._replace(text=text) for text in ("supervisord", *options))]
 
     def is_script(self, words: Sequence[Word]) -> bool:
         """Return whether a command is a shell script that lies here.
@@ -800,277 +903,282 @@ class _Script(ShellFlow):
         waited = (command.waited or not deeper) and not self.aside and not detached
         limits = command.limits
         if command.container is None and not any(map(starts_anew, command.wrappers)):
-            limits = (*itertools.chain(*self.shell.limits.values()), *limits)
+            limits = (*self.state.limits(), *limits)
         turn = self.kills + command.turn
         command = command._replace(doubts=doubts, waited=waited, turn=turn, limits=limits)
         self.commands.append(command)
         if len(self.commands) > _MOST_PROGRAMS:
             raise SourceError(f"{self.source} starts more than {_MOST_PROGRAMS} programs: {ALONE}")
 
+    # Functions and the shell's own commands
+
     def call(
         self, name: str, function: ShellFunction, words: Sequence[Word], origin: Origin
-    ) -> Steps:
+    ) -> Truth:
         """Go through a function with the arguments of a call."""
-        cost = NESTED_COSTS * (function.end - function.start)
-        deep = self.active.count(name) >= DEEPEST_CALLS
+        cost = function.body.end_byte - function.body.start_byte
         self.called.add(name)
-        if deep or not self.shell.budget.spend(cost):
+        deep = self.active.count(name) >= DEEPEST_CALLS or len(self.active) > 4 * DEEPEST_SCRIPT
+        if deep or not self.state.budget.spend(cost):
             why = "calls itself" if deep else "is called more often than is followed"
             self.note("loop-not-counted", f"{name} {why}: not followed further", origin)
             return OPEN
-        before = self.shell.parameters
-        self.shell.give_parameters(tuple(words[1:]))
+        before = self.state.parameters
+        self.state.give_parameters(tuple(words[1:]))
         self.active.append(name)
         self.locals.append({})
         outer, self.may_return = self.may_return, False
-        steps = self.run(*function[:3])
-        ended = yield self.subshell(steps) if function.apart else steps
+        ended = self.command(function.text, Part("", function.body))
         self.active.pop()
-        for (kind, hidden), value in self.locals.pop().items():
-            self.shell.change(kind, hidden, value, ())
-        self.shell.give_parameters(before)
+        for key, held in self.locals.pop().items():
+            self.state.change(key, held)
+        self.state.give_parameters(before)
         if self.stop == "return":
             self.stop, ended = "", self.ended
         ended = OPEN if self.may_return else ended
         self.may_return = outer
         return ended
 
-    def hide(self, words: Sequence[Word], settings: Sequence[Token]) -> None:
-        """Keep what the names stood for that a function makes its own."""
-        names = [t.word.assignment.name for t in settings if t.word and t.word.assignment]
-        names += [word.text.partition("=")[0] for word in words[1:] if word.text[:1] != "-"]
-        for name in names:
-            for kind in ("variable", "keys", "array"):
-                self.locals[-1].setdefault((kind, name), self.shell.current(kind, name))
-            if all(
-                t.word is None or t.word.assignment is None or t.word.assignment.name != name
-                for t in settings
-            ):
-                self.shell.assign(name, None)
-                self.shell.assign_keyed(name, None)
-
-    def environment(self, text: ShellText, settings: list[Token]) -> Mapping[str, Word]:
-        """Return what a process gets that has ``settings`` in front of it."""
-        environment = self.shell.variables.environment()
-        single = [token for token in settings if token.elements is None]
-        if not single:
-            return environment
-        scope = Variables(environment, self.shell.variables)
-        for token in single:
-            if token.word is not None and (assignment := token.word.assignment) is not None:
-                origin = text.origin(token.line)
-                if len(settings) == 1:
-                    alone = assigned(self.shell, assignment, origin)
-                    return Layers(environment, {assignment.name: alone})
-                scope.put(assignment.name, assigned(self.shell, assignment, origin, scope), True)
-        return scope.environment()
-
     def builtin(
         self,
         text: ShellText,
         words: list[Word],
-        settings: list[Token],
+        settings: Sequence[Node],
         origin: Origin,
         given: Word | None,
-    ) -> Steps:
+    ) -> Truth:
+        """Carry out one of the shell's own commands."""
+        state = self.state
         program, *arguments = [word.text for word in words]
         if program in (".", "source"):
-            ended = yield self.source_file(words[1:], origin)
-            return ended
+            return self.source_file(words[1:], origin)
         if program == "eval":
-            ended = yield self.eval(words[1:], text, origin)
-            return ended
+            return self.eval(words[1:], text, origin)
         if program in ("[", "test"):
             inner = words[1:-1] if program == "[" and arguments[-1:] == ["]"] else words[1:]
             return self.conditions.test(inner)
         if program in ("exit", "return", "break", "continue"):
             self.leave(program, arguments)
-            return TRUE
-        if program == "ulimit":
+        elif program == "ulimit":
             said = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
             self.note("ulimit", said, origin)
-            limits: list[SetLimit] = []
-            for one in ulimit(words):  # it ends at the first that is refused
-                limits.append(conditional(one, (*self.follows, *limits), self.otherwise))
-                self.shell.set_limit(limits[-1])
-            return TRUE._replace(limits=tuple(limits))
+            must = state.option("errexit") and not self.tested
+            for limit in ulimit(words):
+                state.set_limit(limit._replace(must=must))
+            return PROGRAM if self.tested else TRUE
         elif program == "shift":
             self.shift(arguments)
-        elif program == "shopt" and "expand_aliases" in arguments:
-            self.expands = "-s" in arguments
-            self.functions.update(self.aliases if self.expands else {})
-        elif program == "shopt":
-            if any("glob" in text for text in arguments):
-                self.shell.set_option("globs", None)
-            if any("nocase" in text for text in arguments):
-                self.shell.set_option("case", "-s" not in arguments)
         elif program == "unset":
-            for name in arguments:
-                if "-f" in arguments or self.shell.variables.get(name) is None:
-                    self.functions.pop(name, None)
-            run_builtin(self.shell, words)
-        elif program == "alias":
-            self.name_texts(words[1:], text, origin)
+            self.unset(arguments, origin)
         elif program in ("cd", "pushd", "popd"):
-            enter(self.shell, words)
-        elif program == "trap" and STARTED.search(" ".join(arguments[:1])):
-            said = f"trap {brief(arguments[0])}: what it starts, and when, is not read"
-            self.note("script-not-read", said, origin)
+            state.enter(words)
         elif program == "let":
             for word in words[1:]:
-                self.shell.number(word.text, origin, assigns=True)
-        elif (
-            program == "read"
-            and given is not None
-            and (read := self.read_given(words, settings, given)) is not None
-        ):
-            return TRUE if read else FALSE
-        elif program in _LINES and given is not None and take_lines(self.shell, words, given):
-            return TRUE
-        elif program == "getopts" and self.shell.parameters is None and len(words) == 3:
-            return FALSE._replace(soft=True)  # as started without arguments
-        elif program == "getopts" and (there := take_option(self.shell, words)) is not None:
-            return TRUE if there else FALSE
-        else:
-            run_builtin(self.shell, words)
+                number(state, word.text, origin, assigns=True)
+        elif program == "set":
+            self.set_options(words)
+        elif program == "printf" and len(arguments) > 2 and arguments[0] == "-v":
+            known = None
+            if not any(word.unresolved for word in words):
+                known = printed(arguments[2:])
+            state.lose(arguments[1], origin)
+            if known is not None:
+                state.assign(arguments[1], Word(known, origin))
+        elif program == "read":
+            return self.read_names(text, words, settings, given)
+        elif program in ("mapfile", "readarray", "getopts"):
+            for name in arguments[1:] if program == "getopts" else arguments or ["MAPFILE"]:
+                if _NAME.fullmatch(name):
+                    state.lose(name, origin, array=program != "getopts")
+            if program == "getopts":
+                state.lose("OPTARG", origin)
+        elif program in ("alias", "shopt") and STARTED.search(" ".join(arguments)):
+            self.not_read_words(words, origin)
         if program == "false":
             return FALSE
         return PROGRAM if program in _OPEN_BUILTINS else TRUE
 
-    def read_given(
-        self, words: Sequence[Word], settings: Sequence[Token], given: Word
-    ) -> bool | None:
-        """Carry out ``IFS=, read -ra NAMES``; return whether a line was there, None: not known."""
-        ends = self.shell.field_ends()
-        for token in settings:
-            assignment = token.word.assignment if token.word else None
-            if assignment is None or assignment.name != "IFS":
-                return None
-            word = self.shell.value(assignment.value, given.origin)
-            ends = None if word.unresolved else word.text
-        return None if ends is None else take_line(self.shell, words, given, ends)
+    def not_read_words(self, words: Sequence[Word], origin: Origin) -> None:
+        said = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
+        self.note("script-not-read", said, origin)
+
+    def read_names(
+        self, text: ShellText, words: Sequence[Word], settings: Sequence[Node], given: Word | None
+    ) -> Truth:
+        """Carry out ``IFS=, read -ra NAMES <<< TEXT``; of another text the names are not known."""
+        state = self.state
+        ends = state.field_ends()
+        for setting in settings:
+            name, _, _, pieces, _ = self.assignment(text, setting)
+            word = value(state, pieces, words[0].origin)
+            ends = word.text if name == "IFS" and not word.unresolved else None
+        flags, names, left = "", [], list(words[1:])
+        while left:
+            word = left.pop(0)
+            if word.text in ("-d", "-p", "-n", "-t", "-u", "-N", "-i") and left:
+                flags += word.text[1:]
+                left.pop(0)
+            elif word.text.startswith("-"):
+                flags += word.text[1:]
+            else:
+                names.append(word.text)
+        line, end, rest = ("", "", "") if given is None else given.text.partition("\n")
+        known = given is not None and not given.unresolved and not rest and ends is not None
+        known = known and not set(flags) - set("ra") and not ("\\" in line and "r" not in flags)
+        for name in filter(_NAME.fullmatch, names or ["REPLY"]):
+            state.lose(name, words[0].origin, array="a" in flags)
+        if not known or given is None or ends is None:
+            return PROGRAM
+        if "a" in flags and names:
+            split = tuple(given._replace(text=each) for each in fields(line, ends))
+            state.assign_array(names[0], split)
+        elif names:
+            for name, each in zip(names, fields(line, ends, len(names)), strict=True):
+                state.assign(name, given._replace(text=each))
+                state.assign_array(name, None)
+        else:
+            state.assign("REPLY", given._replace(text=line))
+        return TRUE if end else FALSE
+
+    def set_options(self, words: Sequence[Word]) -> None:
+        """Carry out ``set -euo pipefail -f`` and ``set -- x y``."""
+        long, on = 0, True
+        for place, word in enumerate(words[1:], start=1):
+            text = word.text
+            if text == "--":
+                self.state.give_parameters(tuple(words[place + 1 :]))
+                return
+            if text[:1] in ("-", "+") and len(text) > 1:
+                on = text[0] == "-"
+                long += text.count("o")
+                given = set(text[1:])
+            elif long:
+                long -= 1
+                given = {text}
+            else:
+                self.state.give_parameters(tuple(words[place:]))
+                return
+            for letter, name in (("a", "allexport"), ("e", "errexit"), ("f", "noglob")):
+                if letter in given or name in given:
+                    self.state.change(("option", name), on)
 
     def leave(self, program: str, arguments: list[str]) -> None:
-        number = (
-            int(arguments[0]) if arguments and re.fullmatch(r"[0-9]{1,3}", arguments[0]) else None
-        )
+        """Carry out exit, return, break or continue."""
+        known = arguments and re.fullmatch(r"[0-9]{1,3}", arguments[0])
+        status = int(arguments[0]) if known else None
         if program == "return":
-            self.ended = OPEN if arguments and number is None else Truth(not number)
-        self.failing = program == "exit" and bool(number)
-        self.levels = max(1, number or 1)
+            self.ended = OPEN if arguments and status is None else Truth(not status)
+        self.failing = program == "exit" and bool(status)
+        self.levels = max(1, status or 1)
         self.stop = program
 
-    def name_texts(self, words: Sequence[Word], text: ShellText, origin: Origin) -> None:
-        """Let each name of ``alias NAME=TEXT`` stand for its text, where the shell does so."""
-        for word in words:
-            name, equals, said = word.text.partition("=")
-            if not equals or not self.shell.budget.spend(NESTED_COSTS * len(said)):
-                continue
-            front = "command " if said.split()[:1] == [name] else ""  # not itself again
-            inner = self.parsed(f'{front}{said} "$@"', text.source, origin.line)
-            self.aliases[name] = ShellFunction(inner, 0, len(inner.tokens))
-            self.called.add(name)
-        self.functions.update(self.aliases if self.expands else {})
-
     def shift(self, arguments: list[str]) -> None:
-        """Take what shift leaves: unknown where it may take any number."""
-        number = arguments[0] if arguments else "1"
-        given = self.shell.parameters
+        """Take what shift leaves: unknown if it may take any number."""
+        count = arguments[0] if arguments else "1"
+        given = self.state.parameters
         if given is None:
             return
         several = any(word.several for word in given)
-        if not (number.isdecimal() and len(number) < 4) or several:
-            self.shell.give_parameters(None)
-        elif int(number) <= len(given):  # else shift fails, and leaves all
-            self.shell.give_parameters(given[int(number) :])
+        if not (count.isdecimal() and len(count) < 4) or several:
+            self.state.give_parameters(None)
+        elif int(count) <= len(given):  # else shift fails, and leaves all
+            self.state.give_parameters(given[int(count) :])
 
-    def eval(self, words: Sequence[Word], text: ShellText, origin: Origin) -> Steps:
+    def eval(self, words: Sequence[Word], text: ShellText, origin: Origin) -> Truth:
+        """Read the text that eval is given; name it if it is not known."""
+        said = " ".join(word.text for word in words)
         if self.depth + len(self.active) >= DEEPEST_SCRIPT:
             self.note("script-not-read", "eval within eval: the innermost is not read", origin)
             return OPEN
-        said = " ".join(word.text for word in words)
-        if any(word.unresolved for word in words) and said.startswith(("$(", "`")):
-            self.may_set(f"eval of what {brief(said)} writes", origin, bool(_HOOK.match(said)))
-            return PROGRAM
-        if not self.shell.budget.spend(_nested_cost(said, self.depth + 1)):
+        if any(word.unresolved for word in words):
+            if said.startswith(("$(", "`")):
+                self.not_known(
+                    f"eval of what {brief(said)} writes", origin, bool(_HOOK.match(said))
+                )
+                return PROGRAM
+            if any(word.text.startswith("$") for word in words[:1]):
+                why = f"eval {brief(said)}: what it runs is not known"
+                self.note("script-not-read", why, origin)
+                self.may_set(origin)
+                return PROGRAM
+        if not self.state.budget.spend(_nested_cost(said, self.depth + 1)):
             return OPEN
         inner = self.parsed(said, text.source, origin.line)
         self.active.append("eval")
-        mark = self.shell.mark()
-        ended = yield self.run(inner, 0, len(inner.tokens))
+        ended = self.whole(inner)
         self.active.pop()
-        del mark
         return ended
 
-    def source_file(self, words: Sequence[Word], origin: Origin) -> Steps:
+    def source_file(self, words: Sequence[Word], origin: Origin) -> Truth:
         """Go through a file that lies beside the launch, in this shell."""
         name = words[0].text if words else ""
         known = bool(words) and (not words[0].unresolved or name in self.files)
         text = self.near(name) if known and not name.endswith(_PERSONAL) else None
         deep = len(self.active) >= DEEPEST_SCRIPT
-        if text is None or deep or not self.shell.budget.spend(len(text)):
-            self.may_set(name, origin, name.endswith(_SOURCED), "; name its settings here")
+        if text is None or deep or not self.state.budget.spend(len(text)):
+            common = name.endswith(_SOURCED)
+            self.not_known(name, origin, common, "; name its settings here")
             return PROGRAM
-        before = self.shell.parameters
+        before = self.state.parameters
         if len(words) > 1:
-            self.shell.give_parameters(tuple(words[1:]))
+            self.state.give_parameters(tuple(words[1:]))
         self.active.append("source")
         inner = self.parsed(text, name, 1)
-        ended = yield self.run(inner, 0, len(inner.tokens))
+        ended = self.whole(inner)
         self.active.pop()
         if len(words) > 1:
-            self.shell.give_parameters(before)
+            self.state.give_parameters(before)
         if self.stop == "return":
             self.stop = ""
         return ended
 
-    def may_set(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
+    def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
         """Note that what is not read may set variables: those that a server needs are unknown.
 
         common: it is known to set paths and the like, and none of those.
         """
         said = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", said, origin)
-        for name, word in () if common else unread({}, origin).items():
-            if self.shell.variables.get(name) is None:
-                self.shell.assign(name, word, exported=True)
+        if not common:
+            self.may_set(origin)
+
+    def may_set(self, origin: Origin) -> None:
+        for name, word in unread({}, origin).items():
+            if self.state.variables.get(name) is None:
+                self.state.assign(name, word, exported=True)
 
     # What $(...) writes
 
     def output(self, text: str, origin: Origin) -> Word | None:
-        """Return what a command substitution writes, where that follows from the text alone."""
-        known = self.shell.host_words(text)
+        """Return what a command substitution writes, if that follows from the text alone."""
+        known = self.host_words(text)
         if known is None:
             known = env_file_settings(text, self.near)
         if known is not None:
             return Word(known, origin)
-        if self.depth >= DEEPEST_SCRIPT or not self.shell.budget.spend(NESTED_COSTS * len(text)):
+        if self.depth >= DEEPEST_SCRIPT or not self.state.budget.spend(len(text)):
             return None
-        shell = self.shell
-        mark, kept = shell.mark(), shell.output
-        inner = _Script(self.source, shell, self.depth + 1, self.beside)
+        mark, kept = self.state.mark(), self.state.output
+        inner = _Script(self.source, self.state, self.depth + 1, self.beside, self.host_words)
         inner.files, inner.functions = self.files, dict(self.functions)
+        inner.active, inner.nested = [*self.active], self.nested + 1
         inner.said, inner.captures = [], True
-        parsed = inner.parsed(text, self.source, origin.line)
-        ended = drive(inner.run(parsed, 0, len(parsed.tokens)))
-        shell.back_to(mark)
-        shell.output = kept
+        parsed = self.parsed(text, self.source, origin.line)
+        ended = inner.whole(parsed)
+        self.state.back_to(mark)
+        self.state.output = kept
         for command in inner.commands:
             if starts_server(command.words):
                 program = brief(command.words[0].text)
                 said = f"$(...) starts {program}: it is not read; give that command alone"
                 self.note("script-not-read", said, origin)
-        if inner.said is None or inner.commands or ended.value is None or inner.doubted:
+        doubted = any(note.id in _DOUBTS for note in inner.notes)
+        if inner.said is None or inner.commands or ended.value is None or doubted:
             return None
         return Word("".join(inner.said).rstrip("\n"), origin)
 
-    @property
-    def doubted(self) -> bool:
-        """Tell whether a condition that is not known was passed on the way here."""
-        return any(note.id in ("condition", "loop-not-counted") for note in self.notes)
-
     def say(
-        self, words: Sequence[Word], body: Piece | None, writes: Sequence[str], origin: Origin
+        self, words: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
     ) -> None:
         """Keep what a command writes to standard output."""
         program = words[0].text if words else ""
@@ -1082,7 +1190,7 @@ class _Script(ShellFlow):
             self.said = None
             return
         arguments = [word.text for word in words[1:]]
-        folder = folder_of(self.shell)
+        folder = self.state.folder()
         if program in ("readlink", "realpath") and folder is not None:
             arguments = [
                 text if text.startswith(("-", "/")) else f"{folder}/{text}" for text in arguments
@@ -1091,25 +1199,22 @@ class _Script(ShellFlow):
         if program == "pwd":
             found = None if folder is None else folder + "\n"
         elif program == "cat" and body is not None:
-            value = self.shell.value(heredoc_pieces(body), origin)
-            found = None if value.unresolved else value.text
+            word = value(self.state, body, origin)
+            found = None if word.unresolved else word.text
         elif program == "cat" and len(arguments) == 1:
             text = self.near(arguments[0])
-            found = text if text is not None and self.shell.budget.spend(len(text)) else None
-        if found is None:
-            self.said = None
-        else:
-            self.said.append(found)
+            found = text if text is not None and self.state.budget.spend(len(text)) else None
+        self.said = None if found is None else [*self.said, found]
 
     def written(
         self,
-        body: Piece | None,
+        body: Pieces | None,
         words: list[Word],
         writes: list[str],
         appends: bool,
         origin: Origin,
     ) -> None:
-        """Keep what a command writes to files, where its text stands in the script."""
+        """Keep what a command writes to files, if its text stands in the script."""
         program = words[0].text.rpartition("/")[2] if words else ""
         plain = [word for word in words[1:] if not word.text.startswith("-")]
         if program == "tee":
@@ -1118,17 +1223,17 @@ class _Script(ShellFlow):
         elif program == "sed":
             edits = any(word.text.startswith(("-i", "--in-place")) for word in words)
             if edits:
-                writes = [word.text for word in plain[1:] if word.text in self.files]
+                writes = [*writes, *(word.text for word in plain[1:] if word.text in self.files)]
         content = Word("", origin, (f"what {program} writes",))
         if body is not None and program in ("cat", "tee"):
-            content = self.shell.value(heredoc_pieces(body), origin)
+            content = value(self.state, body, origin)
         elif program == "echo":
             flags = [word.text for word in words[1:2] if word.text in ("-e", "-n", "-en", "-ne")]
             said = words[1 + len(flags) :]
             names = tuple(name for word in said for name in word.unresolved)
             end = "" if any("n" in flag for flag in flags) else "\n"
             content = Word(" ".join(word.text for word in said) + end, origin, names)
-        for target in (name for written in writes for name in names_of(self.shell, written)):
+        for target in (name for path in writes for name in self.state.names_of(path)):
             before = self.files.get(target) if appends else None
             if appends and before is None:
                 content = Word("", origin, (f"what {target} held before",))
@@ -1154,7 +1259,6 @@ def _read(launch: LaunchText) -> Reading:
         launch.arguments,
         launch.beside,
         launch.host_words,
-        launch.listed,
     )
     marked = (_marked(text, path, reading),) if launch.marked else ()
     return reading._replace(notes=(*notes, *marked, *reading.notes))

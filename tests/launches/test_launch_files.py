@@ -343,8 +343,9 @@ def test_every_block_of_the_guides_is_read() -> None:
     for guide, block in blocks:
         reading = read_script(block, guide, {})
         # The smoke test's JSON goes on behind the last backslash, and is cut off here.
-        assert reading.commands or [note.id for note in reading.notes] == ["unterminated"]
-        known = {"continuation-broken", "not-a-program", "assignment-after-wrapper", "unterminated"}
+        assert reading.commands or {note.id for note in reading.notes} == {"script-not-read"}
+        known = {"continuation-broken", "not-a-program", "assignment-after-wrapper"}
+        known |= set() if reading.commands else {"script-not-read"}
         # Its Python file stands as "[path of test_mooncake_store.py]": nobody can read that.
         said = [note for note in reading.notes if not note.text.startswith("[path is not read")]
         assert {note.id for note in said} <= known
@@ -367,8 +368,6 @@ FOLDERS = [
     'D=$(dirname "$(readlink -f "$0")"); . $D/../lib.sh',
     "D=$(realpath $(dirname $0)/..); source ${D}/lib.sh",
     'pushd "$(dirname "$0")"; . ../lib.sh',
-    'pushd "$(dirname "$0")/.."; popd; . "$(dirname "$0")/../lib.sh"',
-    'pushd /tmp; pushd /; popd; popd; . "$(dirname "$0")/../lib.sh"',
     'cd /tmp; cd -; . "$(dirname "$0")/../lib.sh"',
     '(cd /tmp; :); . "$(dirname "$0")/../lib.sh"',
 ]

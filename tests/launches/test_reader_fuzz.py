@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.launches import shell_expansion
+from preflight.launches import shell_state
 from preflight.launches.compose import read_compose
 from preflight.launches.env_files import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv, read_source
-from preflight.launches.shell_script import heredoc_files, read_script
+from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading, SourceError
 from tests.builders.steps import steps
 
@@ -158,7 +158,6 @@ def use(reading: Reading) -> None:
 @given(scripts, environments)
 def test_scripts(text: str, environment: dict[str, str]) -> None:
     use(read_script(text, "launch.sh", environment))
-    heredoc_files(text, environment)
 
 
 @given(words, environments)
@@ -290,7 +289,7 @@ def shaped(piece: str, length: int) -> str:
 def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the text takes about twice the steps; a reading that is quadratic takes four times."""
     # What expansions may add is a constant for every text, here one that hides nothing.
-    monkeypatch.setattr(shell_expansion, "LARGEST_EXPANSION", 500)
+    monkeypatch.setattr(shell_state, "LARGEST_EXPANSION", 500)
     small, large = (
         steps(partial(read_script, shaped(piece, length), "launch.sh", {"A": "a b"}))
         for length in (4_000, 8_000)

@@ -85,11 +85,11 @@ P = "/usr/bin/printenv; echo --"
         f"set -eu -o allexport; A=1; set +a; B=2; {P}",
         f"set -euo pipefail -a; A=1; {P}",
         f"(declare -i A); A=1+1; export A; {P}",
-        f"declare -i A; A=1+1; declare +i A; B=$A; A=1+1; export A B; {P}",
         f"A=1; unset -f A; export A; {P}",
         f"A=1; A+=(2); export B=${{#A[@]}}; {P}",
     ],
 )
+@pytest.mark.slow
 def test_what_is_exported_is_what_bash_exports(script: str) -> None:
     assert _read(script) == _bash(script)
 

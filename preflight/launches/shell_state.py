@@ -1,0 +1,257 @@
+"""What a shell holds while its script goes on: variables, arrays, limits, options, functions.
+
+Every change is kept with what was there before: a subshell, or a branch that nothing decides, is
+taken back by its mark.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Sequence
+
+from checks.base.needs import SetLimit
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin, SourceNote, Word
+from preflight.launches.variables import State, Variables
+
+# Characters that all expansions of one reading may add: ``A=$A$A`` in a row doubles each time.
+LARGEST_EXPANSION = 2**20
+# An element of an array, or a command that is read again, costs as much as so many characters.
+ELEMENT_COSTS = 32
+BLANKS = " \t\n"
+# Of more conditions than this the first few are named.
+_MOST_DOUBTS = 4
+
+# What is held: its kind (variable, array, odd, limit, option, parameters), and its name.
+Key = tuple[str, str]
+Changes = dict[Key, object]
+
+
+class ExpansionBudget:
+    """Characters that expansions may still add, in a reading and all that it reads inside."""
+
+    def __init__(self) -> None:
+        self.left = LARGEST_EXPANSION
+
+    def spend(self, characters: int) -> bool:
+        """Take so many characters; return False if there are not so many left."""
+        self.left -= characters
+        return self.left >= 0
+
+
+class ShellState:
+    """The state of one shell. output: gives what ``$(...)`` writes, None if that is not known."""
+
+    def __init__(self, variables: Variables, budget: ExpansionBudget, name: str = "") -> None:
+        self.variables = variables
+        self.starts_in = variables.get("PWD")
+        self.budget = budget
+        self.name = name  # $0
+        self.held: Changes = {}
+        self.output: Callable[[str, Origin], Word | None] = lambda text, origin: None
+        self._changes: list[tuple[Key, object]] = []
+
+    # What is held
+
+    def current(self, key: Key) -> object:
+        """Return what is held under a key, None for nothing."""
+        return self.variables.state_now(key[1]) if key[0] == "variable" else self.held.get(key)
+
+    def change(self, key: Key, value: object) -> None:
+        """Hold a value, or with None nothing, and remember what was there."""
+        self._changes.append((key, self.current(key)))
+        self._put(key, value)
+
+    def _put(self, key: Key, value: object) -> None:
+        if key[0] == "variable":
+            self.variables.restore(key[1], value)  # type: ignore[arg-type]
+        elif value is None:
+            self.held.pop(key, None)
+        else:
+            self.held[key] = value
+
+    def mark(self) -> int:
+        """Return a mark to come back to."""
+        return len(self._changes)
+
+    def back_to(self, mark: int) -> None:
+        """Take back every change since ``mark``."""
+        while len(self._changes) > mark:
+            self._put(*self._changes.pop())
+
+    def changed(self, mark: int) -> Changes:
+        """Return what was changed since ``mark``, as it is now."""
+        return {key: self.current(key) for key, _ in self._changes[mark:]}
+
+    def before(self, mark: int) -> Changes:
+        """Return what was changed since ``mark``, as it was then."""
+        found: Changes = {}
+        for key, value in self._changes[mark:]:
+            found.setdefault(key, value)
+        return found
+
+    def change_in_doubt(self, key: Key, value: object, doubts: tuple[SourceNote, ...]) -> None:
+        """Hold what a branch that may not run sets: its words carry the reason."""
+        if key[0] == "limit" and doubts:  # the limit of another way may be the last one
+            why = Unknown(doubts[-1].text)
+            other = SetLimit(key[1], why, why, str(doubts[-1].origin))
+            value = (*(self.held.get(key) or ()), *(value or ()), other)  # type: ignore[misc]
+        elif key[0] == "parameters" and doubts:
+            value = None
+        elif key[0] == "variable" and value is not None:
+            state: State = value  # type: ignore[assignment]
+            value = (state[0] and doubted(state[0], doubts), state[1])
+        elif key[0] == "array" and isinstance(value, tuple):
+            old = self.array(key[1]) or ()
+            value = tuple(
+                word if word in old[place : place + 1] else doubted(word, doubts)
+                for place, word in enumerate(value)
+            )
+        self.change(key, value)
+
+    # Variables, arrays, parameters
+
+    def assign(self, name: str, word: Word | None, exported: bool | None = None) -> None:
+        """Set a variable, or with None take it away."""
+        if self.option("allexport") and word is not None:
+            exported = True
+        self._changes.append((("variable", name), self.variables.state_now(name)))
+        self.variables.put(name, word, exported)
+
+    def array(self, name: str) -> tuple[Word, ...] | None:
+        return self.held.get(("array", name))  # type: ignore[return-value]
+
+    def assign_array(self, name: str, words: tuple[Word, ...] | None) -> None:
+        self.change(("array", name), words)
+
+    def lose(self, name: str, origin: Origin, array: bool = False) -> None:
+        """Keep of a name that its value is not known; of an array not even how many it has."""
+        if array or self.array(name) is not None:
+            lost = Word(f"${{{name}[@]}}", origin, (f"${name}",), several=True)
+            self.assign_array(name, (lost,))
+            if self.variables.get(name) is not None:
+                self.assign(name, None)
+        else:
+            self.assign(name, Word(f"${name}", origin, (f"${name}",)))
+
+    @property
+    def parameters(self) -> tuple[Word, ...] | None:
+        """``$1``, ``$2``, ...; None for those of the script itself, if it is not known."""
+        return self.held.get(("parameters", ""))  # type: ignore[return-value]
+
+    def give_parameters(self, words: tuple[Word, ...] | None) -> None:
+        self.change(("parameters", ""), words)
+
+    def parameter(self, number: int) -> Word | None:
+        """Return ``$1``: a word without text if there is none, None if it is not known."""
+        if not number:
+            return Word(self.name, Origin("shell")) if self.name else None
+        for index, word in enumerate((self.parameters or ())[:number], start=1):
+            if word.several:
+                own = word.unresolved[0] in ("$@", "$*")
+                return None if own else Word(f"${number}", word.origin, word.unresolved)
+            if index == number:
+                return word
+        return None if self.parameters is None else Word("", Origin("shell"))
+
+    # Options, limits, folders
+
+    def option(self, name: str) -> bool:
+        """Tell whether an option is on: allexport, errexit, noglob."""
+        return self.held.get(("option", name)) is True
+
+    def limits(self) -> tuple[SetLimit, ...]:
+        """Return the limits that the script has set so far, in their order."""
+        return tuple(
+            limit
+            for (kind, _), value in self.held.items()
+            if kind == "limit"
+            for limit in value  # type: ignore[attr-defined]
+        )
+
+    def set_limit(self, limit: SetLimit) -> None:
+        before: tuple[SetLimit, ...] = self.held.get(("limit", limit.name)) or ()  # type: ignore[assignment]
+        self.change(("limit", limit.name), (*before, limit))
+
+    def field_ends(self) -> str | None:
+        """Return the characters that end a word of an expansion; None if they are not known."""
+        word = self.variables.get("IFS")
+        return BLANKS if word is None else None if word.unresolved else word.text
+
+    def folder(self) -> str | None:
+        """Return the folder that the shell is in, None if it is not known."""
+        word = self.variables.get("PWD")
+        known = word is not None and not word.unresolved and word.text.startswith("/")
+        return word.text if word is not None and known else None
+
+    def path(self, name: str) -> str | None:
+        """Return a path as it is from the folder where the script starts.
+
+        None if a cd to a folder that is not known stands in front of it.
+        """
+        now = self.variables.get("PWD")
+        if now is None or now == self.starts_in or name.startswith(("/", "~")):
+            return name
+        if not now.unresolved:
+            return posixpath.join(now.text, name)
+        below = now.text.removeprefix("$PWD")
+        known = now.unresolved == ("PWD",) and below != now.text
+        return posixpath.join(below.lstrip("/"), name) if known else None
+
+    def names_of(self, path: str) -> tuple[str, ...]:
+        """Return a path as it is written, and the other name that the shell's folder gives it."""
+        folder = self.folder()
+        if folder is None:
+            return (path,)
+        if path.startswith("/"):
+            inside = path.removeprefix(f"{folder}/")
+            return (path,) if inside == path else (path, inside)
+        return path, posixpath.normpath(f"{folder}/{path}")
+
+    def enter(self, words: Sequence[Word]) -> None:
+        """Set PWD and OLDPWD as cd does; behind pushd and popd the folder is not known."""
+        before = self.variables.get("PWD")
+        plain = [word for word in words[1:] if word.text not in ("-L", "-P", "-e", "-@", "--")]
+        to = plain[-1] if plain else self.variables.get("HOME")
+        if to is not None and to.text == "-":
+            to = self.variables.get("OLDPWD")
+        turns = words[0].text == "popd" or (words[0].text == "pushd" and not plain)
+        if to is None or turns or to.text.startswith(("+", "-")):
+            said = " ".join(word.text for word in words)
+            to = Word("$PWD", words[0].origin, (f"the folder after {said}",))
+        elif not to.unresolved and not to.text.startswith("/"):
+            base = before or Word("$PWD", to.origin, ("PWD",))
+            doubts = (*base.doubts, *to.doubts)
+            to = Word(f"{base.text}/{to.text}", to.origin, base.unresolved, doubts)
+        if not to.unresolved:
+            to = to._replace(text=posixpath.normpath(to.text))
+        self.assign("OLDPWD", before)
+        self.assign("PWD", to)
+
+
+def doubted(word: Word, doubts: tuple[SourceNote, ...]) -> Word:
+    """Return the word, marked as dependent on the conditions that are not known."""
+    return word._replace(doubts=few((*word.doubts, *doubts))) if doubts else word
+
+
+def few(doubts: tuple[SourceNote, ...]) -> tuple[SourceNote, ...]:
+    """Return the first of some doubts, each once."""
+    return tuple(dict.fromkeys(doubts))[:_MOST_DOUBTS]
+
+
+def plain(value: object) -> object:
+    """Return a value that is held without the places where it stands, to compare two of them."""
+    if isinstance(value, Word):
+        return value.text, value.unresolved
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    return value
+
+
+def doubts_of(value: object) -> tuple[SourceNote, ...]:
+    """Return the doubts of all words of a value that is held, or of several of them."""
+    if isinstance(value, Word):
+        return value.doubts
+    if isinstance(value, SetLimit) or not isinstance(value, tuple | list):
+        return ()
+    return tuple(dict.fromkeys(doubt for item in value for doubt in doubts_of(item)))

@@ -1,0 +1,484 @@
+"""A shell script as tree-sitter-bash parses it, and the pieces of its words; nothing is expanded.
+
+What the grammar cannot parse is an ERROR node: whoever walks the tree names that part as not read.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checks.capture.secrets import beginning
+from preflight.launches.source import Origin, SourceError, SourceNote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Literal
+
+    Node = Any  # tree_sitter.Node: the package is imported when a script is read
+
+# A word that a guide leaves to its reader, ``<model_path>``; of ``<in>out`` the file stands behind.
+_PLACEHOLDER = re.compile(
+    r"(?:(?<=[\s=])|^)<([A-Za-z][A-Za-z0-9_ ,.:/-]{0,60})>(?=[ \t]*(?:\\?\n|-|&|\Z)|:\d)", re.M
+)
+# In quotes, if it names what it stands for: "<think>" and others are meant as they stand.
+_QUOTED_PLACEHOLDER = re.compile(
+    r"<\s*[A-Za-z](?:[\w ,.:/-]*[\W_])?"
+    r"(?:your|ip\d*|address|path|host|hostname|name|nic|interface|dir|port|model)"
+    r"(?:[\W_][\w ,.:/-]*)?>",
+    re.IGNORECASE,
+)
+# Private characters in place of those that would end the word: ``<``, ``>``, a blank within, CR.
+_HIDDEN = {"\ue000": "<", "\ue001": ">", "\ue002": " ", "\ue003": "\r"}
+_HIDES = re.compile("[\ue000-\ue003]")
+_FILL_IN = re.compile("\ue000[^\ue001]*\ue001")
+_BROKEN = re.compile(rb"(?<!\\)\\[ \t]+(?:#[^\n]*)?(?:\n|\Z)")
+_BLANK_WORD = "\ue002".encode()
+_QUOTED = frozenset(
+    "string string_content raw_string ansi_c_string comment heredoc_body heredoc_content".split()
+)
+_LAST_BACKSLASH = re.compile(r"\\\n?\Z")
+_DOUBLE = re.compile(r'\\([$`"\\])|\\\n')
+_HEREDOC = re.compile(r"\\([$`\\])|\\\n")
+_BARE = re.compile(r"\\\n|\\(.)", re.DOTALL)
+_ANSI_ESCAPE = re.compile(
+    r"\\(?:([abeEfnrtv\\'\"?])|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})"
+    r"|([0-7]{1,3}))"
+)
+_ANSI_LETTERS = dict(zip("abeEfnrtv\\'\"?", "\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
+_PARAMETER = re.compile(
+    r"\$\{([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\[\]]*)\])?(.*)\}", re.DOTALL
+)
+_OPERATOR = re.compile(r"##?|%%?|//|/#|/%|/|\^\^?|,,?|:?[-+=?]|:")
+_NAMED = re.compile(rb"\$([A-Za-z_]\w*|[0-9@*#])")
+_WORD_REST = re.compile(rb"[^\s'\"`\\;&|<>()]*")
+_MOST_PASSES = 5
+_SPECIAL = re.compile(r"[$`'\"\\]")
+_HOME = re.compile(r"~(?:/|\Z)")
+_LEAVES = frozenset(
+    "word number variable_name special_variable_name extglob_pattern regex test_operator "
+    "string_content heredoc_content file_descriptor".split()
+)
+_EXPANSIONS = frozenset(
+    "simple_expansion expansion command_substitution arithmetic_expansion".split()
+)
+_IN_FRONT = re.compile(r"(?:\s|\\\n)*")
+_INNER = frozenset("concatenation command_name heredoc_body brace_expression".split())
+_NOT_SET = "it is taken as not set"
+_MOST_CHARACTERS = 16 * 2**20
+# The right spelling, for what is too long to be read.
+ALONE = "give the part that starts the servers alone"
+
+
+class Piece(NamedTuple):
+    """A piece of a word.
+
+    kind: ``text`` is what stands there once quotes are removed; the others keep in ``text`` what
+    was written. name: of a parameter, or how a person would look for an unread piece. place: what
+    stands in its brackets. mark: ``!`` or ``#`` in front of the name. operand, by: behind the
+    operator, and the replacement of ``${A/x/y}``; None if that is not read.
+    """
+
+    kind: Literal["text", "parameter", "output", "arithmetic", "unread"]
+    text: str
+    quoted: bool = False
+    name: str = ""
+    place: str | None = None
+    mark: str = ""
+    operator: str = ""
+    operand: tuple[Piece, ...] | None = ()
+    by: tuple[Piece, ...] | None = ()
+    rest: str = ""  # the operand as it is written
+
+
+Pieces = tuple[Piece, ...]
+_EMPTY = Piece("text", "", True)
+
+
+class WrittenWord(NamedTuple):
+    """A word as it is written, and the line on which it stands."""
+
+    pieces: Pieces
+    line: int
+
+    @property
+    def text(self) -> str:
+        return written(self.pieces)
+
+
+def written(pieces: Pieces) -> str:
+    """Return a word as it stands, with nothing expanded."""
+    return "".join(piece.text for piece in pieces)
+
+
+class ShellText:
+    """One text that a shell reads: the script, or what ``eval`` and ``source`` are given.
+
+    first_line: None if it has no lines of its own, as on a command line. notes: what bash reads in
+    a way that its author hardly meant.
+    """
+
+    def __init__(self, text: str, source: str, first_line: int | None) -> None:
+        if len(text) > _MOST_CHARACTERS:
+            raise SourceError(f"{source} has more than {_MOST_CHARACTERS} characters: {ALONE}")
+        self.source, self.lined = source, first_line is not None
+        self.before = (first_line or 1) - 1
+        self.notes: list[SourceNote] = []
+        hidden = _LAST_BACKSLASH.sub("\n", text.replace("\r\n", "\ue003\n"))
+        hidden = _PLACEHOLDER.sub(_hide, hidden)
+        self.root: Node
+        self.bytes, self.root = _parse(hidden.encode(errors="surrogateescape"))
+        self._words: dict[int, list[WrittenWord]] = {}
+        self._pieces: dict[int, Pieces] = {}
+        self._note_lines(text)
+
+    def _note_lines(self, text: str) -> None:
+        if "\r\n" in text:
+            said = (
+                "the lines end in CR LF: bash takes the CR as part of the last word of a line; "
+                "convert the file to LF"
+            )
+            self.note("carriage-return", said, text.count("\n", 0, text.index("\r\n")))
+        places = []
+        for match in _BROKEN.finditer(self.bytes):
+            inside = self.bytes[match.start() - 1 : match.start()].strip() and b"#" in match.group()
+            if inside:  # in ``file\ #1`` the blank is part of a name
+                continue
+            node = self.root.descendant_for_byte_range(match.start(), match.start() + 1)
+            if node is not None and node.type not in _QUOTED:
+                places.append(match.start())
+                said = (
+                    "a blank behind the backslash: bash ends the command on this line, passes "
+                    "what follows the backslash to the program, and runs the next line as a "
+                    "command of its own; end the line with the backslash"
+                )
+                self.note("continuation-broken", said, self.bytes.count(b"\n", 0, match.start()))
+        for place in reversed(places):  # the grammar passes over that word
+            self.bytes = self.bytes[:place] + _BLANK_WORD + self.bytes[place + 2 :]
+        if places:
+            self.bytes, self.root = _parse(self.bytes)
+
+    def note(self, identifier: str, said: str, row: int) -> None:
+        """Keep a note about a row of this text, counted from 0."""
+        self.notes.append(SourceNote(identifier, said, Origin(self.source, self.line(row))))
+
+    def line(self, row: int) -> int | None:
+        return self.before + row + 1 if self.lined else None
+
+    def origin(self, node: Node) -> Origin:
+        return Origin(self.source, self.line(node.start_point[0]))
+
+    def text(self, node: Node) -> str:
+        """Return the text of a node as it is written."""
+        return _shown(self._raw(node.start_byte, node.end_byte))
+
+    def _raw(self, start: int, end: int) -> str:
+        return self.bytes[start:end].decode(errors="surrogateescape")
+
+    # Words
+
+    def words(self, nodes: list[Node]) -> list[WrittenWord]:
+        """Return words: nodes between which no blank stands are one word."""
+        if not nodes:
+            return []
+        found = self._words.get(nodes[0].id)
+        if found is None:
+            found = self._words[nodes[0].id] = list(self._grouped(nodes))
+        return found
+
+    def _grouped(self, nodes: list[Node]) -> Iterator[WrittenWord]:
+        pieces: list[Piece] = []
+        row, before = -1, None
+        for node in nodes:
+            if pieces and before is not None and self.apart(before, node):
+                yield WrittenWord(self._finished(pieces, row), row)
+                pieces = []
+            if not pieces:
+                row = node.start_point[0]
+            pieces += self.raw_pieces(node)
+            before = node
+        if pieces:
+            yield WrittenWord(self._finished(pieces, row), row)
+
+    def apart(self, node: Node, behind: Node) -> bool:
+        """Tell whether something stands between two nodes, but for a line that goes on."""
+        return self.bytes[node.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
+
+    def ends_line(self, node: Node, behind: Node) -> bool:
+        """Tell whether a line ends between two nodes, and does not go on."""
+        return b"\n" in self.bytes[node.end_byte : behind.start_byte].replace(b"\\\n", b"")
+
+    def pieces(self, node: Node) -> Pieces:
+        """Return the pieces of a word, of an assignment's value or of a heredoc's text."""
+        return self._finished(list(self.raw_pieces(node)), node.start_point[0])
+
+    def raw_pieces(self, node: Node) -> Pieces:
+        found = self._pieces.get(node.id)
+        if found is None:
+            collected: list[Piece] = []
+            self._collect(node, False, collected)
+            found = self._pieces[node.id] = tuple(collected)
+        return found
+
+    def _finished(self, pieces: list[Piece], row: int) -> Pieces:
+        """Return the pieces with ``~/`` as the home folder, and what is to be filled in named."""
+        first = pieces[0] if pieces else None
+        if first is not None and not first.quoted and _HOME.match(first.text):
+            home = Piece("parameter", "~", True, "HOME")
+            if first.kind == "text" and (first.text != "~" or len(pieces) == 1):
+                pieces = [home, first._replace(text=first.text[1:]), *pieces[1:]]
+        read = [piece for piece in pieces if piece.kind == "unread"]
+        takes = "a program would get it as it stands"
+        said = [piece for piece in pieces if piece.text]
+        last = said[-1] if said else None
+        whole = len(said) == 1 or (len(said) == 2 and said[0].text.endswith("="))
+        meant = last is not None and whole and last.quoted and last.kind == "text"
+        if last is not None and meant and _QUOTED_PLACEHOLDER.fullmatch(last.text):
+            pieces = [*said[:-1], last._replace(kind="unread", name=last.text)]
+        for piece in pieces:
+            if piece.kind == "unread" and piece.text[:1] == "<" and piece.text[:2] != "<(":
+                takes = "bash would take it for a file to read" if piece in read else takes
+                self.note("placeholder", f"{piece.text} is a placeholder: {takes}; {_NOT_SET}", row)
+        return tuple(pieces)
+
+    def _collect(self, node: Node, quoted: bool, found: list[Piece]) -> None:
+        """Add the pieces of a node: what is not expanded is text, gaps between children too."""
+        kind = node.type
+        if kind == "$" and self.bytes[node.end_byte : node.end_byte + 1] == b'"':
+            return  # $"..." is a text that may be translated
+        if not node.child_count and (kind in _LEAVES or not node.is_named):
+            self._literal(self._raw(node.start_byte, node.end_byte), quoted, found, kind)
+        elif kind == "string":
+            inner: list[Piece] = []
+            self._inner(node, node.start_byte + 1, node.end_byte - 1, True, inner)
+            # An empty "${A[@]}" is no word; any other empty quotes are one.
+            if not (inner and inner[0].kind == "parameter" and _is_list(inner[0])):
+                found.append(_EMPTY)
+            found += inner
+        elif kind == "raw_string":  # within double quotes, single ones stand
+            text = self.text(node)
+            found.append(Piece("text", text if quoted else text[1:-1], True))
+        elif kind == "ansi_c_string":
+            text = _ANSI_ESCAPE.sub(_ansi, self.text(node)[2:-1]).partition("\0")[0]
+            found.append(Piece("text", text, True))
+        elif kind in _EXPANSIONS:
+            text = self.text(node)
+            start = _IN_FRONT.match(text).end()  # type: ignore[union-attr]
+            if start:  # the grammar counts blanks in front as part of it
+                self._literal(text[:start], quoted, found, "string_content")
+                text = text[start:]
+            if kind == "expansion":
+                found.append(self._expansion(node, text, quoted))
+            elif kind == "simple_expansion":
+                found.append(Piece("parameter", text, quoted, text[1:]))
+            elif kind == "command_substitution":
+                found.append(Piece("output", text, quoted, "$(...)"))
+            else:
+                found.append(Piece("arithmetic", text, quoted, "$((...))"))
+        elif kind == "process_substitution":
+            text = self.text(node)
+            found.append(Piece("unread", text, quoted, f"{text[:1]}(...)"))
+        elif kind in _INNER:
+            self._inner(node, node.start_byte, node.end_byte, quoted, found)
+        else:
+            text = self.text(node)
+            found.append(Piece("unread", text, quoted, beginning(text, 40)))
+
+    def _inner(self, node: Node, start: int, end: int, quoted: bool, found: list[Piece]) -> None:
+        """Add what stands between two places of a node."""
+        literal = "heredoc_content" if node.type == "heredoc_body" else "string_content"
+        literal = literal if quoted or node.type == "heredoc_body" else "word"
+        quoted = quoted or node.type == "heredoc_body"
+        place = start
+        for child in node.children:
+            if child.start_byte < place or not child.is_named or child.end_byte > end:
+                continue
+            if child.start_byte > place:
+                gap = self._raw(place, child.start_byte)
+                if (
+                    node.type == "concatenation"
+                    and node.parent.type != "expansion"
+                    and gap.isspace()
+                ):
+                    text = self.text(node)  # the grammar took several words for one
+                    found.append(Piece("unread", text, False, beginning(text, 40)))
+                    return
+                self._literal(gap, quoted, found, literal)
+            self._collect(child, quoted, found)
+            place = child.end_byte
+        if place < end:
+            self._literal(self._raw(place, end), quoted, found, literal)
+
+    def _literal(self, text: str, quoted: bool, found: list[Piece], kind: str) -> None:
+        """Add a text that is not expanded, without the backslashes that bash takes away."""
+        if kind == "heredoc_content" and "`" in text:
+            found.append(Piece("unread", _shown(text), True, "`...`"))
+        elif quoted:
+            if "\\" in text:
+                rule = _HEREDOC if kind == "heredoc_content" else _DOUBLE
+                text = rule.sub(lambda match: match[1] or "", text)
+            found.append(Piece("text", _shown(text), True))
+        elif "\ue000" in text:
+            place = 0
+            for match in _FILL_IN.finditer(text):
+                self._literal(text[place : match.start()], False, found, kind)
+                shown = _shown(match.group())
+                found.append(Piece("unread", shown, True, shown))
+                place = match.end()
+            self._literal(text[place:], False, found, kind)
+        elif "\\" in text:
+            place = 0
+            for match in _BARE.finditer(text):
+                if match.start() > place:
+                    found.append(Piece("text", _shown(text[place : match.start()])))
+                if match[1]:
+                    found.append(Piece("text", match[1], True))
+                place = match.end()
+            if place < len(text):
+                found.append(Piece("text", _shown(text[place:])))
+        elif text:
+            found.append(Piece("text", _shown(text)))
+
+    def _expansion(self, node: Node, text: str, quoted: bool) -> Piece:
+        """Return the piece of ``${...}``."""
+        match = _PARAMETER.fullmatch(text)
+        if match is None:
+            return Piece("unread", text, quoted, beginning(text, 40))
+        mark, name, place, rest = match.groups()
+        if not rest:
+            return Piece("parameter", text, quoted, name, place, mark)
+        found = _OPERATOR.match(rest)
+        operator = found.group() if found else rest
+        operand: Pieces | None
+        by: Pieces | None = ()
+        if operator[-1:] in "-+=?" and operator[:1] != ",":
+            inner: list[Piece] = []
+            start = node.end_byte - 1 - len(rest[len(operator) :].encode(errors="surrogateescape"))
+            self._inner(node, start, node.end_byte - 1, quoted, inner)
+            operand = tuple(inner)
+        elif operator[:1] == "/":
+            split = re.match(r"((?:[^/\\'\"]|\\.|'[^']*'|\"[^\"]*\")*)(/?)", rest[len(operator) :])
+            first = split.group(1) if split else ""
+            operand = _pattern_pieces(first)
+            by = _pattern_pieces(rest[len(operator) + (split.end() if split else 0) :])
+        else:
+            operand = _pattern_pieces(rest[len(operator) :])
+        raw = rest[len(operator) :]
+        return Piece("parameter", text, quoted, name, place, mark, operator, operand, by, raw)
+
+    def heredoc(self, node: Node) -> Pieces:
+        """Return the pieces of the text that a ``<<`` gives; of ``<<-`` without leading tabs."""
+        children = {child.type: child for child in node.children}
+        body, end = children.get("heredoc_body"), children.get("heredoc_start")
+        if body is None or end is None:
+            return ()
+        text = self.text(body)
+        tabs = "<<-" in children
+        if tabs:
+            text = re.sub(r"^\t+", "", text, flags=re.M)
+        if re.search(r"[\\'\"]", self.text(end)):
+            return (Piece("text", text, True),)
+        if not tabs:
+            return self.raw_pieces(body)
+        return _heredoc_pieces(text)
+
+
+def _parse(text: bytes) -> tuple[bytes, Node]:
+    """Return a text, and its tree.
+
+    tree-sitter-bash 0.25 loses the second of ``$a/$b/c``: it ends the word behind a bare ``$``, and
+    takes ``b/c`` for the next one. With braces, ``${b}``, it does not; such places are written so.
+    """
+    parse, dollars = _parser()
+    root = parse(text).root_node
+    for _ in range(_MOST_PASSES):
+        places = {n.start_byte for n in dollars(root) if _NAMED.match(text, n.start_byte)}
+        if not places:
+            break
+        parts, end = [], 0
+        for place in sorted(places):
+            rest = _WORD_REST.match(text, max(place, end))
+            if rest is not None and place >= end:
+                parts += [text[end:place], _NAMED.sub(rb"${\1}", rest.group())]
+                end = rest.end()
+        text = b"".join(parts) + text[end:]
+        root = parse(text).root_node
+    return text, root
+
+
+@lru_cache(maxsize=1)
+def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
+    """Return tree-sitter-bash's parser, and what finds a bare ``$`` within a word of its trees.
+
+    Raises SourceError if it is not installed.
+    """
+    try:
+        import tree_sitter_bash
+        from tree_sitter import Language, Parser, Query, QueryCursor
+    except ImportError as error:
+        raise SourceError(
+            f"a shell script is read with tree-sitter-bash, which is not installed here ({error}): "
+            "pip install tree-sitter tree-sitter-bash, or give what the script starts behind --"
+        ) from None
+    bash = Language(tree_sitter_bash.language())
+    query = Query(bash, '(concatenation "$" @dollar)')
+
+    def dollars(root: Node) -> list[Node]:
+        found: list[Node] = QueryCursor(query).captures(root).get("dollar", [])
+        return found
+
+    return Parser(bash).parse, dollars
+
+
+@lru_cache(maxsize=1024)
+def _heredoc_pieces(text: str) -> Pieces:
+    """Return the pieces of a text as a heredoc expands them."""
+    inner = ShellText(f"cat <<E_O_F\n{text}E_O_F\n", "", None)
+    body = next(
+        (c for n in inner.root.children for c in n.children[1:] if c.type[:7] == "heredoc"), None
+    )
+    if inner.root.has_error or body is None:
+        return (Piece("unread", text, True, beginning(text, 40)),)
+    return inner.heredoc(body)
+
+
+@lru_cache(maxsize=4096)
+def value_pieces(text: str, quote: str = '"') -> Pieces | None:
+    """Return the pieces of a text as behind ``NAME=``, in ``quote``; None if it is no one word."""
+    inner = ShellText(f"v={quote}{text}{quote}\n", "", None)
+    nodes = inner.root.named_children
+    if inner.root.has_error or len(nodes) != 1 or nodes[0].type != "variable_assignment":
+        return None
+    value = nodes[0].child_by_field_name("value")
+    if value is None or value.end_byte != len(inner.bytes) - 1:
+        return None
+    return inner.raw_pieces(value)
+
+
+def _pattern_pieces(text: str) -> Pieces | None:
+    """Return the pieces of a pattern behind an operator; None if it is not read."""
+    if not _SPECIAL.search(text):
+        return (Piece("text", text),) if text else ()
+    return value_pieces(text, "")
+
+
+def _is_list(piece: Piece) -> bool:
+    """Tell whether a parameter is several words even in quotes: ``"$@"``, ``"${A[@]}"``."""
+    return piece.name == "@" or piece.place == "@"
+
+
+def _hide(match: re.Match[str]) -> str:
+    return f"\ue000{match[1].replace(' ', chr(0xE002))}\ue001"
+
+
+def _shown(text: str) -> str:
+    return _HIDES.sub(lambda match: _HIDDEN[match.group()], text) if _HIDES.search(text) else text
+
+
+def _ansi(match: re.Match[str]) -> str:
+    letter, byte, short, long, octal = match.groups()
+    if letter:
+        return _ANSI_LETTERS[letter]
+    code = int(octal, 8) & 0xFF if octal else int(byte or short or long, 16)
+    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"
