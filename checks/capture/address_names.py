@@ -1,9 +1,9 @@
-"""Replacing IPv4 addresses so that subnets stay what they are, in every notation of the kernel."""
+"""Replaces IPv4 addresses so that subnets stay what they are; MACs, and what is made of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 IPV4 = re.compile(
@@ -22,10 +22,6 @@ _RANGES = (
 )
 # The last octet stays: it tells networks, hosts and broadcasts apart, and nobody by itself.
 _HOST_BITS = 8
-_HEX_FILES = re.compile(r"/net/(tcp|udp|tcp6|udp6|route|if_inet6|ipv6_route)$")
-_SOCKET = re.compile(r"\b([0-9A-F]{32}|[0-9A-F]{8})(?=:[0-9A-F]{4}\b)")
-_WIDE = re.compile(r"\b[0-9a-f]{32}\b")
-_ROUTE = re.compile(r"^(\S+\t)([0-9A-F]{8})(\t)([0-9A-F]{8})(?=\t)", re.MULTILINE)
 
 
 def is_version(found: re.Match[str]) -> bool:
@@ -90,39 +86,6 @@ def _kept_bits(address: int) -> int:
         if address >> (32 - bits) == start >> (32 - bits):
             return bits
     return 0
-
-
-def hex_rows(name: str, text: str, ipv4: Callable[[int], int], ipv6: Callable[[int], int]) -> str:
-    """Return one of the kernel's tables with each hexadecimal address put through its function."""
-    found = _HEX_FILES.search(name)
-    if found is None:
-        return text
-    if found[1] == "route":
-
-        def route(m: re.Match[str]) -> str:
-            return m[1] + _swapped(m[2], ipv4) + m[3] + _swapped(m[4], ipv4)
-
-        return _ROUTE.sub(route, text)
-    if found[1] in ("if_inet6", "ipv6_route"):
-        return _WIDE.sub(lambda m: f"{ipv6(int(m[0], 16)):032x}", text)
-    return _SOCKET.sub(lambda m: _socket(m[1], ipv4, ipv6), text)
-
-
-def _socket(digits: str, ipv4: Callable[[int], int], ipv6: Callable[[int], int]) -> str:
-    if len(digits) == 8:
-        return _swapped(digits, ipv4)
-    # Four words, each in the byte order of the machine; every one that this runs on is little.
-    words = [_reversed(digits[at : at + 8]) for at in range(0, 32, 8)]
-    replaced = f"{ipv6(int(''.join(words), 16)):032X}"
-    return "".join(_reversed(replaced[at : at + 8]) for at in range(0, 32, 8))
-
-
-def _swapped(digits: str, ipv4: Callable[[int], int]) -> str:
-    return _reversed(f"{ipv4(int(_reversed(digits), 16)):08X}")
-
-
-def _reversed(digits: str) -> str:
-    return "".join(digits[at : at + 2] for at in range(6, -1, -2))
 
 
 def is_station(mac: str) -> bool:

@@ -37,12 +37,9 @@ class Recorded(NamedTuple):
     sized: Sized | None = None
 
 
-def record(
-    words: LaunchWords, host: Host, timeout_seconds: float, whole_launch: bool = False
-) -> Recorded:
+def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
     """Ask the host all that checks ask, for the launch that is given and for none.
 
-    whole_launch: keep all of the launch, not only what was understood of it. Secrets are gone.
     Raises CaptureError for a launch that no capture has room for, before the host is asked.
     """
     from preflight.inputs.launch_record import environment_record, launch_record
@@ -60,7 +57,7 @@ def record(
     sized = within(timeout_seconds, name, lambda: size_and_needs(words, host, files))
     hosts: tuple[str, ...] = ()
     if sized is not None:
-        extras["launch"] = launch_record(sized.launch, sized.options, files, whole_launch)
+        extras["launch"] = launch_record(sized.launch, sized.options, files)
         json_of(extras)
     read_facts(host.root, None, timeout_seconds)
     if sized is not None:

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.capture.secret_names import is_secret
-from checks.capture.secrets import REMOVED, clean_command
+from checks.capture.secrets import REMOVED, clean_words, is_secret
 from preflight.base.usage_error import NoLaunchError
 from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
@@ -150,7 +149,7 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
         count_of(process),
         group,
         command.origin,
-        tuple(clean_command(word.text for word in command.words)),
+        tuple(clean_words(word.text for word in command.words)),
         {**given, **dict(_following(process))},
         frozenset(given),
         {} if server is None else _Defaults(server.arguments.settings),
@@ -294,7 +293,7 @@ def _known(name: str, value: object, origin: str) -> Value:
 
 def _flags(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
     """Yield ``--name value``, ``--name=value`` and switches of a program that is not known here."""
-    shown = clean_command([program, *(word.text for word in words)])[1:]
+    shown = clean_words([program, *(word.text for word in words)])[1:]
     left = deque(word._replace(text=text) for word, text in zip(words, shown, strict=True))
     while left:
         word = left.popleft()

@@ -35,7 +35,7 @@ from checks.capture.capture import (
     capture_files,
     open_root,
 )
-from checks.capture.secret_names import is_secret
+from checks.capture.secrets import is_secret
 from checks.run.facts import READERS, read_facts
 from preflight.check.answer import checked
 from preflight.check.forms import report_object

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from checks.base.archive import read_archive
-from checks.capture.secret_names import is_secret
+from checks.capture.secrets import is_secret
 from checks.capture.secrets import (
     REMOVED,
     beginning,
