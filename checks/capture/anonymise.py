@@ -24,7 +24,7 @@ from checks.capture.address_names import (
     mac_text,
     owner_of,
 )
-from checks.capture.secrets import clean_text
+from checks.capture.secrets import REMOVED, clean_text
 
 # Names of users and hosts that say nothing of anybody, and words of this field that must stay.
 KEPT_NAMES = frozenset(
@@ -294,22 +294,26 @@ def anonymise(
 
 def without_secrets(answers: Answers) -> Answers:
     """Return what was recorded of a host, without the secrets in its files, calls and paths."""
-    texts = {name: _without_comments(name, text) for name, text in answers.texts.items()}
+    texts = {
+        name: text if isinstance(text, Unknown) else _settings_alone(name, text)
+        for name, text in answers.texts.items()
+    }
     return Answers(*(_map(clean_text, found) for found in answers._replace(texts=texts)))
 
 
-def _without_comments(name: str, text: str | Unknown) -> str | Unknown:
-    """Return a file of the host's own settings with its comments empty: they may hold anything.
+def _settings_alone(name: str, text: str) -> str:
+    """Return a file without its comments, which may hold anything, nor passwords of GRUB's menu.
 
     Lines stay where they are; what says that this program wrote a file stays too.
     """
-    if isinstance(text, Unknown) or not name.startswith("/etc/"):
-        return text
-    return _COMMENT.sub("#", text)
+    if name.startswith("/etc/"):
+        return _COMMENT.sub("#", text)
+    return _MENU_PASSWORD.sub(rf"\g<1> {REMOVED}", text) if name.startswith("/boot/") else text
 
 
 # Of sysctl.d, limits.d, systemd, fstab, hosts, shells: a line of its own, begun with # or ;.
 _COMMENT = re.compile(r"(?m)^[ \t]*[#;](?!.*mooncake-preflight).*$")
+_MENU_PASSWORD = re.compile(r"(?m)^([ \t]*password(?:_pbkdf2)?[ \t]+\S+)[ \t].*$")
 
 
 def _strings(value: Any) -> Iterable[str]:

@@ -21,13 +21,14 @@ _SECRET = re.compile(
 )
 # What a tokenizer calls a token, and what counts them.
 _NO_SECRET = re.compile(
-    r"(?:audio|bos|cls|eos|image|mask|pad|sep|stop|unk|video|each|first|inter|max|min|next|num|per|to"
+    r"(?:audio|bos|cls|eos|image|mask|pad|sep|stop|unk|video|each|first|inter|ki|max|min|next|num|per|to"
     r"|draft)_token$"
 )
 _NAME = r"(?<![\w.\-$])(?P<name>-{0,2}[A-Za-z_][\w.\-]*)"
+_NAME_ALONE = re.compile(r"[\w.\-]+")
 _QUOTED = r"\\?\"(?:[^\"\\\n]|\\[^\"\n])*(?:\\?\"|(?=\n|\Z))|'[^'\n]*(?:'|(?=\n|\Z))"
 # NAME=value, of shells, units and the kernel's command line.
-_SET = re.compile(rf"{_NAME}=(?P<value>{_QUOTED}|[^\s\"';&|,)}}]+)")
+_SET = re.compile(rf"{_NAME}=(?P<value>{_QUOTED}|\$\{{[^{{}}\n]*\}}|[^\s\"';&|,)}}]+)")
 _OF_TEXTS = (
     # name: value and name = value, of YAML, JSON and INI
     re.compile(
@@ -36,7 +37,7 @@ _OF_TEXTS = (
     ),
     # --name value: the next word of a line, of the line behind it, of a list of YAML or JSON
     re.compile(
-        rf"(?=-){_NAME}[\"']?(?:[ \t]+|[ \t]*\\\n[ \t]*|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+)"
+        rf"(?=-){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]+|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+)"
         rf"(?P<value>{_QUOTED}|[^\s;&|\"',\]\-][^\s;&|,\]]*)"
     ),
     # A variable of a Kubernetes container.
@@ -67,7 +68,7 @@ def clean_text(text: str) -> str:
     """Return a file of a host, or a part of a launch, without values of secret settings."""
     text = _public(text)
     for pattern in _OF_TEXTS:
-        text = pattern.sub(_without_value, text)
+        text = _without_values(text, pattern)
     return text
 
 
@@ -79,10 +80,15 @@ def clean_words(words: Iterable[str]) -> list[str]:
 def _clean_words(words: Iterable[str]) -> Iterator[str]:
     before = ""
     for word in words:
-        name, equals, value = word.partition("=")
+        name, _, value = word.partition("=")
         if before.startswith("-") and is_secret(before) and word[:1] != "-":
             yield word if _REFERENCE.fullmatch(word) else REMOVED
-        elif equals and is_secret(name) and value and not _REFERENCE.fullmatch(value):
+        elif (
+            value
+            and _NAME_ALONE.fullmatch(name)
+            and is_secret(name)
+            and not _REFERENCE.fullmatch(value)
+        ):
             yield f"{name}={REMOVED}"
         else:
             yield clean_text(word)
@@ -112,14 +118,18 @@ def beginning(text: str, most: int) -> str:
 
 def _public(text: str) -> str:
     text = clean_address(text)
-    return _SET.sub(_without_value, text) if "=" in text else text
+    return _without_values(text, _SET) if "=" in text else text
 
 
-def _without_value(match: re.Match[str]) -> str:
-    value = match["value"]
-    if not is_secret(match["name"]) or _REFERENCE.fullmatch(value.strip("\"'\\")):
-        return match[0]
-    quote = '\\"' if value.startswith('\\"') else value[0] if value[0] in "\"'" else '"'
-    start, end = match.span("value")
-    before, after = match.string[match.start() : start], match.string[end : match.end()]
-    return f"{before}{quote}{REMOVED}{quote}{after}"
+def _without_values(text: str, pattern: re.Pattern[str]) -> str:
+    """Return a text without the values that a pattern finds behind the names of secrets."""
+    parts, done, at = [], 0, 0
+    while (match := pattern.search(text, at)) is not None:
+        (start, end), value = match.span("value"), match["value"]
+        if not is_secret(match["name"]) or _REFERENCE.fullmatch(value.strip("\"'\\")):
+            at = max(start, match.end("name"))  # a value may be one with a name: Environment=X=y
+            continue
+        quote = '\\"' if value.startswith('\\"') else value[0] if value[0] in "\"'" else '"'
+        parts += [text[done:start], f"{quote}{REMOVED}{quote}"]
+        done = at = end
+    return "".join([*parts, text[done:]])

@@ -42,7 +42,8 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
 
     Raises CaptureError for a launch that no capture has room for, before the host is asked.
     """
-    from preflight.inputs.launch_record import environment_record, launch_record
+    from preflight.inputs.launch_record import environment_record, launch_from, launch_record
+    from preflight.sizing.launch_needs import launch_needs
 
     extras: dict[str, Any] = {
         "program": program_version(),
@@ -61,8 +62,11 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
         json_of(extras)
     read_facts(host.root, None, timeout_seconds)
     if sized is not None:
-        read_facts(host.root, sized.needs, timeout_seconds)
-        services = sized.needs.services
+        # As its record says it: that is what the host is asked for where the capture is read.
+        again, _ = launch_from(extras["launch"], host.root.text)
+        needs = launch_needs(size_written(again, sized.options, host.root))
+        read_facts(host.root, needs, timeout_seconds)
+        services = needs.services
         hosts = tuple(one.host for one in services if not isinstance(one.host, Unknown))
     return Recorded(without_secrets(host.root.answers), extras, hosts, sized)
 

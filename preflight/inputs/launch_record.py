@@ -165,7 +165,7 @@ def launch_record(
         "files": {
             name: {"unknown": text.reason, "absent": text.absent}
             if isinstance(text, Unknown)
-            else public_file(text)
+            else clean_address(public_file(text))
             for name, text in sorted(files.items())
         },
     }
@@ -250,6 +250,7 @@ def _value_of_variable(name: str, text: str) -> str:
     """Return the value of a variable that is read; of a name of ours that nobody reads, none."""
     if is_secret(name) or (name not in known_variables() and name.startswith(_OURS)):
         return REMOVED if text else ""
+    text = clean_address(text)
     # A proxy's address may lack its scheme.
     return text.rpartition("@")[2] if name.lower().endswith("_proxy") else text
 

@@ -35,7 +35,6 @@ from checks.capture.capture import (
     capture_files,
     open_root,
 )
-from checks.capture.secrets import is_secret
 from checks.run.facts import READERS, read_facts
 from preflight.check.answer import checked
 from preflight.check.forms import report_object
@@ -206,22 +205,6 @@ def test_a_version_that_was_named_stays_named(
 
 
 @pytest.mark.slow
-def test_a_capture_of_before_keeps_its_version(
-    script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has one version, and not whether that was assumed: it is read as it was."""
-    monkeypatch.setattr("sys.path", [_install(tmp_path / "empty")])
-    host = open_host(str(build_host(tmp_path / "host", gpu_host())))
-    answers, extras, *_ = record(script, host, 10.0)
-    del extras["installed"]
-    old = saved(tmp_path / "old.tar.gz", answers, {**extras, "mooncake_version": "0.3.12"})
-    found = findings(open_host(str(old)), LaunchWords(), monkeypatch)
-    assert found["launch"]["mooncake_version"] == "0.3.12"
-    again = record(LaunchWords(), open_host(str(old)), 10.0)[1]
-    assert (again["mooncake_version"], again["installed"]) == ("0.3.12", None)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken", [{"mooncake": 1, "sglang": 2}, {"mooncake": [1, ["a"]]}, {}, [], "x"]
 )
@@ -264,24 +247,6 @@ def test_the_command_writes_a_small_private_file_without_secrets(
     assert str(path) in capsys.readouterr().out
     assert run(["check", "--root", str(path), "-q"]) in (0, 1, 2, 3)
     assert "launch.sh" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        ("--api-key", True),
-        ("HF_TOKEN", True),
-        ("MC_METADATA_HTTP_TOKEN", True),
-        ("DB_PASSWORD", True),
-        ("--max-total-tokens", False),
-        ("--speculative-num-draft-tokens", False),
-        ("--tokenizer-path", False),
-        ("--model-path", False),
-    ],
-)
-def test_what_counts_tokens_is_no_secret(name: str, secret: bool) -> None:
-    """A number taken for a secret would be gone from everywhere in the capture."""
-    assert is_secret(name) is secret
 
 
 def test_a_launch_too_large_for_lines_is_written_without_blanks(
