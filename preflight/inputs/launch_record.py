@@ -31,6 +31,7 @@ from preflight.launches.source import (
     SourceNote,
     Word,
     is_output,
+    notices,
     reads_written,
 )
 from preflight.processes.other_programs import tells_of_server, unknown_program
@@ -391,7 +392,7 @@ def _answered(text: str) -> str:
 def _encode(value: Any) -> Any:
     """Return a record as an object with the one key that names it; other tuples as lists.
 
-    What is a sentence says what it is about, and where that stands, not what is written there.
+    A notice says what any of its id says, not what is written in its place.
     """
     if isinstance(value, str):
         return clean_address(value)
@@ -400,7 +401,7 @@ def _encode(value: Any) -> Any:
     if isinstance(value, Bound):
         return {"Bound": {"value": value.value}}
     if isinstance(value, SourceNote):
-        value = value._replace(text=f"{value.id} at {value.origin}: its text is not kept")
+        value = value._replace(text=notices().get(value.id, "what it says is not kept"))
     if isinstance(value, Word) and value.unresolved:
         names = (
             name if is_output(name) or _OPEN_NAME.fullmatch(name) else "what is written there"

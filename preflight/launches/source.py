@@ -7,10 +7,12 @@ written, and is named in ``unresolved``.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
@@ -46,6 +48,23 @@ class SourceNote(NamedTuple):
     id: str
     text: str
     origin: Origin
+
+
+_NOTICE = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+@cache
+def notices() -> dict[str, str]:
+    """Return by id what each notice says, of reading a launch and of its sizes: see notices.md."""
+    path = os.path.join(os.path.dirname(__file__), "notices.md")
+    with open(path, encoding="utf-8") as file:
+        rows = _NOTICE.findall(file.read())
+    return {
+        id_: _LINK.sub(r"\1", says).replace("`", "")
+        for ids, says in rows
+        for id_ in re.findall("`([^`]+)`", ids)
+    }
 
 
 class Word(NamedTuple):
