@@ -147,7 +147,8 @@ def _members(content: bytes) -> Archive:
         raise ArchiveError("no tar archive, plain, gzip, bzip2 or xz") from None
     with tar:
         while (member := tar.next()) is not None:
-            tar.members.clear()  # each is read once, and they take more than their files
+            # Each is read once, and together they take more than their files.
+            tar.members.clear()  # type: ignore[attr-defined]
             bounds.member(member.name)
             name = _absolute(member.name)
             if member.isdir():

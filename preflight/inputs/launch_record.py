@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from checks.base.needs import Bound, RunAs, SetLimit
+from checks.base.needs import Bound, GivenGpus, RunAs, SetLimit
 from checks.base.unknown import Inside, Unknown
 from checks.capture.secrets import REMOVED, clean_address, is_secret
 from preflight.consumers.lmcache_settings import lmcache_settings
@@ -45,8 +45,8 @@ Json = dict[str, Any]
 _RECORDS: dict[str, Any] = {
     record.__name__: record
     for record in (
-        *(Bound, Command, ContainerSettings, Inside, Mount, Origin, Place, Published, Reading),
-        *(RunAs, SetLimit, SourceNote, Unknown, Word),
+        *(Bound, Command, ContainerSettings, GivenGpus, Inside, Mount, Origin, Place, Published),
+        *(Reading, RunAs, SetLimit, SourceNote, Unknown, Word),
     )
 }
 # Variables that a launch, a library below it or this program reads, beside those of Mooncake and
@@ -328,10 +328,8 @@ def _wrapper(words: tuple[str, ...]) -> tuple[str, ...]:
     return words[:2] if len(words) > 1 and _DOES.fullmatch(words[1]) else words[:1]
 
 
-def public_file(text: str | Unknown) -> str | Unknown:
+def public_file(text: str) -> str:
     """Return a file that a launch names, with the settings alone that are known."""
-    if isinstance(text, Unknown):
-        return text
     if text.lstrip().startswith(("{", "[")):
         return public_json(text)
     lines, keeps = [], False
@@ -371,14 +369,17 @@ def _public_key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}", name) else REMOVED
 
 
-def _answered(text: str) -> str:
+def _answered(text: str, names: Collection[str]) -> str:
     """Return a value in which only what the host can be asked for is left open, as it is written.
 
-    What another command says, or a variable that is not set is replaced by, is ``$(...)``.
+    What another command says, or a variable that is not set is replaced by, is ``$(...)``. names:
+    of variables, which a manifest writes as ``$(NAME)``.
     """
 
     def asked(part: str) -> bool:
-        return _ANSWERED.fullmatch(part) is not None and all(map(is_known, _ASKED.findall(part)))
+        return _ANSWERED.fullmatch(part) is not None and all(
+            is_known(one) or one in names for one in _ASKED.findall(part)
+        )
 
     if asked(text):
         return text
@@ -407,7 +408,9 @@ def _encode(value: Any) -> Any:
             name if is_output(name) or _OPEN_NAME.fullmatch(name) else "what is written there"
             for name in value.unresolved
         )
-        value = value._replace(text=_answered(value.text), unresolved=tuple(names))
+        value = value._replace(
+            text=_answered(value.text, value.unresolved), unresolved=tuple(names)
+        )
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         left_out = getattr(value, "_field_defaults", {})
         fields = {

@@ -72,8 +72,7 @@ class Word(NamedTuple):
 
     doubts: the conditions that nothing decides and that this text follows from. several: what is
     not resolved stands without quotes, so that it may be several words, or none. inside: where
-    alone that is known, None for the launch's own shell. secret: whether it is of a Secret of
-    Kubernetes, whose names say nothing of what they hold.
+    alone that is known, None for the launch's own shell.
     """
 
     text: str
@@ -82,7 +81,6 @@ class Word(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
     several: bool = False
     inside: Inside | None = None
-    secret: bool = False
 
 
 class Place(NamedTuple):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -455,3 +456,24 @@ def test_words_of_a_command_lose_what_is_secret() -> None:
     words = ["x", "--api-key", "a", "--token=b", "HF_TOKEN=c", "--api-key", "$KEY", "--port", "1"]
     kept = ["x", "--api-key", REMOVED, f"--token={REMOVED}", f"HF_TOKEN={REMOVED}"]
     assert clean_words(words) == [*kept, "--api-key", "$KEY", "--port", "1"]
+
+
+def test_every_record_that_a_launch_is_made_of_is_read_back() -> None:
+    """Else a capture's launch has a plain object in its place, on which a check fails."""
+    from preflight.inputs.launch_record import _RECORDS
+
+    left, found = [_RECORDS["Reading"]], set()
+    while left:
+        for hint in get_type_hints(left.pop()).values():
+            for one in _types(hint):
+                if hasattr(one, "_fields") and one not in found:
+                    found.add(one)
+                    left.append(one)
+    assert len(found) > 8
+    assert found <= set(_RECORDS.values())
+
+
+def _types(hint: Any) -> Iterator[Any]:
+    yield hint
+    for inner in get_args(hint):
+        yield from _types(inner)
