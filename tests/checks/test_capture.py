@@ -249,32 +249,6 @@ def test_the_command_writes_a_small_private_file_without_secrets(
     assert "launch.sh" in capsys.readouterr().out
 
 
-def test_a_launch_too_large_for_lines_is_written_without_blanks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twice as many servers go into what is read back; and what is written answers as ever."""
-    words = LaunchWords((str(tmp_path / "many.sh"),))
-    server = SCRIPT.splitlines()[-1].strip()
-    servers = [f"python3 -m sglang.launch_server --port {20000 + n} {server} &" for n in range(40)]
-    Path(words.words[0]).write_text("\n".join(["export MOONCAKE_MASTER=127.0.0.1:1", *servers]))
-    folder = tmp_path / "host"
-    build_host(folder, plain_host())
-    host = open_host(str(folder))
-    recorded_ = record(words, host, 60.0)
-    in_lines = capture_files(recorded_.answers, recorded_.extras)
-    monkeypatch.setattr(capture_module, "MOST_JSON_BYTES", len(in_lines[CAPTURE_FILE]) - 1)
-    found = capture_files(recorded_.answers, recorded_.extras)
-    assert len(found[CAPTURE_FILE]) < 0.6 * len(in_lines[CAPTURE_FILE])
-    read = []
-    for files in (in_lines, found):
-        monkeypatch.setattr(capture_module, "MOST_JSON_BYTES", max(map(len, files.values())))
-        (tmp_path / "host.tar.gz").write_bytes(archive_bytes(files))
-        one = open_root(str(tmp_path / "host.tar.gz"))
-        assert isinstance(one, Capture)
-        read.append((one.answers, one.extras))
-    assert repr(read[0]) == repr(read[1])
-
-
 def test_a_launch_that_no_capture_holds_is_refused_before_the_host_is_asked(
     script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
