@@ -1,10 +1,9 @@
-"""Replaces IPv4 addresses so that subnets stay what they are; MACs, and what is made of them."""
+"""Replaces IPv4 addresses so that subnets stay what they are."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
-from typing import NamedTuple
+from collections.abc import Iterable
 
 IPV4 = re.compile(
     r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w]|\.\d)"
@@ -101,36 +100,3 @@ def mac_number(mac: str) -> int:
 def mac_text(number: int) -> str:
     """Return a number as a MAC address."""
     return ":".join(f"{number >> shift & 255:02x}" for shift in range(40, -1, -8))
-
-
-class Owner(NamedTuple):
-    """The MAC that an identifier is made of: bit 41 flipped or not, two bytes between its halves.
-
-    RFC 4291 puts ff:fe there and flips the bit; GUIDs of Ethernet cards leave it, and some put
-    03:00 there.
-    """
-
-    mac: int
-    flip: int
-    middle: int
-
-    def identifier(self, mac: int) -> int:
-        """Return an identifier that is made of another MAC in the same way."""
-        mac ^= self.flip
-        return (mac >> 24 << 40) + (self.middle << 24) + (mac & 0xFFFFFF)
-
-
-def owner_of(value: int, macs: Set[int]) -> Owner | None:
-    """Return the owner of the MAC that ``value`` is made of, None where it is made of none.
-
-    macs: those that are known.
-    """
-    middle = value >> 24 & 0xFFFF
-    if middle not in (0xFFFE, 0x0300):
-        return None
-    plain = (value >> 40 << 24) + (value & 0xFFFFFF)
-    flipped = 1 << 41
-    # One that the host shows, else one with the bit clear, as a card's own has it.
-    if (plain not in macs and plain & flipped) or plain ^ flipped in macs:
-        return Owner(plain ^ flipped, flipped, middle)
-    return Owner(plain, 0, middle)

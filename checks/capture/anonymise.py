@@ -2,8 +2,8 @@
 
 Replaced: host and user names, IPv4 and IPv6 addresses, MAC addresses, GUIDs, GIDs and UUIDs. Kept:
 loopback, link-local and multicast prefixes, masks, which range a private address is of, which
-addresses share a subnet, and that a GID or an EUI-64 belongs to an address; device names, PCI
-addresses and versions. The replacements are numbers in the order of the originals, so nothing can
+addresses share a subnet, and that a GID belongs to an address; device names, PCI addresses and
+versions. The replacements are numbers in the order of the originals, so nothing can
 be computed back, and the same host gives the same capture.
 """
 
@@ -22,7 +22,6 @@ from checks.capture.address_names import (
     is_version,
     mac_number,
     mac_text,
-    owner_of,
 )
 from checks.capture.secrets import REMOVED, clean_text
 
@@ -106,16 +105,11 @@ class PrivateNames:
 
     def _prepare(self) -> None:
         self._ipv4_names = Ipv4Names(self._ipv4)
-        owners = {value: owner_of(value, self._macs) for value in self._identifiers}
-        macs = self._macs.union(owner.mac for owner in owners.values() if owner is not None)
-        self._mac_of = {mac: 0x0200_0000_0000 + n for n, mac in enumerate(sorted(macs), 1)}
-        self._identifier_of = {}
-        for number, value in enumerate(sorted(self._identifiers), 1):
-            owner = owners[value]
-            if owner is None:
-                self._identifier_of[value] = 0x0200_0000_0000_0000 + number
-            else:
-                self._identifier_of[value] = owner.identifier(self._mac_of[owner.mac])
+        self._mac_of = {mac: 0x0200_0000_0000 + n for n, mac in enumerate(sorted(self._macs), 1)}
+        self._identifier_of = {
+            value: 0x0200_0000_0000_0000 + number
+            for number, value in enumerate(sorted(self._identifiers), 1)
+        }
         self._network_of = {
             known: (0x2001_0DB8 << 32) + number
             for number, known in enumerate(sorted(self._networks), 1)
