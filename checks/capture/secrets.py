@@ -27,29 +27,34 @@ _NO_SECRET = re.compile(
 _NAME = r"(?<![\w.\-$])(?P<name>-{0,2}[A-Za-z_][\w.\-]*)"
 _NAME_ALONE = re.compile(r"[\w.\-]+")
 _QUOTED = r"\\?\"(?:[^\"\\\n]|\\[^\"\n])*(?:\\?\"|(?=\n|\Z))|'[^'\n]*(?:'|(?=\n|\Z))"
-# NAME=value, of shells, units and the kernel's command line.
-_SET = re.compile(rf"{_NAME}=(?P<value>{_QUOTED}|\$\{{[^{{}}\n]*\}}|[^\s\"';&|,)}}]+)")
+# A name with its sign, and its value behind it: NAME=value, of shells, units and the kernel's line.
+_SET = (
+    re.compile(rf"{_NAME}="),
+    re.compile(rf"{_QUOTED}|\$\{{[^{{}}\n]*\}}|[^\s\"';&|,)}}]+"),
+)
 _OF_TEXTS = (
     # name: value and name = value, of YAML, JSON and INI
-    re.compile(
-        rf"{_NAME}(?:\\?[\"'])?(?:[ \t]*:|[ \t]+=)[ \t]*"
-        rf"(?P<value>{_QUOTED}|[^\s\"',}}\]{{\[|>&*][^\"'\n,}}\]]*)"
+    (
+        re.compile(rf"{_NAME}(?:\\?[\"'])?(?:[ \t]*:|[ \t]+=)[ \t]*"),
+        re.compile(rf"{_QUOTED}|[^\s\"',}}\]{{\[|>&*][^\"'\n,}}\]]*"),
     ),
     # --name value: the next word of a line, of the line behind it, of a list of YAML or JSON
-    re.compile(
-        rf"(?=-){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]+|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+)"
-        rf"(?P<value>{_QUOTED}|[^\s;&|\"',\]\-][^\s;&|,\]]*)"
+    (
+        re.compile(
+            rf"(?=-){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]+|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+)"
+        ),
+        re.compile(rf"{_QUOTED}|[^\s;&|\"',\]\-][^\s;&|,\]]*"),
     ),
     # A variable of a Kubernetes container.
-    re.compile(
-        rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*[\"']?value[\"']?:[ \t]*"
-        rf"(?P<value>{_QUOTED}|[^\s\"',}}]+)"
+    (
+        re.compile(rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*[\"']?value[\"']?:[ \t]*"),
+        re.compile(rf"{_QUOTED}|[^\s\"',}}]+"),
     ),
 )
 # A reference to a variable names a secret and is none; three dots stand for a value to be given.
 _REFERENCE = re.compile(r"\$\w+|\$\{\w+\}|\$\(\w+\)|\$\{\{[^{}]*\}\}|\.\.\.")
-_USER = re.compile(r"(?<=://)[^/?#\s\"']*@")
-_QUERY = re.compile(r"(?P<address>://[^\s\"'?#]*)\?(?:(?!,\w+://)[^\s\"'])*")
+_USER = re.compile(r"(?<=://)[^/?#\s\"']{0,1000}@")
+_QUERY = re.compile(r"(?P<address>://[^\s\"'?#]{0,1000})\?(?:(?!,\w+://)[^\s\"'])*")
 
 
 @lru_cache(maxsize=4096)  # a launch of many servers asks of the same names
@@ -67,8 +72,8 @@ def clean_address(text: str) -> str:
 def clean_text(text: str) -> str:
     """Return a file of a host, or a part of a launch, without values of secret settings."""
     text = _public(text)
-    for pattern in _OF_TEXTS:
-        text = _without_values(text, pattern)
+    for head, value in _OF_TEXTS:
+        text = _without_values(text, head, value)
     return text
 
 
@@ -118,18 +123,20 @@ def beginning(text: str, most: int) -> str:
 
 def _public(text: str) -> str:
     text = clean_address(text)
-    return _without_values(text, _SET) if "=" in text else text
+    return _without_values(text, *_SET) if "=" in text else text
 
 
-def _without_values(text: str, pattern: re.Pattern[str]) -> str:
-    """Return a text without the values that a pattern finds behind the names of secrets."""
-    parts, done, at = [], 0, 0
-    while (match := pattern.search(text, at)) is not None:
-        (start, end), value = match.span("value"), match["value"]
-        if not is_secret(match["name"]) or _REFERENCE.fullmatch(value.strip("\"'\\")):
-            at = max(start, match.end("name"))  # a value may be one with a name: Environment=X=y
+def _without_values(text: str, head: re.Pattern[str], value: re.Pattern[str]) -> str:
+    """Return a text without the values that stand behind the names of secrets."""
+    parts, done = [], 0
+    for match in head.finditer(text):
+        if match.start() < done or not is_secret(match["name"]):
             continue
-        quote = '\\"' if value.startswith('\\"') else value[0] if value[0] in "\"'" else '"'
-        parts += [text[done:start], f"{quote}{REMOVED}{quote}"]
-        done = at = end
+        found = value.match(text, match.end())
+        if found is None or _REFERENCE.fullmatch(found[0].strip("\"'\\")):
+            continue
+        given = found[0]
+        quote = '\\"' if given.startswith('\\"') else given[0] if given[0] in "\"'" else '"'
+        parts += [text[done : found.start()], f"{quote}{REMOVED}{quote}"]
+        done = found.end()
     return "".join([*parts, text[done:]])
