@@ -41,12 +41,15 @@ def _not_recorded(reason: str) -> Unknown:
     return Unknown(reason, cause="not in this capture", advice=advice)
 
 
-class CapturedRoot(Root):
-    """Gives ``answers`` back as the recorded host gave them."""
+class Capture(Root):
+    """Gives ``answers`` back as the recorded host gave them.
 
-    def __init__(self, answers: Answers) -> None:
+    extras: what its writer added beside the answers, plain data.
+    """
+
+    def __init__(self, answers: Answers, extras: Json) -> None:
         super().__init__()
-        self.answers = answers
+        self.answers, self.extras = answers, extras
 
     @property
     def live(self) -> bool:
@@ -91,14 +94,6 @@ class CapturedRoot(Root):
             elif entries is not None and part not in entries:
                 return True
         return False
-
-
-class Capture(CapturedRoot):
-    """A recorded host. extras: what its writer added beside the answers, plain data."""
-
-    def __init__(self, answers: Answers, extras: Json) -> None:
-        super().__init__(answers)
-        self.extras = extras
 
 
 def open_root(path: str) -> Root:

@@ -72,10 +72,7 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
 
 
 def _installed(host: Host) -> dict[str, Any] | None:
-    """Return the installed releases, which count where none is named.
-
-    None where an older capture does not say.
-    """
+    """Return the installed releases, which count where none is named; None of a capture without."""
     from checks.base.installed import (
         Installed,
         installed_mooncake,
