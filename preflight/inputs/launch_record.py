@@ -92,7 +92,9 @@ _COMMAND = re.compile(
     r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`|\$\{(?:[^{}]|\$?\{[^{}]*\})*\}"
 )
 # What is left open, by a name that says nothing else: a variable's, ``<IP>``, ``{{ .Values.x }}``.
-_OPEN_NAME = re.compile(r"[\w$<>{}@*#?. -]{1,60}")
+_OPEN_NAME = re.compile(
+    r"\$?\w{1,60}|\$[@*#?]|\$\{\w{1,60}\}|<[\w .-]{1,60}>|\{\{[ ]?[\w.$-]{1,60}[ ]?\}\}"
+)
 
 # What readers of other engines, and of trainers that start SGLang, take of flags and of JSON.
 _ENGINE_WORDS = (
@@ -369,6 +371,16 @@ def _public_key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}", name) else REMOVED
 
 
+def _left_open(word: Word) -> Word:
+    """Return a word that is not known, without what an expression or command in it says."""
+    text, names = word.text, []
+    for name in word.unresolved:
+        plain = is_output(name) or _OPEN_NAME.fullmatch(name) is not None
+        names.append(name if plain else "what is written there")
+        text = text if plain else text.replace(name, REMOVED)  # of a program: its expression
+    return word._replace(text=_answered(text, names), unresolved=tuple(names))
+
+
 def _answered(text: str, names: Collection[str]) -> str:
     """Return a value in which only what the host can be asked for is left open, as it is written.
 
@@ -404,13 +416,7 @@ def _encode(value: Any) -> Any:
     if isinstance(value, SourceNote):
         value = value._replace(text=notices().get(value.id, "what it says is not kept"))
     if isinstance(value, Word) and value.unresolved:
-        names = (
-            name if is_output(name) or _OPEN_NAME.fullmatch(name) else "what is written there"
-            for name in value.unresolved
-        )
-        value = value._replace(
-            text=_answered(value.text, value.unresolved), unresolved=tuple(names)
-        )
+        value = _left_open(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         left_out = getattr(value, "_field_defaults", {})
         fields = {

@@ -1,4 +1,4 @@
-"""No text of a launch is kept, nor any secret: planted in 16 places, none is in a capture."""
+"""No text of a launch is kept, nor any secret: planted in 17 places, none is in a capture."""
 
 from __future__ import annotations
 
@@ -129,6 +129,7 @@ PLACES: dict[str, dict[str, str]] = {
     "files that are read and written": {
         **_script(
             f"echo {MARK} > /run/secrets/redis",
+            f"export MC_MTU=${{X#{MARK}}}",
             f"cat > other.json <<EOF\n{_STORE}\nEOF",
             f"cat > wrong.json <<EOF\nmaster: $(tool {MARK})\nnote: {MARK}\n{MARK}\nEOF",
             SGLANG_HICACHE_MOONCAKE_CONFIG_PATH="store.json",
@@ -142,6 +143,15 @@ PLACES: dict[str, dict[str, str]] = {
     "a unit": {
         "x.service": f"[Service]\n# {MARK}\nEnvironment=HF_TOKEN={MARK} NOTE={MARK}\n"
         f"ExecStartPre=/bin/tool {MARK}\nExecStart=/usr/bin/{SERVER} --api-key {MARK}\n"
+    },
+    "a Python program": {
+        "launch.py": "import os, subprocess\n"
+        f"host = find('{MARK}')['{MARK}']\nos.environ['HF_TOKEN'] = '{MARK}'\n"
+        f"if look('{MARK}') == '{MARK}': os.environ['MC_GID_INDEX'] = '3'\n"
+        f"for each in list_of('{MARK}'): subprocess.run(['tool', '{MARK}', each])\n"
+        f"words = {[*SERVER.split(), '--api-key', MARK, '--nope', MARK]!r}\n"
+        f"words += ['--port', ask('{MARK}'), f\"--dtype={{of('{MARK}')}}\"]\n"
+        "subprocess.run([*words, '--host', host])\n"
     },
     "other engines": _script(
         f"lmcache server --l1-size-gb 100 --nope {MARK}",
@@ -203,7 +213,7 @@ def test_nothing_of_it_is_in_a_capture(
 
 
 def test_there_are_as_many_places_as_are_promised() -> None:
-    assert len(PLACES) == 16
+    assert len(PLACES) == 17
     assert all(MARK in "".join(files.values()) for files in PLACES.values())
 
 
