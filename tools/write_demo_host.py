@@ -59,7 +59,7 @@ def main() -> int:
         os.chdir(folder)
         Path("launch.sh").write_text(LAUNCH)
         build_host(Path("host"), host)
-        words = ["--root", "host", "--keep-names", "--keep-launch", str(DEMO), "launch.sh"]
+        words = ["--root", "host", "--keep-names", str(DEMO), "launch.sh"]
         code = run(["capture", *words])
     DEMO.chmod(0o644)  # a capture is its writer's alone, and this one is everybody's
     return code

@@ -1,10 +1,9 @@
-"""Replacing IPv4 addresses so that subnets stay what they are, in every notation of the kernel."""
+"""Replaces IPv4 addresses so that subnets stay what they are."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Set
-from typing import NamedTuple
+from collections.abc import Iterable
 
 IPV4 = re.compile(
     r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w]|\.\d)"
@@ -22,10 +21,6 @@ _RANGES = (
 )
 # The last octet stays: it tells networks, hosts and broadcasts apart, and nobody by itself.
 _HOST_BITS = 8
-_HEX_FILES = re.compile(r"/net/(tcp|udp|tcp6|udp6|route|if_inet6|ipv6_route)$")
-_SOCKET = re.compile(r"\b([0-9A-F]{32}|[0-9A-F]{8})(?=:[0-9A-F]{4}\b)")
-_WIDE = re.compile(r"\b[0-9a-f]{32}\b")
-_ROUTE = re.compile(r"^(\S+\t)([0-9A-F]{8})(\t)([0-9A-F]{8})(?=\t)", re.MULTILINE)
 
 
 def is_version(found: re.Match[str]) -> bool:
@@ -92,39 +87,6 @@ def _kept_bits(address: int) -> int:
     return 0
 
 
-def hex_rows(name: str, text: str, ipv4: Callable[[int], int], ipv6: Callable[[int], int]) -> str:
-    """Return one of the kernel's tables with each hexadecimal address put through its function."""
-    found = _HEX_FILES.search(name)
-    if found is None:
-        return text
-    if found[1] == "route":
-
-        def route(m: re.Match[str]) -> str:
-            return m[1] + _swapped(m[2], ipv4) + m[3] + _swapped(m[4], ipv4)
-
-        return _ROUTE.sub(route, text)
-    if found[1] in ("if_inet6", "ipv6_route"):
-        return _WIDE.sub(lambda m: f"{ipv6(int(m[0], 16)):032x}", text)
-    return _SOCKET.sub(lambda m: _socket(m[1], ipv4, ipv6), text)
-
-
-def _socket(digits: str, ipv4: Callable[[int], int], ipv6: Callable[[int], int]) -> str:
-    if len(digits) == 8:
-        return _swapped(digits, ipv4)
-    # Four words, each in the byte order of the machine; every one that this runs on is little.
-    words = [_reversed(digits[at : at + 8]) for at in range(0, 32, 8)]
-    replaced = f"{ipv6(int(''.join(words), 16)):032X}"
-    return "".join(_reversed(replaced[at : at + 8]) for at in range(0, 32, 8))
-
-
-def _swapped(digits: str, ipv4: Callable[[int], int]) -> str:
-    return _reversed(f"{ipv4(int(_reversed(digits), 16)):08X}")
-
-
-def _reversed(digits: str) -> str:
-    return "".join(digits[at : at + 2] for at in range(6, -1, -2))
-
-
 def is_station(mac: str) -> bool:
     """Return whether a MAC address is that of a device."""
     return mac.lower() not in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff")
@@ -138,36 +100,3 @@ def mac_number(mac: str) -> int:
 def mac_text(number: int) -> str:
     """Return a number as a MAC address."""
     return ":".join(f"{number >> shift & 255:02x}" for shift in range(40, -1, -8))
-
-
-class Owner(NamedTuple):
-    """The MAC that an identifier is made of: bit 41 flipped or not, two bytes between its halves.
-
-    RFC 4291 puts ff:fe there and flips the bit; GUIDs of Ethernet cards leave it, and some put
-    03:00 there.
-    """
-
-    mac: int
-    flip: int
-    middle: int
-
-    def identifier(self, mac: int) -> int:
-        """Return an identifier that is made of another MAC in the same way."""
-        mac ^= self.flip
-        return (mac >> 24 << 40) + (self.middle << 24) + (mac & 0xFFFFFF)
-
-
-def owner_of(value: int, macs: Set[int]) -> Owner | None:
-    """Return the owner of the MAC that ``value`` is made of, None where it is made of none.
-
-    macs: those that are known.
-    """
-    middle = value >> 24 & 0xFFFF
-    if middle not in (0xFFFE, 0x0300):
-        return None
-    plain = (value >> 40 << 24) + (value & 0xFFFFFF)
-    flipped = 1 << 41
-    # One that the host shows, else one with the bit clear, as a card's own has it.
-    if (plain not in macs and plain & flipped) or plain ^ flipped in macs:
-        return Owner(plain ^ flipped, flipped, middle)
-    return Owner(plain, 0, middle)

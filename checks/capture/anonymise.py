@@ -1,4 +1,11 @@
-"""A capture with names and addresses replaced, the same by the same everywhere in it."""
+"""Names and addresses in what was recorded of a host, and what stands in their places.
+
+Replaced: host and user names, IPv4 and IPv6 addresses, MAC addresses, GUIDs, GIDs and UUIDs. Kept:
+loopback, link-local and multicast prefixes, masks, which range a private address is of, which
+addresses share a subnet, and that a GID belongs to an address; device names, PCI addresses and
+versions. The replacements are numbers in the order of the originals, so nothing can
+be computed back, and the same host gives the same capture.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +15,257 @@ from typing import Any
 
 from checks.base.recording import Answers
 from checks.base.unknown import Unknown
-from checks.capture.private_names import PrivateNames
-from checks.capture.secrets import clean_text
+from checks.capture.address_names import (
+    IPV4,
+    Ipv4Names,
+    is_station,
+    is_version,
+    mac_number,
+    mac_text,
+)
+from checks.capture.secrets import REMOVED, clean_text
+
+# Names of users and hosts that say nothing of anybody, and words of this field that must stay.
+KEPT_NAMES = frozenset(
+    """root nobody daemon bin sys ubuntu debian centos rocky admin user users test build runner
+    ec2-user azureuser vagrant docker podman mooncake sglang slurm munge node host linux localhost
+    localdomain localhost4 localhost6 local domain default system data home work models model cache
+    shared public opt srv app apps python python3 master worker client router server metadata store
+    rdma tcp sglang_router launch_server none null host.docker.internal huggingface.co
+    ip6-localhost ip6-loopback ip6-localnet ip6-mcastprefix ip6-allnodes ip6-allrouters
+    localhost.localdomain""".split()
+)
+_MAC = re.compile(r"(?<![\w:-])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:-])")
+_GUID = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4}(?![\w:])")
+_UUID = re.compile(
+    r"(?:(?<![0-9a-fA-F])|(?<=pod))[0-9a-fA-F]{8}(?:[-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12}(?![0-9a-fA-F])"
+)
+_IPV6 = re.compile(
+    r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}(?:[0-9a-fA-F]{1,4}|(?:\d{1,3}\.){3}\d{1,3}|)(?![\w:.])"
+)
+_HOMES = re.compile(r"(?:^|(?<=[\s=:\"']))/(?:home|Users|export/home)/([A-Za-z_][\w.-]*)")
+_LIMIT_USER = re.compile(r"^@?([a-z_][\w.-]*)\s+(?:soft|hard|-)\s", re.MULTILINE)
+_REMOTE_SOURCE = re.compile(r"(?:^|\s)([A-Za-z][\w.-]*):/")
+_MAIL = re.compile(r"(?<![\w.+-])([\w.+-]+)@([A-Za-z][\w-]*(?:\.[\w-]+)+)")
+_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@\s\"']*@)?([A-Za-z][\w.-]*)")
+_HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
+
+
+class PrivateNames:
+    """One consistent set of replacements; ``replace`` is a function of what ``learn`` has seen."""
+
+    def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
+        self._hosts = {name for name in hosts if _is_private(name)}
+        self._users = {name for name in users if _is_private(name)}
+        self._ipv4: set[int] = set()
+        self._macs: set[int] = set()
+        self._identifiers: set[int] = set()  # lower halves of IPv6 addresses, and GUIDs
+        self._networks: set[int] = set()  # upper halves of global IPv6 addresses
+        self._uuids: set[str] = set()
+        self._ready = False
+
+    # What there is to replace --------------------------------------------------------------
+
+    def learn_file(self, name: str, text: str) -> None:
+        """Collect the names that stand in a place of their own in one file."""
+        if name in _HOST_FILES:
+            self._host(text.strip())
+        if name == "/etc/hosts":
+            for line in text.splitlines():
+                for word in line.partition("#")[0].split()[1:]:
+                    self._host(word)
+        if "limits" in name:
+            self._users |= {user for user in _LIMIT_USER.findall(text) if _is_private(user)}
+        if name.endswith(("/mounts", "/mountinfo", "/fstab")):
+            for host in _REMOTE_SOURCE.findall(text):
+                self._host(host)
+
+    def learn(self, text: str) -> None:
+        """Collect what is in a text of any kind."""
+        self._users |= {user for user in _HOMES.findall(text) if _is_private(user)}
+        self._walk(text, _Learner(self))
+
+    def learn_launch(self, text: str) -> None:
+        """Collect what is in a launch or the caller's variables: hosts of addresses, and mail."""
+        self.learn(text)
+        for user, host in _MAIL.findall(text):
+            self._users |= {user} if _is_private(user) else set()
+            self._hosts.add(host)
+        # Of a name of several parts, the first alone is often a word of its own: api, proxy.
+        self._hosts |= {host for host in _IN_ADDRESS.findall(text) if "." in host}
+
+    def _host(self, name: str) -> None:
+        if _is_private(name):
+            self._hosts.add(name)
+            short = name.partition(".")[0]
+            if _is_private(short):
+                self._hosts.add(short)
+
+    # Replacing ------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        self._ipv4_names = Ipv4Names(self._ipv4)
+        self._mac_of = {mac: 0x0200_0000_0000 + n for n, mac in enumerate(sorted(self._macs), 1)}
+        self._identifier_of = {
+            value: 0x0200_0000_0000_0000 + number
+            for number, value in enumerate(sorted(self._identifiers), 1)
+        }
+        self._network_of = {
+            known: (0x2001_0DB8 << 32) + number
+            for number, known in enumerate(sorted(self._networks), 1)
+        }
+        self._uuid_of = {
+            known: f"00000000-0000-4000-8000-{number:012x}"
+            for number, known in enumerate(sorted(self._uuids), 1)
+        }
+        words = {name: f"user{n}" for n, name in enumerate(sorted(self._users), 1)}
+        shorts = sorted({host.partition(".")[0] for host in self._hosts})
+        domains = sorted({host.partition(".")[2] for host in self._hosts})
+        for host in sorted(self._hosts):
+            short, dot, domain = host.partition(".")
+            words[host] = f"host{shorts.index(short) + 1}"
+            if dot:
+                words[host] += f".domain{domains.index(domain) + 1}.example"
+        self._words = words
+        longest = sorted(words, key=lambda word: (-len(word), word))
+        pattern = "|".join(re.escape(word) for word in longest)
+        self._word = re.compile(rf"(?<!\w)(?:{pattern})(?!\w)") if pattern else None
+        self._ready = True
+
+    def replace(self, text: str) -> str:
+        """Return ``text`` with every known name and address replaced."""
+        if not self._ready:
+            self._prepare()
+        text = self._walk(text, _Replacer(self))
+        return self._word.sub(lambda m: self._words[m[0]], text) if self._word else text
+
+    def ipv4(self, address: int) -> int:
+        return self._ipv4_names.replace(address)
+
+    def ipv6(self, address: int) -> int:
+        upper, lower = address >> 64, address & (2**64 - 1)
+        if upper == 0 and lower >> 32 in (0, 0xFFFF):  # ::, ::1, and IPv4-mapped ones
+            return (lower >> 32 << 32) + self.ipv4(lower & 0xFFFFFFFF) if lower > 1 else address
+        if upper >> 56 == 0xFF:  # multicast
+            return address
+        if upper >> 54 != 0xFE80 >> 6:  # else link-local
+            upper = self._network_of.get(upper, upper)
+        return (upper << 64) + self.identifier(lower)
+
+    def identifier(self, value: int) -> int:
+        """Return what replaces a GUID, or the lower half of an IPv6 address or GID."""
+        return self._identifier_of.get(value, value)
+
+    def _walk(self, text: str, visit: _Learner | _Replacer) -> str:
+        text = _UUID.sub(lambda m: visit.uuid(m[0]), text)
+        text = _MAC.sub(lambda m: visit.mac(m[0]), text)
+        text = _GUID.sub(lambda m: visit.guid(m[0]), text)
+        text = _IPV6.sub(lambda m: visit.ipv6_text(m[0]), text)
+        return IPV4.sub(lambda m: m[0] if is_version(m) else visit.ipv4_text(m[0]), text)
+
+
+class _Learner:
+    """Collects what it finds, and leaves nothing of it for the pattern behind."""
+
+    def __init__(self, names: PrivateNames) -> None:
+        self.names = names
+
+    def uuid(self, text: str) -> str:
+        self.names._uuids.add(text.lower().replace("_", "-"))
+        return " "
+
+    def mac(self, text: str) -> str:
+        if is_station(text):
+            self.names._macs.add(mac_number(text))
+        return " "
+
+    def guid(self, text: str) -> str:
+        self._identifier(int(text.replace(":", ""), 16))
+        return " "
+
+    def ipv6_text(self, text: str) -> str:
+        address = _ipv6(text)
+        if address is None:
+            return text
+        upper, lower = address >> 64, address & (2**64 - 1)
+        if upper == 0 and lower >> 32 in (0, 0xFFFF):
+            if lower > 1:
+                self.names._ipv4.add(lower & 0xFFFFFFFF)
+        elif upper >> 56 != 0xFF:
+            if upper >> 54 != 0xFE80 >> 6 and upper:
+                self.names._networks.add(upper)
+            self._identifier(lower)
+        return " "
+
+    def _identifier(self, value: int) -> None:
+        if value > 1:
+            self.names._identifiers.add(value)
+
+    def ipv4_text(self, text: str) -> str:
+        self.names._ipv4.add(_ipv4(text))
+        return text
+
+
+class _Replacer:
+    """Puts a number in the place of what it finds."""
+
+    def __init__(self, names: PrivateNames) -> None:
+        self.names = names
+
+    def uuid(self, text: str) -> str:
+        known = self.names._uuid_of.get(text.lower().replace("_", "-"), text)
+        return known.replace("-", "_") if "_" in text else known
+
+    def mac(self, text: str) -> str:
+        number = self.names._mac_of.get(mac_number(text))
+        if number is None:
+            return text
+        known = mac_text(number)
+        return known.upper() if text != text.lower() else known
+
+    def guid(self, text: str) -> str:
+        digits = f"{self.names.identifier(int(text.replace(':', ''), 16)):016x}"
+        return ":".join(digits[at : at + 4] for at in range(0, 16, 4))
+
+    def ipv6_text(self, text: str) -> str:
+        address = _ipv6(text)
+        if address is None:
+            return text
+        replaced = self.names.ipv6(address)
+        if replaced == address:
+            return text
+        import ipaddress
+
+        if "." in text:  # ::ffff:10.0.0.1
+            return text[: text.rindex(":") + 1] + str(ipaddress.IPv4Address(replaced & 0xFFFFFFFF))
+        found = ipaddress.IPv6Address(replaced)
+        # All 8 groups, as a file of GIDs has them: ``exploded`` ends in an IPv4 address since 3.13.
+        return found.packed.hex(":", 2) if len(text) == 39 else found.compressed
+
+    def ipv4_text(self, text: str) -> str:
+        number = self.names.ipv4(_ipv4(text))
+        return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
+
+
+def _is_private(name: str) -> bool:
+    """Return whether a name may be private: short or common words would be replaced everywhere."""
+    return len(name) > 2 and name.lower() not in KEPT_NAMES and not IPV4.fullmatch(name)
+
+
+def _ipv4(text: str) -> int:
+    number = 0
+    for part in text.split("."):
+        number = number << 8 | int(part)
+    return number
+
+
+def _ipv6(text: str) -> int | None:
+    import ipaddress
+
+    try:
+        return int(ipaddress.IPv6Address(text))
+    except ValueError:
+        return None
 
 
 def anonymise(
@@ -21,64 +277,37 @@ def anonymise(
     """
     names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
-        names.learn(name)
         if not isinstance(text, Unknown):
-            names.learn_text(name, text)
-    rest: list[Any] = [answers.folders, answers.links, answers.modes, answers.calls, dict(extras)]
-    for mapping in (answers.texts, *rest[:-1]):
-        for text in _strings(mapping):
-            names.learn(text)
-    for text in _strings(rest[-1]):
+            names.learn_file(name, text)
+    for text in _strings(tuple(answers)):
+        names.learn(text)
+    for text in _strings(extras):
         names.learn_launch(text)
-    texts = {
-        names.replace(name): _map(names.replace, text)
-        if isinstance(text, Unknown)
-        else names.replace_text(name, text)
-        for name, text in answers.texts.items()
-    }
-    folders, links, modes, calls, more = (_map(names.replace, mapping) for mapping in rest)
-    return Answers(texts, folders, links, modes, calls), more
+    return Answers(*(_map(names.replace, each) for each in answers)), _map(names.replace, extras)
 
 
 def without_secrets(answers: Answers) -> Answers:
-    """Return what was recorded of a host, without the secrets in its files, calls and paths.
-
-    What a path with password=x in it holds is not recorded: its launch has no such path either.
-    """
-
-    def clean(text: str) -> str:
-        return clean_text(text, of_host=True)
-
-    def public_paths(found: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: each for name, each in found.items() if "=" not in name or clean(name) == name
-        }
-
+    """Return what was recorded of a host, without the secrets in its files, calls and paths."""
     texts = {
-        name: _map(clean, _without_comments(name, answer))
-        for name, answer in public_paths(answers.texts).items()
+        name: text if isinstance(text, Unknown) else _settings_alone(name, text)
+        for name, text in answers.texts.items()
     }
-    return answers._replace(
-        texts=texts,
-        folders=public_paths(answers.folders),
-        links=public_paths(answers.links),
-        modes=public_paths(answers.modes),
-        calls=_map(clean, public_paths(answers.calls)),
-    )
+    return Answers(*(_map(clean_text, found) for found in answers._replace(texts=texts)))
 
 
-def _without_comments(name: str, text: str | Unknown) -> str | Unknown:
-    """Return a file of the host's own settings with its comments empty: they may hold anything.
+def _settings_alone(name: str, text: str) -> str:
+    """Return a file without its comments, which may hold anything, nor passwords of GRUB's menu.
 
     Lines stay where they are; what says that this program wrote a file stays too.
     """
-    if isinstance(text, Unknown) or not name.startswith("/etc/"):
-        return text
-    return _COMMENT.sub("#", text)
+    if name.startswith("/etc/"):
+        return _COMMENT.sub("#", text)
+    return _MENU_PASSWORD.sub(rf"\g<1> {REMOVED}", text) if name.startswith("/boot/") else text
 
 
 # Of sysctl.d, limits.d, systemd, fstab, hosts, shells: a line of its own, begun with # or ;.
 _COMMENT = re.compile(r"(?m)^[ \t]*[#;](?!.*mooncake-preflight).*$")
+_MENU_PASSWORD = re.compile(r"(?m)^([ \t]*password(?:_pbkdf2)?[ \t]+\S+)[ \t].*$")
 
 
 def _strings(value: Any) -> Iterable[str]:

@@ -19,8 +19,7 @@ SCHEMA = "mooncake-preflight/capture/v1"
 CAPTURE_FILE = "capture.json"
 # The whole of a capture is to fit into an issue or a mail.
 LARGEST_BYTES = 10**6
-# Of each of the two objects: under 2 kB a process of a launch, where it is written without blanks.
-# Python's objects take 25 times that.
+# Of each of the two objects: some 5 kB a process of a launch. Python's objects take 25 times that.
 MOST_JSON_BYTES = 8 * 2**20
 # Recorded hosts that ship with the program: --root demo:NAME (tools/write_demo_host.py).
 DEMO = "demo:"
@@ -42,12 +41,15 @@ def _not_recorded(reason: str) -> Unknown:
     return Unknown(reason, cause="not in this capture", advice=advice)
 
 
-class CapturedRoot(Root):
-    """Gives ``answers`` back as the recorded host gave them."""
+class Capture(Root):
+    """Gives ``answers`` back as the recorded host gave them.
 
-    def __init__(self, answers: Answers) -> None:
+    extras: what its writer added beside the answers, plain data.
+    """
+
+    def __init__(self, answers: Answers, extras: Json) -> None:
         super().__init__()
-        self.answers = answers
+        self.answers, self.extras = answers, extras
 
     @property
     def live(self) -> bool:
@@ -92,14 +94,6 @@ class CapturedRoot(Root):
             elif entries is not None and part not in entries:
                 return True
         return False
-
-
-class Capture(CapturedRoot):
-    """A recorded host. extras: what its writer added beside the answers, plain data."""
-
-    def __init__(self, answers: Answers, extras: Json) -> None:
-        super().__init__(answers)
-        self.extras = extras
 
 
 def open_root(path: str) -> Root:
@@ -208,7 +202,7 @@ def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
 
 
 def json_of(value: object) -> bytes:
-    """Return an object of a capture: in lines for people, and without a blank where it is large.
+    """Return an object of a capture, in lines for people.
 
     Raises CaptureError where it has more than is read back.
     """
@@ -216,8 +210,6 @@ def json_of(value: object) -> bytes:
 
     text = json.dumps(value, indent=1, sort_keys=True)
     if len(text) >= MOST_JSON_BYTES:  # all of it is ASCII, and a line feed follows
-        text = json.dumps(value, separators=(",", ":"), sort_keys=True)
-    if len(text) >= MOST_JSON_BYTES:
         raise CaptureError(
             f"a capture of this launch would have over {MOST_JSON_BYTES >> 20} MiB beside the "
             "host's files, which check --root refuses: capture the host without the launch, or "

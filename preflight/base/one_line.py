@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from checks.capture.secrets import without_cut_secrets
+from checks.capture.secrets import public
 
 # Escape sequences in a file of the host must not reach the terminal.
 _WRITTEN = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
@@ -23,7 +23,7 @@ def shortened(text: str, most: int) -> str:
 
     A single word that is longer is cut; secrets are gone before.
     """
-    text = without_cut_secrets(text, most)
+    text = public(text)
     if len(text) <= most:
         return text
     words = text[: max(0, most - 3)].rpartition(" ")[0].rstrip()

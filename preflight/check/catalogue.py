@@ -5,16 +5,14 @@ Each has a page, which ``explain`` shows.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Status
 from checks.base.page import Page
 from preflight.advisories.records import Advisory, condition_text, range_text
+from preflight.launches.source import notices
 from preflight.render.text import wrapped
 from preflight.rules.rules import Rule, Severity
 
@@ -64,23 +62,6 @@ def catalogue() -> Catalogue:
         tuple(RULES.values()),
         advisories(),
     )
-
-
-_NOTICE = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
-_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
-
-
-@cache
-def notices() -> dict[str, str]:
-    """Return by id what each notice says, of reading a launch and of its sizes: see notices.md."""
-    path = os.path.join(os.path.dirname(__file__), "notices.md")
-    with open(path, encoding="utf-8") as file:
-        rows = _NOTICE.findall(file.read())
-    return {
-        id_: _LINK.sub(r"\1", says).replace("`", "")
-        for ids, says in rows
-        for id_ in re.findall("`([^`]+)`", ids)
-    }
 
 
 MEANS = {

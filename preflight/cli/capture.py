@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 )
 @click.argument("file")
 @click.option("--keep-names", is_flag=True, help="Keep names of hosts and users, and addresses.")
-@click.option(
-    "--keep-launch", is_flag=True, help="Keep all of the launch, not only what is understood."
-)
 @JSON
 @TIMEOUT
 @ROOT
@@ -31,7 +28,6 @@ def capture(
     *,
     file: str,
     keep_names: bool,
-    keep_launch: bool,
     as_json: bool,
     timeout_seconds: float,
     root: str,
@@ -54,7 +50,7 @@ def capture(
     path = "/dev/stdout" if file == "-" else file
     host = open_host(root, timeout_seconds)
     try:
-        recorded = record(launch, host, timeout_seconds, keep_launch)
+        recorded = record(launch, host, timeout_seconds)
     except CaptureError as error:
         raise UsageError(f"{path}: {error}") from None
     answers, extras = recorded.answers, recorded.extras

@@ -110,7 +110,8 @@ def explain(
         )
     if not what:
         return explain_log_file(log or "-", as_json, color, at)
-    from preflight.check.catalogue import catalogue, notices
+    from preflight.check.catalogue import catalogue
+    from preflight.launches.source import notices
     from preflight.logs.patterns import read_patterns
 
     every = catalogue()
@@ -251,9 +252,9 @@ def explain_page(
         as_text,
         check_page,
         notice_page,
-        notices,
         rule_page,
     )
+    from preflight.launches.source import notices
     from preflight.logs.explain import SCHEMA
 
     check, record = every.checks.get(id_), advisory(id_)

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
-from checks.capture.secret_names import is_secret
-from checks.capture.secrets import REMOVED, public
+from checks.capture.secrets import REMOVED, is_secret, public
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from checks.system.facts import with_kernel

@@ -86,7 +86,7 @@ def command_line(before: Reading, after: Reading) -> str:
     gone = [f"-u {name}" for name in old.environment if name not in new.environment]
     lead = ["env", *gone, *set_here] if gone else set_here
     wrappers = [shlex.quote(word) for words in new.wrappers for word in words if words[0] != "env"]
-    words = clean_words((word.text for word in new.words), of_host=True)
+    words = clean_words(word.text for word in new.words)
     return " ".join([*lead, *wrappers, *(shlex.quote(word) for word in words)])
 
 

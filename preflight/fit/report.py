@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from checks.base.finding import Finding, Status
 from checks.base.fold import fold_names
 from checks.base.units import GIGABYTE, format_bytes, format_page_size
-from checks.capture.secrets import public
+from checks.capture.secrets import clean_text, public
 from preflight.base.program_version import program_version
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
@@ -283,7 +283,7 @@ def diff(edit: Edit) -> Iterator[str]:
     """
     import difflib
 
-    before, after = public(edit.before), public(edit.after)
+    before, after = clean_text(edit.before), clean_text(edit.after)
     around = 3 if before == edit.before else 0
     lines = before.splitlines(), after.splitlines()
     path = public(edit.path)

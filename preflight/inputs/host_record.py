@@ -37,15 +37,13 @@ class Recorded(NamedTuple):
     sized: Sized | None = None
 
 
-def record(
-    words: LaunchWords, host: Host, timeout_seconds: float, whole_launch: bool = False
-) -> Recorded:
+def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
     """Ask the host all that checks ask, for the launch that is given and for none.
 
-    whole_launch: keep all of the launch, not only what was understood of it. Secrets are gone.
     Raises CaptureError for a launch that no capture has room for, before the host is asked.
     """
-    from preflight.inputs.launch_record import environment_record, launch_record
+    from preflight.inputs.launch_record import environment_record, launch_from, launch_record
+    from preflight.sizing.launch_needs import launch_needs
 
     extras: dict[str, Any] = {
         "program": program_version(),
@@ -60,21 +58,21 @@ def record(
     sized = within(timeout_seconds, name, lambda: size_and_needs(words, host, files))
     hosts: tuple[str, ...] = ()
     if sized is not None:
-        extras["launch"] = launch_record(sized.launch, sized.options, files, whole_launch)
+        extras["launch"] = launch_record(sized.launch, sized.options, files)
         json_of(extras)
     read_facts(host.root, None, timeout_seconds)
     if sized is not None:
-        read_facts(host.root, sized.needs, timeout_seconds)
-        services = sized.needs.services
+        # As its record says it: that is what the host is asked for where the capture is read.
+        again, _ = launch_from(extras["launch"], host.root.text)
+        needs = launch_needs(size_written(again, sized.options, host.root))
+        read_facts(host.root, needs, timeout_seconds)
+        services = needs.services
         hosts = tuple(one.host for one in services if not isinstance(one.host, Unknown))
     return Recorded(without_secrets(host.root.answers), extras, hosts, sized)
 
 
 def _installed(host: Host) -> dict[str, Any] | None:
-    """Return the installed releases, which count where none is named.
-
-    None where an older capture does not say.
-    """
+    """Return the installed releases, which count where none is named; None of a capture without."""
     from checks.base.installed import (
         Installed,
         installed_mooncake,

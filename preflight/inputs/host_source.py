@@ -185,7 +185,7 @@ def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized |
 def captured_installed(host: Host) -> Installed | None:
     """Return what the capture's machine had installed: this machine's own says nothing of it.
 
-    None for a machine or a tree of files, and for a capture of before this was recorded.
+    None for a machine or a tree of files.
     """
     recorded = host.extras.get("installed")
     if not isinstance(recorded, dict):
@@ -208,7 +208,7 @@ def _pairs(recorded: object) -> tuple[tuple[str, str], ...]:
 
 
 def _captured_version(host: Host) -> str | None:
-    """Return the Mooncake that was named for the capture; in an older one also what it assumed."""
+    """Return the Mooncake that was named for the capture."""
     version = host.extras.get("mooncake_version")
     return version if isinstance(version, str) else None
 

@@ -19,11 +19,21 @@ _GPUS = frozenset(
 )
 
 
+def is_known(command: str) -> bool:
+    """Return whether a host can be asked for the output of a command."""
+    plain = _plain(command)
+    return plain in _HOSTNAME or plain in _GPUS or plain in ("hostname -s", "nproc")
+
+
+def _plain(command: str) -> str:
+    return " ".join(command.replace("2>/dev/null", " ").replace("2> /dev/null", " ").split())
+
+
 def host_words(root: Root) -> Callable[[str], str | None]:
     """Return what tells the output of a command on the host below ``root``; None: not known."""
 
     def words(command: str) -> str | None:
-        command = " ".join(command.replace("2>/dev/null", " ").replace("2> /dev/null", " ").split())
+        command = _plain(command)
         if command in _HOSTNAME or command == "hostname -s":
             name = root.text("/proc/sys/kernel/hostname")
             if isinstance(name, Unknown):

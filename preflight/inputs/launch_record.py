@@ -1,15 +1,25 @@
-"""A launch as plain data, for a capture, and back: what it starts, without its secrets."""
+"""A launch as its readers understood it, as plain data, for a capture and for a node; and back.
+
+Kept are settings and variables that this project knows, with their values and where each is
+written; never the text. A word that nobody here understands, a command of another program, a
+variable that nothing reads may hold anything, and is left out: where it stood, ``(removed)``
+stands, so that what refuses it still does. So do values of settings that are secrets by their
+kind, and what an address says of who asks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from checks.base.needs import Bound, RunAs, SetLimit
-from checks.base.unknown import Inside, OpenVariable, Unknown
-from checks.capture.secret_names import is_secret, is_secret_file
-from checks.capture.secrets import REMOVED, clean_command, clean_text
-from preflight.inputs.public_launch import is_read, public_file, public_json, understood
+from checks.base.needs import Bound, GivenGpus, RunAs, SetLimit
+from checks.base.unknown import Inside, Unknown
+from checks.capture.secrets import REMOVED, clean_address, is_secret
+from preflight.consumers.lmcache_settings import lmcache_settings
+from preflight.inputs.host_words import is_known
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.container import ContainerSettings, Mount, Published
 from preflight.launches.source import (
@@ -20,77 +30,148 @@ from preflight.launches.source import (
     Reading,
     SourceNote,
     Word,
+    is_output,
+    notices,
     reads_written,
 )
-from preflight.processes.processes import LaunchOptions
-
-# Too short to be a secret, and too likely to stand elsewhere.
-_LEAST_SECRET = 4
-_LEAST_NUMBER = 6
-# Of a Secret's values, which may be settings too: shorter ones are gone where they stand alone.
-_LEAST_OF_OBJECT = 8
+from preflight.processes.other_programs import tells_of_server, unknown_program
+from preflight.processes.processes import LaunchOptions, ProcessKind, classify
+from preflight.programs import store_config, store_service_config
+from preflight.programs.mooncake_flags import flag_table
+from preflight.programs.sglang_argument_tables import argument_flags
+from preflight.rules.variables import known_variables
 
 Json = dict[str, Any]
 _RECORDS: dict[str, Any] = {
     record.__name__: record
     for record in (
-        *(
-            Command,
-            ContainerSettings,
-            Mount,
-            Origin,
-            Place,
-            Published,
-            Reading,
-            Bound,
-            Inside,
-            OpenVariable,
-            RunAs,
-            SetLimit,
-            SourceNote,
-            Unknown,
-            Word,
-        ),
+        *(Bound, Command, ContainerSettings, GivenGpus, Inside, Mount, Origin, Place, Published),
+        *(Reading, RunAs, SetLimit, SourceNote, Unknown, Word),
     )
 }
+# Variables that a launch, a library below it or this program reads, beside those of Mooncake and
+# SGLang; the others are nobody's business.
+_READ = re.compile(
+    r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE|DYN|RDMAV|IBV|MLX\d?|NCCL|CUDA|NVIDIA|HIP|ROCR|UCX|GLOO|KUBERNETES|SLURM)_"
+    r"|(ALL|HTTPS?|NO|FTP)_PROXY$|(all|https?|no|ftp)_proxy$"
+    r"|(WITH_NVIDIA_PEERMEM|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|LOCAL_RANK|LD_LIBRARY_PATH"
+    r"|LD_PRELOAD|PYTHONPATH|CONTAINER|container)$"
+)
+# Of these prefixes every name is looked at: one that nobody reads is misspelt.
+_OURS = ("MC_", "MOONCAKE_", "SGLANG_")
+# Options of mooncake_store_service, and those words of its configuration that have no other list.
+_SERVICE = ("config", "D", "define", "port", "max_wait_time")
+# Whose flags are not known here one by one: names are kept, and values that can be no secret.
+_OPEN = (ProcessKind.ROUTER, ProcessKind.METADATA, ProcessKind.BENCHMARK)
+_OPEN_FLAG = re.compile(r"--[a-z][a-z0-9-]{1,40}")
+_NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?|true|false", re.IGNORECASE)
+_OPEN_VALUE = re.compile(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]*:\d{{1,5}}[\w/]*")
+_SCHEMES = ("http", "https", "grpc")
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
+_INTERPRETER = re.compile(r"-[A-Za-z]{1,12}")
+# Wrappers whose words are settings that count; of others, the program alone or with what it does.
+_WRAPPERS = frozenset("numactl taskset chrt ionice nice prlimit".split())
+# A setting in a line of YAML or TOML; what stands behind it where others follow below.
+_SETTING = re.compile(r"[\s\-]*[\"']?([A-Za-z][\w\-]{0,50})[\"']?\s*[:=](?!//)")
+_OPENS = re.compile(r"\s*[|>]?[-+]?\s*")
+_DOES = re.compile(r"[a-z]{2,12}")
+# Keys of a model's config.json whose value is a word.
+_MODEL_KEYS = frozenset(
+    "architectures model_type torch_dtype dtype quant_method fmt kv_cache_quant_algo rope_type "
+    "type mamba_ssm_dtype layer_types "
+    "hybrid_layer_pattern linear_attn_config layers_block_type".split()
+)
+# A value with what the host can be asked for: variables, parts of them, numbers of them.
+_ANSWERED = re.compile(
+    r"(?:[^$`]|\$(?:\w+|[@*#?]|\{[#!]?\w+(?:[#%]{1,2}[*:/.,@_-]{1,4}|:\d+(?::\d+)?|\[[\d@*]+\])?\}"
+    r"|\(\([\w\s+*/%()$-]*\)\)|\([^()`]*\)))*"
+)
+_ASKED = re.compile(r"\$\((?!\()([^()]*)\)")
+# Another command, with two more within; what stands in place of a variable that is not set.
+_COMMAND = re.compile(
+    r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`|\$\{(?:[^{}]|\$?\{[^{}]*\})*\}"
+)
+# What is left open, by a name that says nothing else: a variable's, ``<IP>``, ``{{ .Values.x }}``.
+_OPEN_NAME = re.compile(
+    r"\$?\w{1,60}|\$[@*#?]|\$\{\w{1,60}\}|<[\w .-]{1,60}>|\{\{[ ]?[\w.$-]{1,60}[ ]?\}\}"
+)
+
+# What readers of other engines, and of trainers that start SGLang, take of flags and of JSON.
+_ENGINE_WORDS = (
+    "tp pp dp dpl dpn dpe dpb n r model port config nnodes node_rank master_addr headless "
+    "tensor_parallel_size pipeline_parallel_size data_parallel_size data_parallel_size_local "
+    "data_parallel_rank data_parallel_start_rank data_parallel_address data_parallel_backend "
+    "data_parallel_external_lb data_parallel_hybrid_lb data_parallel_multi_port_external_lb "
+    "distributed_executor_backend decode_context_parallel_size prefill_context_parallel_size "
+    "kv_transfer_config kv_connector kv_connector_extra_config kv_connector_module_path kv_role "
+    "kv_offloading_size kv_offloading_backend kv_cache_memory_bytes cpu_offload_gb connector "
+    "connectors cpu_bytes_to_use cpu_bytes_to_use_per_rank num_cpu_blocks spec_name mode backend "
+    "mooncake_protocol speculative_config l1_size_gb l1_init_size_gb l1_use_hugepages l2_adapter "
+    "l1_manager no_l1_use_lazy eviction_policy http_port prometheus_port shm_name type namespace "
+    "gds_l1_path l1_devdax_path extra_llm_api_options extra_engine_args kv_connector_config "
+    "tp_size pp_size role rollout_num_gpus_per_engine hf_checkpoint numa_bind "
+    "block_size enable_sleep_mode kv_cache_memory gpu_memory_utilization num_gpu_blocks_override "
+    "prefix_caching_hash_algo enable_prefix_caching kv_ip kv_port kv_rank kv_parallel_size "
+    "kv_buffer_size kv_buffer_device kv_load_failure_policy engine_id bootstrap_server_address "
+    "cache_prefix enable_lookup enable_permute_local_kv enable_store_tp_lcm store_tp_size "
+    "kv_offload_backend lmcache_rpc_port lookup_rpc_port first_rank_max_local_cpu_size "
+    "save_only_first_rank master_server_addr storage_root_dir num_workers per_op_workers "
+    "prefer_local_alloc transfer_timeout rdma_devices model_key host_cache_size"
+).split()
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    """Return flags, keys and variables of all releases, written alike."""
+    flags = [flag for known in flag_table().programs.values() for flag in known]
+    keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
+    return frozenset(
+        _alike(one)
+        for words in (argument_flags(), flags, keys, _SERVICE, _ENGINE_WORDS, lmcache_settings())
+        for one in words
+    )
+
+
+def _alike(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
+
+
+def is_read(name: str) -> bool:
+    """Tell whether a variable of this name is kept in what is recorded of a launch."""
+    return name in known_variables() or _READ.match(name) is not None
 
 
 def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's variables that count, those that may be secret without their value."""
+    """Return the caller's variables that count, those that are secrets without their value."""
     return {
-        name: REMOVED if is_secret(name) and not value.isdecimal() else clean_text(value)
+        name: _value_of_variable(name, value)
         for name, value in sorted(environment.items())
         if is_read(name)
     }
 
 
 def launch_record(
-    launch: WrittenLaunch, options: LaunchOptions, files: Mapping[str, Any], whole: bool = False
+    launch: WrittenLaunch, options: LaunchOptions, files: Mapping[str, str | Unknown]
 ) -> Json:
-    """Return the launch, what the command line said beside it, and the files that it named.
+    """Return what was understood of the launch, of what the command line said, and of its files.
 
-    As it was understood, or all that it says with ``whole``; without secrets either way.
+    files: what was read beside the launch, by the names that it has for them.
     """
     # What is installed is the host's, and stands beside the launch.
     said = {name: value for name, value in options._asdict().items() if name != "installed"}
-    if not whole and options.model_config is not None:
+    if options.model_config is not None:
         said["model_config"] = public_json(options.model_config)
-    plain = {
+    return {
         "name": launch.name,
-        "reading": _encode(_with_own(launch.reading) if whole else understood(launch.reading)),
+        "reading": _encode(_understood(launch.reading)),
         "options": _encode(said),
         "files": {
             name: {"unknown": text.reason, "absent": text.absent}
             if isinstance(text, Unknown)
-            else text
-            if whole
-            else public_file(text)
+            else clean_address(public_file(text))
             for name, text in sorted(files.items())
         },
     }
-    secrets = sorted(set(_secrets(launch.reading)), key=lambda text: (-len(text), text))
-    found: Json = _without(plain, secrets)
-    return found
 
 
 def launch_from(
@@ -103,7 +184,6 @@ def launch_from(
     reading = _decode(record["reading"])
     if not isinstance(reading, Reading):
         raise ValueError("no launch")
-    reading = reading._replace(commands=tuple(map(_placed, reading.commands)))
     files = record["files"]
 
     def read(name: str) -> str | Unknown:
@@ -119,92 +199,224 @@ def launch_from(
     return WrittenLaunch(reading, str(record["name"]), read_file), options
 
 
-def _placed(command: Command) -> Command:
-    """Return a command of an older record, whose place stands in front as words of its own."""
-    first, *others = command.wrappers or ((),)
-    match first:
-        case ("kubernetes", *name, container) if name:
-            place = Place("pod", tuple(name), container)
-        case ("docker", "compose", "up", service):
-            place = Place("service", (service,))
-        case ("srt-slurm", job, node):
-            place = Place("job", (job, node))
-        case _:
-            return command
-    return command._replace(wrappers=tuple(others), place=place)
+# What is understood ---------------------------------------------------------------------------
 
 
-def _with_own(reading: Reading) -> Reading:
-    """Return a reading without the caller's variables that nothing reads, nor secrets' files."""
+def _understood(reading: Reading) -> Reading:
+    """Return the commands of known programs with what was understood of them."""
     return reading._replace(
-        files={
-            path: word._replace(text=REMOVED) if is_secret_file(path) else word
-            for path, word in reading.files.items()
-        },
         commands=tuple(
-            command._replace(
-                environment={
-                    name: word._replace(text=REMOVED) if word.secret and not is_read(name) else word
-                    for name, word in sorted(command.environment.items())
-                    if word.origin.source != "environment" or is_read(name)
-                }
-            )
-            for command in reading.commands
+            found for command in reading.commands if (found := _command(command)) is not None
         ),
+        files=_files(reading.files),
     )
 
 
-def _secrets(reading: Reading) -> Iterator[str]:
-    for command in reading.commands:
-        for name, word in command.environment.items():
-            if word.secret and not is_read(name) and len(word.text) >= _LEAST_OF_OBJECT:
-                yield word.text
-            assigned = clean_text(f"{name}={word.text}")
-            if is_secret(name) or assigned == f"{name}='{REMOVED}'":
-                yield from _secret(word.text)
-        for words in (tuple(word.text for word in command.words), *command.wrappers):
-            yield from _secret_words(words)
-            # What is one by its place among the others: of curl -u, of docker login -p.
-            shown = clean_command(words)
-            yield from (word for word, kept in zip(words, shown, strict=True) if kept == REMOVED)
+def _files(files: Mapping[str, Word]) -> dict[str, Word]:
+    return {path: word._replace(text=public_file(word.text)) for path, word in files.items()}
 
 
-def _secret(value: str) -> Iterator[str]:
-    """Yield a value that stands nowhere by chance; a short one or a number may."""
-    if len(value) >= _LEAST_SECRET and not (value.isdecimal() and len(value) < _LEAST_NUMBER):
-        yield value
+def _command(command: Command) -> Command | None:
+    kind, arguments = classify(command)
+    if kind is ProcessKind.OTHER:
+        if not unknown_program(command):
+            return None
+        # That something was not read is kept, with the words that say so.
+        said = tuple(one if tells_of_server(one.text) else _gone(one) for one in command.words)
+        return command._replace(words=said, environment={}, wrappers=(), files={})
+    texts = [word.text for word in command.words]
+    served = texts[1:2] in (["serve"], ["server"])
+    start = 2 if served else len(texts) - len(arguments)
+    if not served and command.words[start:] != arguments:  # handed on by a trainer
+        start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
+    names_model = served or kind is ProcessKind.TRTLLM
+    positional = names_model and not "".join(texts[start : start + 1]).startswith("-")
+    kept = (
+        *_program(command.words[:start]),
+        *_arguments(command.words[start:], kind, positional),
+    )
+    return command._replace(
+        words=kept,
+        environment={
+            name: word._replace(text=_value_of_variable(name, word.text))
+            for name, word in sorted(command.environment.items())
+            if is_read(name)
+        },
+        wrappers=tuple(map(_wrapper, command.wrappers)),
+        files=_files(command.files),
+        limits=tuple(one._replace(setter=_nameless(one.setter)) for one in command.limits),
+        run_as=_nameless(command.run_as),
+    )
 
 
-def _secret_words(words: Iterable[str]) -> Iterator[str]:
-    """Yield the values of flags such as --api-key, and of NAME=value words."""
-    before = ""
+def _value_of_variable(name: str, text: str) -> str:
+    """Return the value of a variable that is read; of a name of ours that nobody reads, none."""
+    if is_secret(name) or (name not in known_variables() and name.startswith(_OURS)):
+        return REMOVED if text else ""
+    text = clean_address(text)
+    # A proxy's address may lack its scheme.
+    return text.rpartition("@")[2] if name.lower().endswith("_proxy") else text
+
+
+def _nameless(run_as: RunAs) -> RunAs:
+    """Return ``run_as`` without a user's name, which may be a person's.
+
+    That it is not root is kept.
+    """
+    user = run_as.user
+    named = isinstance(user, str) and user and not user.isdecimal() and user != "root"
+    return run_as._replace(user=REMOVED) if named else run_as
+
+
+def _program(words: Sequence[Word]) -> Iterator[Word]:
+    """Yield an interpreter, its options without what they take, and the module or script."""
+    for number, word in enumerate(words):
+        last = number in (0, len(words) - 1)
+        yield word if last or _INTERPRETER.fullmatch(word.text) else _gone(word)
+
+
+def _arguments(words: Sequence[Word], kind: ProcessKind, positional: bool) -> Iterator[Word]:
+    takes = positional  # whether a known flag stands in front
+    flag = ""
     for word in words:
-        name, equals, value = word.partition("=")
-        if equals and is_secret(name):
-            yield from _secret(value)
-        elif before.startswith("-") and "=" not in before and is_secret(before):
-            yield from _secret(word)
-        before = word
+        text = word.text
+        if not text.startswith("-") or _NUMBER.fullmatch(text):
+            yield _value(flag, word, kind) if takes else _gone(word)
+            continue
+        flag, equals, value = text.partition("=")
+        takes = _is_known(flag, kind)
+        if not takes:
+            yield word._replace(text=f"--{REMOVED}", unresolved=())
+        elif not equals:
+            yield word
+        else:
+            kept = _value(flag, word._replace(text=value), kind)
+            yield kept._replace(text=f"{flag}={kept.text}")
 
 
-def _without(value: Any, secrets: list[str]) -> Any:
-    if isinstance(value, str):
-        for secret in secrets:
-            value = value.replace(secret, REMOVED)
-        return clean_text(value)
-    if isinstance(value, dict):
-        return {key: _without(item, secrets) for key, item in value.items()}
+def _is_known(flag: str, kind: ProcessKind) -> bool:
+    name = _alike(flag).removeprefix("sglang_")
+    if kind in _OPEN:
+        return _OPEN_FLAG.fullmatch(flag) is not None
+    known = _known_words()
+    if name in known or name.removeprefix("no") in known or flag.startswith("-D"):
+        return True
+    # As argparse takes the beginning of a flag for it.
+    return len(name) > 1 and any(one.startswith(name) for one in known)
+
+
+def _value(flag: str, word: Word, kind: ProcessKind) -> Word:
+    text = word.text
+    if is_secret(flag):
+        return _gone(word)
+    if kind in _OPEN:
+        if word.unresolved and not _VARIABLE.fullmatch(text):  # of an address: that it is one
+            scheme, separator, _ = text.rpartition("://")
+            return word._replace(text=f"{scheme if scheme in _SCHEMES else ''}{separator}{REMOVED}")
+        return word if word.unresolved or _OPEN_VALUE.fullmatch(text) else _gone(word)
+    if text.lstrip().startswith(("{", "[{")):
+        return word._replace(text=public_json(text))
+    return word
+
+
+def _gone(word: Word) -> Word:
+    return word._replace(text=REMOVED if word.text else "")
+
+
+def _wrapper(words: tuple[str, ...]) -> tuple[str, ...]:
+    program = words[0].rpartition("/")[2] if words else ""
+    if program in _WRAPPERS:
+        return words
+    return words[:2] if len(words) > 1 and _DOES.fullmatch(words[1]) else words[:1]
+
+
+def public_file(text: str) -> str:
+    """Return a file that a launch names, with the settings alone that are known."""
+    if text.lstrip().startswith(("{", "[")):
+        return public_json(text)
+    lines, keeps = [], False
+    for line in text.splitlines():
+        key = _SETTING.match(line)
+        if key is None:  # values of a list stand in lines of their own
+            lines.append(line if keeps and line.lstrip().startswith("-") else "")
+            continue
+        keeps = _alike(key[1]) in _known_words() and not is_secret(key[1])
+        # What is below a key belongs to it; a key that nobody knows may be refused.
+        says = keeps or _OPENS.fullmatch(line, key.end())
+        lines.append(line if says else f'{key[0]}{" " * key[0].endswith(":")}"{REMOVED}"')
+    return "\n".join(lines) + "\n" * text.endswith("\n")
+
+
+def public_json(text: str) -> str:
+    """Return JSON with the texts alone that stand at known keys; what is none is gone."""
+    try:
+        return json.dumps(_public(json.loads(text), ""))
+    except (ValueError, RecursionError):
+        return REMOVED
+
+
+def _public(value: Any, key: str) -> Any:
+    if isinstance(value, Mapping):
+        return {_public_key(name): _public(item, name) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without(item, secrets) for item in value]
-    return value
+        return [_public(item, key) for item in value]
+    if isinstance(value, str):
+        known = _alike(key) in _known_words() or key in _MODEL_KEYS
+        return value if known and not is_secret(key) else REMOVED if value else ""
+    return REMOVED if is_secret(key) and value not in (None, True, False) else value
+
+
+def _public_key(name: str) -> str:
+    """Return a key that is made as names of settings are; any other may be somebody's word."""
+    return name if re.fullmatch(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}", name) else REMOVED
+
+
+def _left_open(word: Word) -> Word:
+    """Return a word that is not known, without what an expression or command in it says."""
+    text, names = word.text, []
+    for name in word.unresolved:
+        plain = is_output(name) or _OPEN_NAME.fullmatch(name) is not None
+        names.append(name if plain else "what is written there")
+        text = text if plain else text.replace(name, REMOVED)  # of a program: its expression
+    return word._replace(text=_answered(text, names), unresolved=tuple(names))
+
+
+def _answered(text: str, names: Collection[str]) -> str:
+    """Return a value in which only what the host can be asked for is left open, as it is written.
+
+    What another command says, or a variable that is not set is replaced by, is ``$(...)``. names:
+    of variables, which a manifest writes as ``$(NAME)``.
+    """
+
+    def asked(part: str) -> bool:
+        return _ANSWERED.fullmatch(part) is not None and all(
+            is_known(one) or one in names for one in _ASKED.findall(part)
+        )
+
+    if asked(text):
+        return text
+    shorter = _COMMAND.sub(lambda found: found[0] if asked(found[0]) else "$(...)", text)
+    return shorter if asked(shorter.replace("$(...)", "")) else "$(...)"
+
+
+# Plain data, and back -------------------------------------------------------------------------
 
 
 def _encode(value: Any) -> Any:
-    """Return a record as an object with the one key that names it; other tuples as lists."""
+    """Return a record as an object with the one key that names it; other tuples as lists.
+
+    A notice says what any of its id says, not what is written in its place.
+    """
+    if isinstance(value, str):
+        return clean_address(value)
     if isinstance(value, Unknown):
-        return {"Unknown": {name: _encode(getattr(value, name)) for name in Unknown.__slots__}}
+        return {"Unknown": {"reason": "what the launch says of it is not kept"}}
     if isinstance(value, Bound):
         return {"Bound": {"value": value.value}}
+    if isinstance(value, SourceNote):
+        value = value._replace(text=notices().get(value.id, "what it says is not kept"))
+    if isinstance(value, Word) and value.unresolved:
+        value = _left_open(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         left_out = getattr(value, "_field_defaults", {})
         fields = {
@@ -227,11 +439,5 @@ def _decode(value: Any) -> Any:
         return value
     name = next(iter(value), "")
     if len(value) == 1 and name in _RECORDS:
-        fields = {key: _decode(item) for key, item in value[name].items()}
-        if name == "Unknown":  # older records have the names of variables alone
-            sets = fields.get("sets", ())
-            fields["sets"] = tuple(
-                OpenVariable(each) if isinstance(each, str) else each for each in sets
-            )
-        return _RECORDS[name](**fields)
+        return _RECORDS[name](**{key: _decode(item) for key, item in value[name].items()})
     return {key: _decode(item) for key, item in value.items()}

@@ -322,8 +322,7 @@ class _Container:
             prefix = source.at("prefix").text or ""
             for key, node in found.items():
                 where = Origin(self.name, node.line)
-                secret = "secretRef" in source.fields
-                self.variables[prefix + key] = Word(node.text or "", where, secret=secret)
+                self.variables[prefix + key] = Word(node.text or "", where)
         return complete
 
     def named(self, source: Node, suffix: str) -> Mapping[str, Node] | None:
@@ -347,8 +346,7 @@ class _Container:
                 known = found.get(keys[0])
                 word = Word(f"$({key})", Origin(self.name, item.line), (key,))
                 if known is not None and known.text is not None:
-                    secret = "secretKeyRef" in source.fields
-                    word = Word(known.text, Origin(self.name, known.line), secret=secret)
+                    word = Word(known.text, Origin(self.name, known.line))
                 self.variables[key] = word
             else:
                 node = value if value.line else value._replace(line=item.line)

@@ -7,10 +7,12 @@ written, and is named in ``unresolved``.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
@@ -48,13 +50,29 @@ class SourceNote(NamedTuple):
     origin: Origin
 
 
+_NOTICE = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+@cache
+def notices() -> dict[str, str]:
+    """Return by id what each notice says, of reading a launch and of its sizes: see notices.md."""
+    path = os.path.join(os.path.dirname(__file__), "notices.md")
+    with open(path, encoding="utf-8") as file:
+        rows = _NOTICE.findall(file.read())
+    return {
+        id_: _LINK.sub(r"\1", says).replace("`", "")
+        for ids, says in rows
+        for id_ in re.findall("`([^`]+)`", ids)
+    }
+
+
 class Word(NamedTuple):
     """One word after quoting, with what could not be resolved left in as written.
 
     doubts: the conditions that nothing decides and that this text follows from. several: what is
     not resolved stands without quotes, so that it may be several words, or none. inside: where
-    alone that is known, None for the launch's own shell. secret: whether it is of a Secret of
-    Kubernetes, whose names say nothing of what they hold.
+    alone that is known, None for the launch's own shell.
     """
 
     text: str
@@ -63,7 +81,6 @@ class Word(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
     several: bool = False
     inside: Inside | None = None
-    secret: bool = False
 
 
 class Place(NamedTuple):

@@ -175,9 +175,12 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
 
 
 def split_address(text: str) -> Address:
-    """Split ``[::1]:80/x``, ``host:80/x`` or ``host``; what is no port stays in the host."""
-    rest, slash, path = text.strip().partition("/")
-    path = slash + path
+    """Split ``[::1]:80/x``, ``host:80/x`` or ``host``; what is no port stays in the host.
+
+    User info in front of the host, and a query behind its path, name no other server.
+    """
+    rest, slash, path = text.strip().partition("?")[0].partition("/")
+    rest, path = rest.rpartition("@")[2], slash + path
     if rest.startswith("["):
         host, _, tail = rest[1:].partition("]")
         port = tail.removeprefix(":")

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Inside, OpenVariable, Unknown
-from checks.capture.secrets import clean_command
+from checks.capture.secrets import clean_words
 from preflight.launches.launchers import tasks
 from preflight.launches.source import (
     Command,
@@ -310,7 +310,7 @@ def _is_noted(command: Command, noted: Container[tuple[str, Origin]]) -> bool:
 
 def _first(words: Sequence[str], number: int) -> str:
     """Return the first words of a command, without what the others show to be a secret."""
-    return brief(" ".join(clean_command(words, of_host=True)[:number]))
+    return brief(" ".join(clean_words(words)[:number]))
 
 
 def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:

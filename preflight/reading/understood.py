@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.capture.secret_names import is_secret
-from checks.capture.secrets import REMOVED, clean_command
+from checks.capture.secrets import REMOVED, clean_text, clean_words, is_secret
 from preflight.base.usage_error import NoLaunchError
 from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
@@ -150,7 +149,7 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
         count_of(process),
         group,
         command.origin,
-        tuple(clean_command(word.text for word in command.words)),
+        tuple(clean_words(word.text for word in command.words)),
         {**given, **dict(_following(process))},
         frozenset(given),
         {} if server is None else _Defaults(server.arguments.settings),
@@ -177,7 +176,7 @@ def _value(name: str, word: Word) -> Value:
         return Value(REMOVED, str(word.origin))
     if word.unresolved:
         return Value(Unknown(f"{open_names(word)} is not set"), str(word.origin))
-    return Value(word.text, str(word.origin))
+    return Value(clean_text(word.text), str(word.origin))
 
 
 def _group(process: LaunchProcess, own: HostGroup | None, groups: Sequence[HostGroup]) -> str:
@@ -288,13 +287,16 @@ class _Defaults(Mapping[str, Value]):
 
 
 def _known(name: str, value: object, origin: str) -> Value:
-    shown = value if isinstance(value, Unknown) or not (value and is_secret(name)) else REMOVED
-    return Value(shown, origin)
+    if isinstance(value, Unknown):
+        return Value(value, origin)
+    if value and is_secret(name):
+        return Value(REMOVED, origin)
+    return Value(clean_text(value) if isinstance(value, str) else value, origin)
 
 
 def _flags(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
     """Yield ``--name value``, ``--name=value`` and switches of a program that is not known here."""
-    shown = clean_command([program, *(word.text for word in words)])[1:]
+    shown = clean_words([program, *(word.text for word in words)])[1:]
     left = deque(word._replace(text=text) for word, text in zip(words, shown, strict=True))
     while left:
         word = left.popleft()

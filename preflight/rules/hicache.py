@@ -513,7 +513,7 @@ def left_over_as_shown(words: tuple[Word, ...]) -> list[str]:
 
 
 def _as_shown(words: Sequence[_Unrecognized]) -> Iterator[str]:
-    texts = clean_words((each.word.text for each in words), of_host=True)
+    texts = clean_words(each.word.text for each in words)
     of_nobody = False
     for each, text in zip(words, texts, strict=True):
         flag, equals, _ = text.partition("=")

@@ -11,8 +11,7 @@ from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.pages import Spot, own_allocator
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
-from checks.capture.secret_names import is_secret
-from checks.capture.secrets import public
+from checks.capture.secrets import is_secret, public
 from checks.gpu.hardware_use import splits_segment
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.targets import all_targets, reserve_settings

@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,6 @@ from checks.capture.capture import (
     capture_files,
     open_root,
 )
-from checks.capture.secret_names import is_secret
 from checks.run.facts import READERS, read_facts
 from preflight.check.answer import checked
 from preflight.check.forms import report_object
@@ -207,22 +205,6 @@ def test_a_version_that_was_named_stays_named(
 
 
 @pytest.mark.slow
-def test_a_capture_of_before_keeps_its_version(
-    script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has one version, and not whether that was assumed: it is read as it was."""
-    monkeypatch.setattr("sys.path", [_install(tmp_path / "empty")])
-    host = open_host(str(build_host(tmp_path / "host", gpu_host())))
-    answers, extras, *_ = record(script, host, 10.0)
-    del extras["installed"]
-    old = saved(tmp_path / "old.tar.gz", answers, {**extras, "mooncake_version": "0.3.12"})
-    found = findings(open_host(str(old)), LaunchWords(), monkeypatch)
-    assert found["launch"]["mooncake_version"] == "0.3.12"
-    again = record(LaunchWords(), open_host(str(old)), 10.0)[1]
-    assert (again["mooncake_version"], again["installed"]) == ("0.3.12", None)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken", [{"mooncake": 1, "sglang": 2}, {"mooncake": [1, ["a"]]}, {}, [], "x"]
 )
@@ -265,50 +247,6 @@ def test_the_command_writes_a_small_private_file_without_secrets(
     assert str(path) in capsys.readouterr().out
     assert run(["check", "--root", str(path), "-q"]) in (0, 1, 2, 3)
     assert "launch.sh" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        ("--api-key", True),
-        ("HF_TOKEN", True),
-        ("MC_METADATA_HTTP_TOKEN", True),
-        ("DB_PASSWORD", True),
-        ("--max-total-tokens", False),
-        ("--speculative-num-draft-tokens", False),
-        ("--tokenizer-path", False),
-        ("--model-path", False),
-    ],
-)
-def test_what_counts_tokens_is_no_secret(name: str, secret: bool) -> None:
-    """A number taken for a secret would be gone from everywhere in the capture."""
-    assert is_secret(name) is secret
-
-
-def test_a_launch_too_large_for_lines_is_written_without_blanks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twice as many servers go into what is read back; and what is written answers as ever."""
-    words = LaunchWords((str(tmp_path / "many.sh"),))
-    server = SCRIPT.splitlines()[-1].strip()
-    servers = [f"python3 -m sglang.launch_server --port {20000 + n} {server} &" for n in range(40)]
-    Path(words.words[0]).write_text("\n".join(["export MOONCAKE_MASTER=127.0.0.1:1", *servers]))
-    folder = tmp_path / "host"
-    build_host(folder, plain_host())
-    host = open_host(str(folder))
-    recorded_ = record(words, host, 60.0)
-    in_lines = capture_files(recorded_.answers, recorded_.extras)
-    monkeypatch.setattr(capture_module, "MOST_JSON_BYTES", len(in_lines[CAPTURE_FILE]) - 1)
-    found = capture_files(recorded_.answers, recorded_.extras)
-    assert len(found[CAPTURE_FILE]) < 0.6 * len(in_lines[CAPTURE_FILE])
-    read = []
-    for files in (in_lines, found):
-        monkeypatch.setattr(capture_module, "MOST_JSON_BYTES", max(map(len, files.values())))
-        (tmp_path / "host.tar.gz").write_bytes(archive_bytes(files))
-        one = open_root(str(tmp_path / "host.tar.gz"))
-        assert isinstance(one, Capture)
-        read.append((one.answers, one.extras))
-    assert repr(read[0]) == repr(read[1])
 
 
 def test_a_launch_that_no_capture_holds_is_refused_before_the_host_is_asked(
@@ -602,28 +540,11 @@ def _header(kind: bytes, size: int) -> bytes:
     return member.tobuf(tarfile.GNU_FORMAT)
 
 
-def _summed(block: bytearray) -> bytes:
-    """With the sum of its bytes, the sum's own field counted as blanks."""
-    block[148:156] = b" " * 8
-    block[148:156] = b"%06o\0 " % sum(block)
-    return bytes(block)
-
-
-def _long_xz(content: bytes) -> bytes:
-    """Packed with a dictionary of 1.5 GiB, of which the reader would need all."""
-    packed = bytearray(lzma.compress(content, lzma.FORMAT_XZ, check=lzma.CHECK_NONE))
-    at = packed.index(b"\x21\x01")  # the filter's id, and the size of its properties
-    packed[at + 2] = 37
-    end = 12 + (packed[12] + 1) * 4  # of the block's header, whose checksum ends it
-    packed[end - 4 : end] = zlib.crc32(packed[12 : end - 4]).to_bytes(4, "little")
-    return bytes(packed)
-
-
 def _bombs() -> Iterator[tuple[str, bytes, str]]:
     plain = gzip.decompress(archive_bytes({"proc/meminfo": b"MemTotal: 1 kB\n"}))
     deep = gzip.decompress(archive_bytes({f"{'a/' * 30_000}x": b"1"}))
-    wide = {f"{f'{n}/' * 20}{'b/' * 20}x": b"" for n in range(3_000)}
-    records = b"".join(b"11 k%05d=\n" % n for n in range(1_000))
+    wide = {f"{f'{n}/' * 20}{'b/' * 20}x": b"" for n in range(20_000)}
+    records = b"".join(b"11 k%05d=\n" % n for n in range(1_400)).ljust(31 * 512, b"\0")
     zeros = bytes(160 * 2**20)
     yield "a deep path", gzip.compress(deep), "a header of over"
     yield "many deep paths", archive_bytes(wide), "files and folders"
@@ -631,32 +552,31 @@ def _bombs() -> Iterator[tuple[str, bytes, str]]:
     for name, kind in (("pax", b"x"), ("global pax", b"g"), ("name", b"L"), ("link", b"K")):
         packed = gzip.compress(_header(kind, 2**32) + zeros[: 2**20])
         yield f"a {name} header of 4 GiB", packed, "a header of over"
-    block = _header(b"x", len(records)) + records + bytes(-len(records) % 512)
-    yield "records", gzip.compress(block + _header(b"0", 0)), "records"
+    for name, kind in (("many records", b"x"), ("records of the whole", b"g")):
+        block = _header(kind, 15_400) + records + _header(b"0", 0)
+        yield name, gzip.compress(block * 1_200), "a header of over"
     chained = _header(b"x", 512) + b"11 k00001=\n".ljust(512, b"\0")
-    yield "headers of headers", gzip.compress(chained * 20_000), "without files"
+    yield "headers of headers", gzip.compress(chained * 20_000), "not a whole tar archive"
     yield "zeros behind the end", gzip.compress(plain + zeros), "64 MiB"
     yield "zeros, bzip2", bz2.compress(plain + zeros), "64 MiB"
     yield "zeros, xz", lzma.compress(plain + zeros, preset=0), "64 MiB"
-    yield "a dictionary of 1.5 GiB", _long_xz(plain), "[Mm]emory"
-    for name, empty in (("gzip", gzip.compress(b"")), ("bzip2", bz2.compress(b""))):
-        yield f"a million empty streams of {name}", empty * 1_000_000, "compressed streams"
-    yield "a million empty streams of xz", lzma.compress(b"") * 1_000_000, "compressed streams"
-    entries = (b"%011o\0" % 1) * 42 + b"\1" + bytes(7)
-    sparse = bytearray(_header(b"S", 512)[:482] + b"\1" + bytes(29))
-    yield "a sparse file's map", gzip.compress(_summed(sparse) + entries * 130_000), "sparse"
+    sparse = _header(b"S", 512) + bytes(2**20)
+    yield "a sparse file's map", gzip.compress(sparse), "sparse"
     numbers = (b"30000000\n" + b"1\n" * 31_000_000)[: 62 << 20]
-    records = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n".ljust(512, b"\0")
-    head = _header(b"x", 44) + records + _header(b"0", len(numbers))
+    said = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n".ljust(512, b"\0")
+    head = _header(b"x", 44) + said + _header(b"0", len(numbers))
     yield "a sparse file's map in its content", gzip.compress(head + numbers), "sparse"
-    few = b"".join(b"11 k%05d=\n" % n for n in range(40)).ljust(512, b"\0")
-    many = (_header(b"x", 440) + few + _header(b"0", 0)) * 20_000
-    yield "records of many members", gzip.compress(many), "records"
-    for kind in (b"3", b"Q", b"\0"):
-        of_none = gzip.compress(_header(kind, 0) * 130_000)
-        yield f"a hundred thousand members of kind {kind!r}", of_none, "files and folders"
     objects = b"[" + b"{}," * (20 << 20) + b"1]"
     yield "a capture of many objects", archive_bytes({"capture.json": objects}), "8 MiB"
+    yield "a size below none", gzip.compress(_minus_one()), "a size of -1"
+
+
+def _minus_one() -> bytes:
+    block = bytearray(_header(b"0", 0))
+    block[124:136] = b"\xff" * 12  # in base 256
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + bytes(2**20)
 
 
 # In a process of its own, which may have 256 MiB more than it starts with.
@@ -687,5 +607,5 @@ def test_an_archive_that_asks_for_more_than_a_host_has_is_refused_at_little_cost
         )
         seconds, _, message = ran.stdout.partition(" ")
         assert re.search(says, message), (name, message, ran.stderr)
-        # They take 0.1 to 0.9 s; the rest is for a machine that is busy.
-        assert float(seconds) < 2, name
+        # They take 0.1 to 1 s; the rest is for a machine that is busy.
+        assert float(seconds) < 4, name

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from checks.base.finding import Consequence, Status
-from preflight.check.catalogue import as_text, catalogue, check_page, notices
+from preflight.check.catalogue import as_text, catalogue, check_page
 from preflight.cli.main import run
+from preflight.launches.source import notices
 from preflight.logs.patterns import read_patterns
 from tests.paths import ROOT
 

@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from checks.capture.secrets import REMOVED, clean_text
 from preflight.cli.main import run
-from preflight.fleet.kubernetes.manifest import LABEL_NAME, without_secrets
+from preflight.fleet.kubernetes.manifest import LABEL_NAME
 from preflight.fleet.remote.reply import report_in
 from preflight.fleet.remote.sent_launch import Sent, sent_launch
 from preflight.inputs.host_source import launch_of, open_host
@@ -226,64 +223,6 @@ spec:
 """
 
 
-@pytest.mark.parametrize("text", [SECRETS, OBJECTS])
-def test_secrets_stay_here(text: str) -> None:
-    """Whatever they stand in; lines stay where they are, and what is no secret stays."""
-    removed: dict[str, None] = {}
-    public = clean_text(text, removed)
-    assert re.findall(r"s3cret-\d+|hf_\w+", public) == []
-    assert public.count("\n") == text.count("\n")
-    assert removed
-    for kept in ("--tokenizer-path /models/a", "100000", "$TOKEN", "10.0.0.1:1", "64gb", "name: s"):
-        assert (kept in public) is (kept in text) or kept == "name: s"
-    assert clean_text(public, {}) == public
-
-
-def test_a_manifest_without_its_secrets_is_still_one() -> None:
-    documents = list(yaml.safe_load_all(clean_text(OBJECTS, {})))
-    (container,) = documents[-1]["spec"]["containers"]
-    values = {one["name"]: one.get("value") for one in container["env"]}
-    assert values == {
-        "HF_TOKEN": REMOVED,
-        "REDIS_PASSWORD": REMOVED,
-        "API_KEY": REMOVED,
-        "OTHER_TOKEN": None,
-        "PLAIN": "64gb",
-    }
-
-
-def test_secrets_of_a_command_line() -> None:
-    words = ["x", "--api-key", "a b", "--key=c", "HF_TOKEN=d", "--max-total-tokens", "8192"]
-    found = without_secrets({}, words)
-    kept = ["x", "--api-key", REMOVED, f"--key={REMOVED}", f"HF_TOKEN={REMOVED}"]
-    assert found.words == (*kept, "--max-total-tokens", "8192")
-    assert found.removed == ("api-key", "key", "HF_TOKEN")
-
-
-@given(st.text(max_size=200))
-def test_no_text_is_too_strange(text: str) -> None:
-    public = clean_text(text, {})
-    assert public.count("\n") == text.count("\n")
-
-
-@pytest.mark.parametrize("text", [LAUNCH])
-def test_a_launch_without_secrets_is_left_alone(text: str) -> None:
-    assert clean_text(text, {}) == text
-
-
-def test_the_launch_that_is_printed_has_no_secret(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "run.sh").write_text(SECRETS)
-    words = ["--nodes", "1", str(tmp_path / "run.sh")]
-    _, printed, notes = manifest(capsys, *words)
-    assert re.findall(r"s3cret-\d+|hf_\w+|curl|redis", printed + notes) == []
-    _, printed, notes = manifest(capsys, "--keep-launch", *words)
-    assert "s3cret" not in printed + notes
-    assert "curl" in printed
-    assert "HF_TOKEN" in notes
-
-
 OPEN = """\
 source ./env.sh
 secret-tool hunter2 # made by jane
@@ -329,12 +268,16 @@ def test_the_record_gives_the_report_of_the_text(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """But for the sentence of why a file is not there."""
+    """But for the sentence of why a file is not there, and of notices, which quote the text."""
     words = LaunchWords((str(path),))
     of_text = _reported(sent_launch(words, 10, ALL_CHECKS), tmp_path / "text", capsys, monkeypatch)
     recorded = sent_launch(words, 10, ALL_CHECKS, as_record=True)
     of_record = _reported(recorded, tmp_path / "record", capsys, monkeypatch)
     gone = r"(\[\w+\]: )(No such file or directory|not beside the launch)"
+    for report in (of_text, of_record):
+        for finding in report["findings"]:
+            if finding["check"] in ("launch.misread", "launch.not-read"):
+                del finding["text"]
     assert json.loads(re.sub(gone, r"\1", json.dumps(of_record))) == (
         json.loads(re.sub(gone, r"\1", json.dumps(of_text)))
     )

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 from checks.base.unknown import Unknown
-from preflight.inputs.launch_record import launch_from, launch_record
-from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.launch_files import read_text
-from preflight.launches.source import Place, Reading
 from preflight.processes.container_paths import host_path, network_of, place_of
 from preflight.processes.ports import ports
-from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind, understand
+from preflight.processes.processes import LaunchProcess, ProcessKind, understand
 from preflight.processes.services import services
 
 POD = """\
@@ -216,23 +213,3 @@ def test_pods_on_their_hosts_network_are_told_apart() -> None:
     pods = [port.pod for process in read(text, "a.yaml") for port in ports(process)]
     assert set(pods) == {"Deployment/p", "Deployment/q"}
     assert {port.pod for process in read("mooncake_master") for port in ports(process)} == {""}
-
-
-@pytest.mark.parametrize(
-    ("front", "place"),
-    [
-        (("kubernetes", "Deployment/p", "r", "c"), Place("pod", ("Deployment/p", "r"), "c")),
-        (("docker", "compose", "up", "a"), Place("service", ("a",))),
-        (("srt-slurm", "j", "decode"), Place("job", ("j", "decode"))),
-        (("numactl", "-m", "0"), None),
-    ],
-)
-def test_the_place_of_a_launch_that_an_older_release_recorded(
-    front: tuple[str, ...], place: Place | None
-) -> None:
-    (command,) = read_text("mooncake_master", "a.sh", {}).commands
-    reading = Reading((command._replace(wrappers=(front,)),))
-    record = launch_record(WrittenLaunch(reading, "a", Unknown), LaunchOptions(), {}, whole=True)
-    (again,) = launch_from(record, Unknown)[0].reading.commands
-    assert again.place == place
-    assert again.wrappers == (() if place is not None else (front,))

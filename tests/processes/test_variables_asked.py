@@ -63,7 +63,7 @@ SERVICE = "services:\n  s:\n    image: lmsysorg/sglang:v0.5.9\n    command: "
 )
 def test_the_place_is_that_of_the_shell_that_reads_it(name: str, text: str, advice: str) -> None:
     reading = read_text(text, name, {})
-    record = launch_record(WrittenLaunch(reading, name, Unknown), LaunchOptions(), {}, whole=True)
+    record = launch_record(WrittenLaunch(reading, name, Unknown), LaunchOptions(), {})
     again, _ = launch_from(json.loads(json.dumps(record)), Unknown)
     for each in (reading, again.reading):  # as a capture has it, too
         (open_one,) = not_set(understand(each.commands, Unknown))

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Kind, Setting
 from checks.base.root import Root
-from checks.capture.secret_names import is_secret
+from checks.capture.secrets import is_secret
 from checks.hugetlb.boot import (
     PoolWriter,
     pages_after_boot,

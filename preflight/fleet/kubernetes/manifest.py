@@ -302,11 +302,10 @@ def without_secrets(files: Mapping[str, bytes], words: Sequence[str]) -> Public:
 
     words: of a command, among which a secret may be a flag's value.
     """
-    removed: dict[str, None] = {}
-    public = {name: _clean_bytes(content, removed) for name, content in files.items()}
-    return Public(public, tuple(clean_words(words, removed)), tuple(removed))
+    public = {name: _clean_bytes(content) for name, content in files.items()}
+    return Public(public, tuple(clean_words(words)), ())
 
 
-def _clean_bytes(content: bytes, removed: dict[str, None]) -> bytes:
+def _clean_bytes(content: bytes) -> bytes:
     # Latin-1 has every byte, so what is not text comes back as it was.
-    return clean_text(content.decode("latin-1"), removed).encode("latin-1")
+    return clean_text(content.decode("latin-1")).encode("latin-1")
