@@ -71,8 +71,8 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     Exit codes: 0 described; 64 usage error, or a line of the trace is not valid; 70 a defect of
     this program.
     """
+    from preflight.base.envelope import envelope
     from preflight.base.output import columns, say, say_json
-    from preflight.base.program_version import program_version
     from preflight.base.progress import Progress
     from preflight.traces.describe import described, described_object, described_text
     from preflight.traces.formats import open_trace
@@ -81,8 +81,7 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     found = described(open_trace(file, page_tokens, trace_block_tokens), progress.show)
     progress.clear()
     if as_json:
-        about = {"schema": "mooncake-preflight/trace/v1", "version": program_version()}
-        say_json({**about, "exit_code": 0, **described_object(found)})
+        say_json(envelope("trace", 0, described_object(found)))
     else:
         say(described_text(found, columns()))
     return 0

@@ -196,7 +196,7 @@ def described_text(found: Described, width: int) -> str:
 
 
 def described_object(found: Described) -> dict[str, Any]:
-    """Return the description as ``schemas/trace-v1.schema.json`` has it."""
+    """Return the answer of ``schemas/trace-v1.schema.json``."""
     curve, block = found.curve, found.trace.block_tokens
     return {
         "name": found.trace.name,
