@@ -54,6 +54,8 @@ GONE = {
     "keys": "the keys of a launch are: mooncake-preflight read --keys LAUNCH",
     "list": "all checks are listed by: mooncake-preflight explain",
 }
+# Options with which a command gives another answer, of a schema of its own.
+ANSWERS = {"--advisories": "advisories", "--keys": "keys"}
 # Those whose errors are of a schema of their own; the others speak as check does.
 SCHEMAS = {
     **{name: name for name in ("apply", "capacity", "capture", "diff", "fit", "fleet", "plan")},
@@ -108,7 +110,8 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     protocol = asked if asked in PROTOCOLS else "native"
     code = refusal_code(exit_code, protocol)
     if "--json" in words or (words[:1] == ("plan",) and value_of(words, "--format") == "json"):
-        own = SCHEMAS.get(next(iter(words), ""))
+        asked_for = [schema for option, schema in ANSWERS.items() if option in words]
+        own = next(iter(asked_for), SCHEMAS.get(next(iter(words), "")))
         if own is None:
             from preflight.check.forms import error_object
 
