@@ -56,7 +56,7 @@ NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
     help="Known-bad combinations; with a launch, those that affect it, or may.",
 )
 @click.option(
-    "--all", "every", is_flag=True, help="With --advisories: all, and whether each affects it."
+    "--all", "every_one", is_flag=True, help="With --advisories: all, and whether each affects it."
 )
 @click.option("--osv", is_flag=True, help="With --advisories: as OSV, one JSON array.")
 @click.option(
@@ -89,7 +89,7 @@ def explain(
     log: str | None,
     index: bool,
     advisories: bool,
-    every: bool,
+    every_one: bool,
     osv: bool,
     osv_zip: str | None,
     here: bool,
@@ -114,7 +114,8 @@ def explain(
     --advisories: 0 none affects the launch, or none was given; 1 one does, or may; what may only
     arise while it runs does not count.
     """
-    at = CheckedAt(launch, root or "/", timeout_seconds)
+    place = CheckedAt(launch, root or "/", timeout_seconds)
+    at = place if here or launch.words or root is not None else None
     if advisories:
         if index or log is not None or (what and launch.words):
             raise click.UsageError("--advisories is about one launch, and about no log")
@@ -125,13 +126,10 @@ def explain(
 
             return print_osv(osv_zip)
         if what:
-            at = at._replace(launch=launch._replace(words=what))
-        of_host = None if not here and root is None and not at.launch.words else at
-        return print_advisories(of_host, every=every, as_json=as_json, color=color)
-    if every or osv or osv_zip is not None:
+            at = place._replace(launch=launch._replace(words=what))
+        return print_advisories(at, every=every_one, as_json=as_json, color=color)
+    if every_one or osv or osv_zip is not None:
         raise click.UsageError("--all, --osv and --osv-zip are for --advisories")
-    if not here and not launch.words and root is None:
-        at = None
     if index and at is not None:
         raise click.UsageError("--index is of every known line: give no launch and no host with it")
     words = " ".join(what)
