@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -240,12 +239,12 @@ def say_object(
 
 
 def is_piped(stream: TextIO) -> bool:
-    """Return whether somebody sends something: a pipe, a socket or a file; no terminal, no null."""
+    """Return whether a log may come: not from a terminal, nor from /dev/null."""
     try:
-        mode = os.fstat(stream.fileno()).st_mode
+        null = os.path.samestat(os.fstat(stream.fileno()), os.stat(os.devnull))
     except (OSError, ValueError):
         return False
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+    return not null and not stream.isatty()
 
 
 def print_list(as_json: bool) -> int:

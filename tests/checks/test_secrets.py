@@ -505,7 +505,7 @@ def test_none_is_in_a_report(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Text, JSON, JUnit, page, facts, plan, fit and sizing."""
+    """Text, JSON, JUnit, page, plan, fit and sizing."""
     words, secrets = planted
     page, junit = tmp_path / "page.html", tmp_path / "junit.xml"
     for command in (
@@ -514,7 +514,6 @@ def test_none_is_in_a_report(
         ["plan"],
         ["plan", "--format", "docker"],
         ["plan", "--format", "json"],
-        ["facts", "--json"],
         ["capacity"],
         ["fit"],
         ["fit", "--json"],
@@ -553,8 +552,6 @@ def test_none_of_what_is_understood_is_in_a_report(
         ["check", "--json"],
         ["check", "--html", "-"],
         ["check", "--junit", "-"],
-        ["facts"],
-        ["facts", "--json"],
         ["capacity"],
         ["topology", "--json"],
         ["fleet", "node", "--name", "a"],
@@ -962,9 +959,9 @@ def test_what_refuses_a_launch_still_does_in_its_capture(
     assert run(["capture", "--root", host, str(file), str(script)]) == 0
     capsys.readouterr()
     run(["check", "--root", str(file), "--json"])
-    found = {row["id"]: row["status"] for row in json.loads(capsys.readouterr().out)["findings"]}
+    found = {row["check"]: row["status"] for row in json.loads(capsys.readouterr().out)["findings"]}
     run(["check", "--root", host, "--json", str(script)])
-    live = {row["id"]: row["status"] for row in json.loads(capsys.readouterr().out)["findings"]}
+    live = {row["check"]: row["status"] for row in json.loads(capsys.readouterr().out)["findings"]}
     assert "hunter2" not in read_archive(str(file)).files["/capture.json"].decode()
     assert found == live
 
@@ -993,7 +990,7 @@ def test_other_engines_are_in_a_capture_as_they_were_read(
         capsys.readouterr()
         run(["check", "--json", *words])
         rows = json.loads(capsys.readouterr().out)["findings"]
-        found.append(sorted((row["id"], row["status"]) for row in rows))
+        found.append(sorted((row["check"], row["status"]) for row in rows))
     assert found[0] == found[1]
 
 

@@ -283,9 +283,8 @@ def test_what_is_explained_is_as_its_schema_says(
 
 
 def test_lists_and_a_trace_are_as_their_schemas_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - read by nobody
     checks = object_of(("explain",), [], capsys)
     assert (checks["schema"], len(checks["answer"]["checks"]) > 100) == (f"{NAME}/list/v1", True)
     known = object_of(("explain",), ["--advisories"], capsys)

@@ -91,7 +91,6 @@ NOT_ASKED = (
     "exec launch",
     "completion shell",
     "schema name",
-    "trace generate kind",
 )
 
 

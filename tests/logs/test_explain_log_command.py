@@ -123,4 +123,4 @@ def test_a_log_that_goes_on_is_said_in_both_forms() -> None:
     text = explanations_text(reading, lambda text, _: text, 60)
     assert "Only the first 16 GiB of the log were read" in text
     assert max(map(len, text.splitlines())) <= 60
-    assert explanations_object(reading, 0)["whole"] is False
+    assert explanations_object(reading)["whole"] is False

@@ -184,7 +184,7 @@ def test_the_object_is_as_its_schema_says(
     answer = json.loads(text)
     valid(answer, SCHEMA)
     assert answer["exit_code"] == code
-    assert answer["mooncake"][0]["measured"] is None
+    assert answer["answer"]["mooncake"][0]["measured"] is None
 
 
 @pytest.mark.parametrize(
