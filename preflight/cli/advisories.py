@@ -9,16 +9,24 @@ from preflight.base.usage_error import UsageError
 if TYPE_CHECKING:
     from preflight.advisories.judge import Verdict
     from preflight.advisories.records import Advisory
-    from preflight.cli.explain import CheckedAt
+    from preflight.inputs.launch_words import LaunchWords
 
 
-def print_advisories(at: CheckedAt | None, *, every: bool, as_json: bool, color: str) -> int:
+def print_advisories(
+    launch: LaunchWords | None,
+    root: str,
+    timeout_seconds: float,
+    *,
+    every: bool,
+    as_json: bool,
+    color: str,
+) -> int:
     """Print the known-bad combinations: all, or those that affect the launch on a host, or may.
 
-    every: of a launch, all, with what each is to it.
+    launch: None for all of them. every: of a launch, all, with what each is to it.
     """
-    if at is not None:
-        return _of_launch(at, every, as_json, color)
+    if launch is not None:
+        return _of_launch(launch, root, timeout_seconds, every, as_json, color)
     from preflight.advisories.records import advisories as records
     from preflight.base.envelope import envelope
     from preflight.base.output import columns, painter, say, say_json
@@ -31,14 +39,16 @@ def print_advisories(at: CheckedAt | None, *, every: bool, as_json: bool, color:
     return 0
 
 
-def _of_launch(at: CheckedAt, every: bool, as_json: bool, color: str) -> int:
+def _of_launch(
+    launch: LaunchWords, root: str, timeout_seconds: float, every: bool, as_json: bool, color: str
+) -> int:
     from checks.base.unknown import Unknown
     from checks.capture.secrets import public
     from preflight.advisories.judge import TOPICS, verdicts
     from preflight.base.output import columns, painter, say, say_json
     from preflight.judging.judge_host import judge_host
 
-    seen = judge_host(at.launch, at.root, at.timeout_seconds, [], TOPICS)
+    seen = judge_host(launch, root, timeout_seconds, [], TOPICS)
     if seen.launch is None:
         raise UsageError("there is no launch: give a script, or a command after --")
     if isinstance(seen.launch, Unknown):
@@ -59,7 +69,7 @@ def _of_launch(at: CheckedAt, every: bool, as_json: bool, color: str) -> int:
             "" if seen.needs is None else seen.needs.source, seen.launch.sizing.inputs.processes
         )
         found = public({"advisories": rows})
-        say_json(envelope("advisories", code, found, launch=launched, host=at.root))
+        say_json(envelope("advisories", code, found, launch=launched, host=root))
         return code
     paint, width = painter(color), columns()
     lines = [_row(one.advisory, _said(one), paint, width) for one in shown]

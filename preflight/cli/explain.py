@@ -124,11 +124,14 @@ def explain(
             from preflight.cli.advisories import print_osv
 
             return print_osv(osv_zip)
-        if what:
-            at = place._replace(launch=launch._replace(words=what))
-        return print_advisories(at, every=every_one, as_json=as_json, color=color)
+        of = launch._replace(words=what or launch.words) if what or at is not None else None
+        return print_advisories(
+            of, place.root, timeout_seconds, every=every_one, as_json=as_json, color=color
+        )
     if every_one or osv or osv_zip is not None:
         raise click.UsageError("--all, --osv and --osv-zip are for --advisories")
+    if at is None and any(launch._replace(words=())):
+        raise click.UsageError("what is said of a launch goes with it: give --launch FILE")
     if index and at is not None:
         raise click.UsageError("--index is of every known line: give no launch and no host with it")
     words = " ".join(what)

@@ -194,6 +194,8 @@ def test_the_object_is_by_its_schema(words: str, capsys: pytest.CaptureFixture[s
         (["zzz", "qqq"], "no known line, check or rule has these words. What ended the server may"),
         ([" "], "give the ID of a check"),
         (["--log", "x", "memlock"], "give one of them"),
+        (["memlock.limit", "--gpu-memory", "80gb"], "give --launch FILE"),
+        (["--root", "demo:h800"], "a launch and a host go with those"),
     ],
 )
 def test_what_is_nothing_is_refused(
