@@ -41,9 +41,9 @@ LATER = {
         "capture": "preflight.cli.capture:capture",
     },
     "For scripts": {
-        "schema": "preflight.cli.schema:schema",
-        "bundle": "preflight.cli.bundle:bundle",
-        "completion": "preflight.cli.completion:completion",
+        "schema": "preflight.cli.scripts:schema",
+        "bundle": "preflight.cli.scripts:bundle",
+        "completion": "preflight.cli.scripts:completion",
     },
 }
 # What somebody types for a command that there is not -> what to type.
