@@ -89,7 +89,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run with ``arguments``; returns the exit code. ``help COMMAND`` is ``COMMAND --help``."""
-    if arguments[:1] == ["help"]:
+    if next(iter(arguments), "") == "help":
         arguments = [*arguments[1:], "--help"]
 
     def refused(exit_code: int, message: str) -> int:

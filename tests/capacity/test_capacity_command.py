@@ -11,7 +11,7 @@ import pytest
 
 from preflight.cli.main import run
 from tests.builders.hosts import GIB, Host
-from tests.capacity.test_capacity_published import DGX_SSD, H800_L2, H800_POOL
+from tests.capacity.test_capacity_published import H800_L2, H800_POOL
 from tests.paths import ROOT
 from tests.valid import valid
 
@@ -64,20 +64,6 @@ def test_a_tier_that_is_not_known_is_named_with_what_to_give(
     assert "note: L1 is not known: the GPU's memory is not known: " in out
     assert "shows an NVIDIA GPU: give --gpu-memory" in out
     assert "L3 (Mooncake pool), 1,907,456 tokens: never evicts in 10 rounds" in out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [H800_L2, H800_POOL, DGX_SSD])
-def test_the_object_is_as_its_schema_says(
-    script: str, ask: Ask, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words, code, status in (((), 3, "unknown"), (("--gpu-memory", "80gb"), 0, "pass")):
-        assert ask("--json", *words, script=script) == code
-        found = json.loads(capsys.readouterr().out)
-        valid(found, SCHEMA)
-        assert (found["status"], found["exit_code"]) == (status, code)
-        (server,) = found["answer"]["servers"]
-        assert len(server["rounds"]) == 10
 
 
 @pytest.mark.slow

@@ -251,26 +251,6 @@ def test_ignoring_all_that_was_judged_is_no_pass(
 # Ways out ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("error", "code"), [(RuntimeError("on purpose"), 70), (KeyboardInterrupt(), 130)]
-)
-def test_a_defect_and_an_interrupt_have_their_codes_and_an_object(
-    error: BaseException,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def broken(*_: object) -> None:
-        raise error
-
-    installed(monkeypatch, found(PASS))
-    monkeypatch.setattr("preflight.check.answer.report", broken)
-    assert run(["check", "--json"]) == code
-    parsed = json.loads(capsys.readouterr().out)
-    valid(parsed, SCHEMA)
-    assert parsed["exit_code"] == code
-
-
 def test_words_behind_two_dashes_are_the_launchs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -178,14 +178,6 @@ def test_words_give_lines_checks_and_the_next_command(capsys: pytest.CaptureFixt
     assert "memlock.limit " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", ["memlock.limit", "hicache-size-unit", "memlock", "Bus error"])
-def test_the_object_is_by_its_schema(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(["explain", "--json", words])
-    found = json.loads(capsys.readouterr().out)
-    valid(found, SCHEMA)
-    assert found["exit_code"] == code
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
