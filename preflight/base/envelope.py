@@ -115,6 +115,21 @@ def _worst(findings: list[Json]) -> str | None:
     return None
 
 
+def finding_object(one: Any, about: Iterable[str] = (), **more: Any) -> Json:
+    """Return what every finding has in JSON, and ``more`` of it.
+
+    one: a record of a finding. about: its subjects, where they are not the record's own.
+    """
+    return {
+        "check": one.check,
+        "status": getattr(one.status, "value", one.status),
+        "subjects": subjects(about or [one.subject], one.check),
+        "have": amount(one.have),
+        "need": amount(one.need),
+        **more,
+    }
+
+
 def amount(text: str) -> Json | None:
     """Return an amount with its number and unit; None where there is none."""
     if not text:

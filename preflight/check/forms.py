@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.capture.secrets import public
-from preflight.base.envelope import actions, amount, envelope, subjects
+from preflight.base.envelope import actions, envelope, finding_object
 from preflight.base.one_line import clean, shortened
 from preflight.base.shell import wanted_text
 from preflight.check.report import EXIT_CODES, Report, Row, amounts, count_text, verdict_reason
@@ -76,12 +76,7 @@ def findings_objects(report: Report) -> list[Json]:
 def _finding(row: Row) -> Json:
     finding = row.finding
     return {
-        "check": finding.check,
-        "status": finding.status.value,
-        "subjects": subjects(row.subjects, finding.check),
-        "have": amount(finding.have),
-        "need": amount(finding.need),
-        **fields(finding, "formula", "text"),
+        **finding_object(finding, row.subjects, **fields(finding, "formula", "text")),
         **fields(row, "advice", "ignored", "consequence"),
         "actions": actions(row.commands, finding.check),
         "evidence": plain(finding.evidence),

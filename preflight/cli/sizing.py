@@ -266,7 +266,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     if "--json" in own_words(arguments):
         from preflight.sizing.sizing_json import error_object
 
-        say_json(error_object(None, exit_code, message))
+        say_json(error_object(exit_code, message))
     return exit_code
 
 

@@ -12,7 +12,7 @@ from checks.base.finding import Finding, Status
 from checks.base.fold import fold_names
 from checks.base.units import GIGABYTE, format_bytes, format_page_size
 from checks.capture.secrets import public
-from preflight.base.envelope import actions, amount, subjects
+from preflight.base.envelope import actions, finding_object
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
 from preflight.fit.judged_values import (
@@ -383,13 +383,4 @@ def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
 
 
 def _objects(findings: Iterable[Finding]) -> list[Json]:
-    return [
-        {
-            **fields(finding, "check", "status"),
-            "subjects": subjects([finding.subject], finding.check),
-            "have": amount(finding.have),
-            "need": amount(finding.need),
-            **fields(finding, "formula", "text"),
-        }
-        for finding in findings
-    ]
+    return [finding_object(one, **fields(one, "formula", "text")) for one in findings]

@@ -10,7 +10,7 @@ from checks.base.fold import fold, folded
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import Location, View
-from preflight.base.envelope import amount, subjects
+from preflight.base.envelope import finding_object
 from preflight.base.one_line import clean, shortened
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import can_encode, headed, wrapped
@@ -179,15 +179,7 @@ def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
         "installed": plain(answer.engine),
         "mooncake": [_view_object(seen) for seen in answer.views],
         "findings": [
-            {
-                "check": found.check,
-                "status": found.status.value,
-                "subjects": subjects([found.subject], found.check),
-                "have": amount(found.have),
-                "need": amount(found.need),
-                **fields(found, "text", "advice"),
-            }
-            for found in answer.findings
+            finding_object(one, **fields(one, "text", "advice")) for one in answer.findings
         ],
         "notes": plain(answer.notes),
     }

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.base.envelope import amount, subjects
+from preflight.base.envelope import finding_object
 from preflight.check.report import EXIT_CODES as OF_STATUS
 from preflight.fleet.base.decode import Json, Unread
 from preflight.fleet.base.grouping import grouped
@@ -95,15 +95,7 @@ class OnNodes(NamedTuple):
 
     def as_object(self) -> Json:
         one = self.finding
-        return {
-            "check": one.check,
-            "nodes": nodes_object(self.nodes),
-            "status": one.status,
-            "subjects": subjects([one.subject], one.check),
-            "have": amount(one.have),
-            "need": amount(one.need),
-            "text": one.text,
-        }
+        return finding_object(one, text=one.text, nodes=nodes_object(self.nodes))
 
 
 def nodes_object(names: Sequence[str]) -> Json:
