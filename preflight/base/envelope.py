@@ -59,7 +59,6 @@ _ITSELF = {
     "launch": "launch",
     "this container": "container",
 }
-KINDS = sorted({*SUBJECTS.values(), *_ITSELF.values(), "address", "user"})
 
 
 def envelope(

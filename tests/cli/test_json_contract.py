@@ -583,6 +583,8 @@ def test_a_finding_has_numbers_ranks_and_what_to_do(capsys: pytest.CaptureFixtur
 
 def test_which_kind_a_checks_subjects_are_is_said_of_checks_that_there_are() -> None:
     ids = {*catalogue().ids, *(one.check for one in advisories())}
+    kinds = SCHEMAS[f"{NAME}/check/v1"]["$defs"]["subject"]["properties"]["kind"]["enum"]
+    assert set(envelope.SUBJECTS.values()) <= set(kinds)
     for beginning in envelope.SUBJECTS:
         assert any(id_.startswith(beginning) for id_ in ids), beginning
 
