@@ -420,7 +420,7 @@ def test_a_first_launch_is_written_and_fits_as_it_stands(
     assert "MC_FORCE_TCP" not in text
     again = [*FIRST[:1], *FIRST[3:], "--goal", "balanced", "--json", "first.sh"]
     assert run_preflight(again) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["answer"]
     assert found["sizes"]["l2"]["now"] == found["sizes"]["l2"]["value"]
     assert found["sizes"]["segment"]["now"] == found["sizes"]["segment"]["value"]
     assert found["edits"] == []
