@@ -160,7 +160,7 @@ def host(draw: random.Random, folder: Path) -> Words:
             member = tarfile.TarInfo(name)
             member.type, member.linkname = tarfile.SYMTYPE, target
             tar.addfile(member)
-    start = draw.choice((("check",), ("check", "--json"), ("facts",), ("plan",), ("topology",)))
+    start = draw.choice((("check",), ("check", "--json"), ("plan",), ("topology",)))
     return (*start, "--root", str(file), str(launches()[draw.randrange(3)]))
 
 
@@ -232,9 +232,9 @@ def answer(draw: random.Random, folder: Path) -> Words:
     start = draw.choice(
         (
             ("read", "--json", *root),
-            ("keys",),
+            ("read", "--keys"),
             ("capacity", "--json", *root),
-            ("advisories", "--json", "--affecting", *root),
+            ("explain", "--advisories", "--json", *root),
             ("diff", "--sglang", draw.choice(("0.5.9", "0.5.23")), *root),
             ("fit", *root),
         )

@@ -112,7 +112,6 @@ class Version:
             "NO_COLOR": "1",
             "HOME": str(self._folder),
             **{name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ},
-            "MOONCAKE_PREFLIGHT_JSON": "v1",  # which an older one prints too
         }
         worker = str(HERE / "comparing" / "worker.py")
         if path.is_dir():

@@ -9,7 +9,7 @@
     ## Read or seen in
     ## As root           where root sees more; may be missing
 
-``explain``, ``list``, the reports and whoever reads the repository all read this file.
+``explain``, the reports and whoever reads the repository all read this file.
 """
 
 from __future__ import annotations

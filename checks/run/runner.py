@@ -12,7 +12,7 @@ from checks.base.page import Page
 from checks.base.unknown import UnreadTopicError
 from checks.run.facts import Facts
 
-# The modules that declare checks, in the order in which ``list`` shows them.
+# The modules that declare checks, in the order in which ``explain`` lists them.
 CHECK_MODULES = (
     "checks.hugetlb.pool_checks",
     "checks.hugetlb.host_checks",

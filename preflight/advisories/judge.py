@@ -139,7 +139,7 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
     said = {each.check for each in found}.union(later, *open_.values())
     if later:
         text = f"{_count(later)} may arise while it runs, which nothing here decides: "
-        text += "mooncake-preflight advisories --affecting LAUNCH"
+        text += "mooncake-preflight explain --advisories LAUNCH"
         found.append(Finding(ADVISORIES.id, Status.SKIP, "launch", text=text))
     for (reason, advice), ids in open_.items():
         text = f"what decides {_count(ids)}. {advice}".rstrip()

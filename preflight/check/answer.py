@@ -304,7 +304,7 @@ def nearest(name: str, ids: Iterable[str]) -> str:
         close = [check for check in known if name.strip("*.") and name.strip("*.") in check][:1]
     if close:
         return f" (did you mean {close[0]}?)"
-    return ": `mooncake-preflight list` shows them all"
+    return ": `mooncake-preflight explain` lists them all"
 
 
 def _matches(check: str, patterns: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from preflight.rules.rules import Rule, Severity
 
 
 class Catalogue(NamedTuple):
-    """host: with their judges, in the order of ``list``. launch: made by reading the launch.
+    """host: with their judges, in the order of ``explain``. launch: made by reading the launch.
 
     fleet: made by holding nodes' reports together; ``check`` of one host never finds these.
     advisories: records of known problems, whose findings have their ids.

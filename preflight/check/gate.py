@@ -27,11 +27,22 @@ MODES = ("enforce", "warn", "off")
 NAME = "mooncake-preflight exec"
 
 
-class LockedStart(NamedTuple):
-    """A locked answer that a start is compared with. differences: of what was judged from it, in
-    words and as the object of ``diff``. strict: what differs, or cannot be compared, is refused."""
+class Differs(NamedTuple):
+    """How a start differs from a locked answer: exit code, text and answer of ``diff``."""
 
-    differences: Callable[[Checked], tuple[str, dict[str, Any]]]
+    exit_code: int
+    text: str
+    answer: dict[str, Any]
+
+
+class LockedStart(NamedTuple):
+    """A locked answer that a start is compared with.
+
+    differences: of what was judged from it. strict: what differs, or cannot be compared, is
+    refused.
+    """
+
+    differences: Callable[[Checked], Differs]
     strict: bool
 
 
@@ -134,10 +145,10 @@ def _judged(
     _save(report_path, report, reason, timeout_seconds)
     refused, locked = _refused(report, fail_on, held), None
     if found is not None and held is not None:
-        text, locked = held.differences(found)
-        refused = locked["exit_code"] > (0 if held.strict else 1)
+        locked = held.differences(found)
+        refused = locked.exit_code > (0 if held.strict else 1)
         if not as_json:
-            say(f"{NAME}: {text}", err=True)
+            say(f"{NAME}: {locked.text}", err=True)
     starts = mode == "warn" or not refused
     if not starts or report is None or report.verdict is not Status.PASS or as_json:
         _say(report, reason, starts, as_json, locked)
@@ -207,7 +218,7 @@ def _say(
     reason: str,
     starts: bool,
     as_json: bool,
-    locked: dict[str, Any] | None = None,
+    locked: Differs | None = None,
 ) -> None:
     """Print the answer on standard error: standard output is the server's."""
     if as_json:
@@ -216,7 +227,7 @@ def _say(
         return
     what = "started all the same" if starts else "not started"
     if locked is not None and not starts:
-        worse = locked["exit_code"] > 1
+        worse = locked.exit_code > 1
         what += (
             ": the verdict is worse than the locked one" if worse else ": --strict, and it differs"
         )
@@ -253,22 +264,19 @@ def _object_text(
     report: Report | None,
     reason: str,
     exit_code: int | None = None,
-    locked: dict[str, Any] | None = None,
+    locked: Differs | None = None,
 ) -> str:
     """Return the object of the check as text.
 
-    exit_code: None for the check's own. locked: what differs from a locked answer, as the object of
-    ``diff``; None without one.
+    exit_code: None for the check's own. locked: what differs from a locked answer; None
+    without one.
     """
-    from checks.capture.secrets import public
-    from preflight.base.output import in_version, json_text
-    from preflight.check.forms import error_object, launch_of, report_object
+    from preflight.base.output import json_text
+    from preflight.check.forms import error_object, report_object
 
     if report is None:
         code = exit_codes.UNKNOWN if exit_code is None else exit_code
-        return json_text(in_version(error_object("native", code, public(reason))))
+        return json_text(error_object("native", code, reason))
     code = report.exit_code if exit_code is None else exit_code
-    found = report_object(report, "native", code)
-    if locked is not None:
-        found["locked"] = {key: locked[key] for key in ("from", "to", "changes")}
-    return json_text(in_version(public(found), launch=launch_of(report)))
+    more = None if locked is None else {"locked": locked.answer}
+    return json_text(report_object(report, "native", code, more))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import TIMEOUT, with_checks, with_json, with_launch
+from preflight.cli.options import TIMEOUT, json_option, with_checks, with_launch
 
 if TYPE_CHECKING:
     from preflight.check.answer import Checked
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "--apply-env", is_flag=True, help="Set the variables that findings want set, and check again."
 )
 @click.option("--report", metavar="FILE", help="Write the JSON of the check, whatever it says.")
-@with_json("What the check says as one object, on standard error.")
+@json_option("What the check says as one object, on standard error.")
 @click.option(
     "--locked",
     metavar="FILE",
@@ -83,16 +83,16 @@ def exec_(
 def _held(path: str, strict: bool, limit_seconds: float) -> tuple[LockedStart, tuple[Waiver, ...]]:
     """Return the locked answer that a start is compared with, and what it was accepted with."""
     from preflight.base.output import columns, painter
-    from preflight.check.gate import LockedStart
-    from preflight.diff.differences import differences_object, differences_text
+    from preflight.check.gate import Differs, LockedStart
+    from preflight.diff.differences import differences_object, differences_text, exit_code
     from preflight.diff.full_answer import full_answer, read_locked, without_secrets
 
     name, before, waivers = read_locked(path, limit_seconds)
     names = (f"{name} ({path})", "what is there")
 
-    def differences(found: Checked) -> tuple[str, dict[str, Any]]:
+    def differences(found: Checked) -> Differs:
         after = without_secrets(full_answer(found.seen, found.waivers))
         text = differences_text(names, before, after, 0, painter("never"), columns())
-        return text, differences_object(names, before, after)
+        return Differs(exit_code(before, after), text, differences_object(names, before, after))
 
     return LockedStart(differences, strict), waivers

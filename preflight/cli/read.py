@@ -1,14 +1,24 @@
-"""``mooncake-preflight read``: what was understood of a launch."""
+"""``mooncake-preflight read``: what was understood of a launch, and the keys that it stores by."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from preflight.base.usage_error import NoLaunchError
 from preflight.cli.commands import command
 from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch, with_verbosity
 
 if TYPE_CHECKING:
+    from preflight.inputs.host_source import Host
     from preflight.inputs.launch_words import LaunchWords
+    from preflight.judging.store_keys import KeyMatch, StoreKeys
+    from preflight.sizing.launch_sizing import LaunchSizing
+
+_COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
 
 
 @command(
@@ -16,6 +26,12 @@ if TYPE_CHECKING:
     "mooncake-preflight read launch.sh",
     "mooncake-preflight read -v -- docker run --gpus all lmsysorg/sglang:v0.5.9 \\",
     "    python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B",
+    "mooncake-preflight read --keys prefill.sh decode.sh",
+)
+@click.option(
+    "--keys",
+    is_flag=True,
+    help="The keys of what stores KV cache, and whether two processes, or two files, ever meet.",
 )
 @JSON
 @TIMEOUT
@@ -25,6 +41,7 @@ if TYPE_CHECKING:
 @with_launch
 def read(
     *,
+    keys: bool,
     as_json: bool,
     timeout_seconds: float,
     root: str,
@@ -36,10 +53,18 @@ def read(
 
     LAUNCH is what `check` takes, and it is read by the same code. Nothing of it is executed.
 
+    With --keys, every two processes of LAUNCH are compared; of two files, each process of one with
+    each of the other. Their keys are equal, never equal, equal for different bytes, or this is not
+    known; the reason is printed.
+
     Exit codes: 0 all of it was read; 3 something was not, and is named; 64 usage error; 70 a defect
-    of this program.
+    of this program. With --keys: 0 all keys are equal, or in stores of their own; 1 two never meet,
+    or use one key for different bytes; 3 for two it is not known.
     """
+    if keys:
+        return print_keys(launch, root, timeout_seconds, as_json, color)
     from checks.capture.secrets import public
+    from preflight.base.envelope import envelope
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.within import within
     from preflight.inputs.host_source import open_host
@@ -52,7 +77,137 @@ def read(
     code = 3 if reading.unread else 0
     if as_json:
         unread = [f"{each.what}, {each.origin}: {each.why}" for each in reading.unread]
-        say_json(public(reading_object(reading, code)), reason=next(iter(unread), None))
+        answer = envelope(
+            "launch",
+            code,
+            public(reading_object(reading)),
+            word="unread" if reading.unread else "read",
+            reason=next(iter(unread), None),
+            launch=(reading.name, reading.sentence),
+        )
+        say_json(answer)
     else:
         say(public(reading_text(reading, painter(color), columns(), verbosity)))
     return code
+
+
+def print_keys(
+    launch: LaunchWords, root: str, timeout_seconds: float, as_json: bool, color: str
+) -> int:
+    """Print the keys of every process that stores KV cache, and how those of each two relate."""
+    from checks.capture.secrets import public
+    from preflight.base.envelope import envelope
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.within import within
+    from preflight.inputs.host_source import open_host
+    from preflight.judging.store_keys import Meeting, launch_keys, matches
+    from preflight.sizing.launch_needs import source_name
+
+    host = open_host(root, timeout_seconds)
+    words = launch.words
+    several = len(words) == 2 and not launch.is_command and all(map(os.path.isfile, words))
+    each = [launch._replace(words=(word,)) for word in words] if several else [launch]
+    sized = within(timeout_seconds, "the launch", lambda: [_sized(one, host) for one in each])
+    sides = [launch_keys(one) for one in sized]
+    found = list(matches(*sides))
+    verdicts = {match.verdict for match in found}
+    bad = verdicts & {Meeting.NEVER, Meeting.COLLIDE}
+    code = 1 if bad else 3 * (Meeting.UNKNOWN in verdicts)
+    bad = bad or {Meeting.UNKNOWN}
+    if as_json:
+        reasons = [match.reasons[0] for match in found if match.verdict in bad and match.reasons]
+        launches = (" and ".join(map(source_name, sized)), "; ".join(map(_summary, sized)))
+        why = next(iter(reasons), None)
+        say_json(envelope("keys", code, public(_object(sides, found)), launch=launches, reason=why))
+    else:
+        # A key's own text has a colon before an at sign, as a password in a URL has.
+        say(_patterns(sides, columns()) + public(_text(found, painter(color), columns())))
+    return code
+
+
+def _sized(words: LaunchWords, host: Host) -> LaunchSizing:
+    from preflight.inputs.host_source import size_and_needs
+
+    sized = size_and_needs(words, host)
+    if sized is None:
+        raise NoLaunchError("--keys needs a launch: mooncake-preflight read --keys launch.sh")
+    return sized.sizing
+
+
+def _summary(sizing: LaunchSizing) -> str:
+    from preflight.reading.understood import sentence
+
+    return sentence(sizing.inputs.processes)
+
+
+def _object(sides: Iterable[Iterable[StoreKeys]], found: Iterable[KeyMatch]) -> dict[str, Any]:
+    return {
+        "processes": [
+            {
+                "name": one.process.name,
+                "family": one.family,
+                "pattern": one.pattern,
+                "named": _texts(one.named),
+                "held": _texts(one.held),
+                "store": _texts(one.store),
+            }
+            for side in sides
+            for one in side
+        ],
+        "pairs": [
+            {
+                "first": match.first.process.name,
+                "second": match.second.process.name,
+                "verdict": match.verdict.value,
+                "reasons": list(match.reasons),
+            }
+            for match in found
+        ],
+    }
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return each value as one would write it; what is not known with the reason."""
+    from checks.base.unknown import Unknown
+
+    return {
+        name: f"unknown: {value.reason}" if isinstance(value, Unknown) else str(value)
+        for name, value in values.items()
+    }
+
+
+def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
+    from preflight.base.one_line import clean
+    from preflight.render.text import wrapped
+
+    processes = [one for side in sides for one in side]
+    lines: list[str] = []
+    for one in processes:
+        lines += wrapped(clean(f"{one.process.name}, {one.family}: {one.pattern}"), width)
+    return "\n".join(lines or ["No process of it stores KV cache in Mooncake."])
+
+
+def _text(found: list[KeyMatch], paint: Callable[[str, str], str], width: int) -> str:
+    from preflight.base.one_line import clean
+    from preflight.render.text import wrapped
+
+    lines = [""]
+    for match in found:
+        verdict = match.verdict.value
+        first, second = _texts(_parts(match.first)), _texts(_parts(match.second))
+        # Keys of two engines, or of two stores, have nothing to hold side by side.
+        alike = match.first.family == match.second.family and verdict != "another store"
+        names = list(dict.fromkeys((*first, *second))) if alike else []
+        head = f"{match.first.process.name} and {match.second.process.name}: "
+        lines += ["", clean(head) + paint(verdict, _COLOURS.get(verdict, "red"))]
+        for name in names:
+            sides_of = first.get(name, "-"), second.get(name, "-")
+            mark = " " if sides_of[0] == sides_of[1] else "*"
+            lines += wrapped(clean(f" {mark} {name}: {sides_of[0]} | {sides_of[1]}"), width)
+        for reason in match.reasons:
+            lines += wrapped(clean(f"  because {reason}"), width)
+    return "\n".join(lines)
+
+
+def _parts(one: StoreKeys) -> dict[str, Any]:
+    return {**one.store, **one.named, **one.held}

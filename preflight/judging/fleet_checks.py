@@ -1,7 +1,8 @@
-"""Every finding of the ``fleet`` commands, in the order of ``list``; their pages are in ``pages/``.
+"""Every finding of the ``fleet`` commands, in the order in which ``explain`` lists them.
 
-These have no judge of their own: they come of holding reports together, or stand for a node that
-gave none. A pass is never said of them; what is not said was not found.
+Their pages are in ``pages/``. These have no judge of their own: they come of holding reports
+together, or stand for a node that gave none. A pass is never said of them; what is not said was not
+found.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ from preflight.sizing.launch_sizing import LaunchSizing
 # Masters were seen killed for want of memory with 25 to 50 million keys (Mooncake #3452).
 MOST_KEYS = 10_000_000
 
-_MEET = "start both alike, or give each a store or tenant of its own: mooncake-preflight keys"
+_MEET = (
+    "start both alike, or give each a store or tenant of its own: mooncake-preflight read --keys"
+)
 KEYS = Check("store.keys", (), PAGES)
 _MOST_NAMES = 4  # of processes in one subject
 _NO_SIZES = "the launch's sizes are not known"

@@ -43,7 +43,7 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
     """Return the object for a launch as it was written: that of its upper bound, and the launch."""
     shown = sizing.shown
     if shown is None:
-        found = error_object(None, sizing.exit_code, sizing.reason)
+        found = error_object(sizing.exit_code, sizing.reason)
     else:
         found = sizing_object(shown, rule)
         found["exact"] |= fields(sizing, "status", "exit_code", "reason")
@@ -58,7 +58,7 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
             {
                 "origin": str(process.command.origin),
                 "least_bytes": sum(memory.least_pools_bytes),
-                "most_bytes": memory.most_pools_bytes
+                "most_bytes": None
                 if isinstance(memory.most_pools_bytes, Unknown)
                 else sum(memory.most_pools_bytes),
                 "why": memory.why,
@@ -92,7 +92,7 @@ def _needs(sizing: LaunchSizing) -> Json | None:
 def _admission(admission: Admission | Unknown) -> Json:
     if isinstance(admission, Unknown):
         text = admission.reason
-        return {"origin": None, "admitted": admission, "message": text, "hugepages": None}
+        return {"origin": None, "admitted": None, "message": text, "hugepages": None}
     pages = admission.pages
     return {
         "origin": admission.origin,
@@ -119,11 +119,11 @@ def _finding(finding: RuleFinding) -> Json:
     }
 
 
-def error_object(rule: str | None, exit_code: int, message: str) -> Json:
+def error_object(exit_code: int, message: str) -> Json:
     """Return the object for a command that gave no answer."""
     return {
         "schema": SCHEMA,
-        "rule": rule,
+        "rule": None,
         "status": "error",
         "exit_code": exit_code,
         "error": message,

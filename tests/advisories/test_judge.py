@@ -538,7 +538,7 @@ def test_no_record_is_said_outside_its_range(path: Path, host: str, pair: tuple[
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
-    code = run(["advisories", *words])
+    code = run(["explain", "--advisories", *words])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -549,21 +549,26 @@ def test_the_command_lists_all_and_those_of_a_launch(
     schema = json.loads((ROOT / "preflight/schemas/advisories-v1.schema.json").read_text())
     code, every = answer(capsys, "--json")
     valid(every, schema)
-    assert (code, every["launch"], len(every["advisories"]) >= 60) == (0, None, True)
+    known = every["answer"]["advisories"]
+    assert (code, every["launch"], len(known) >= 60) == (0, None, True)
     path = tmp_path / "launch.sh"
     path.write_text(SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE + "\n")
     of = ("--root", host, "--sglang-version", "0.5.23", "--json", str(path))
-    code, found = answer(capsys, "--affecting", "--mooncake-version", "0.3.12", *of)
+    code, found = answer(capsys, "--mooncake-version", "0.3.12", *of)
     valid(found, schema)
-    rows = {row["id"]: row for row in found["advisories"]}
+    rows = {row["advisory"]: row for row in found["answer"]["advisories"]}
     assert (code, rows["MP-2026-0006"]["affected"]) == (1, True)
-    assert rows["MP-2026-0013"]["said"].startswith("may arise: ")
+    assert rows["MP-2026-0013"]["text"].startswith("may arise: ")
     code, found = answer(capsys, "--all", "--mooncake-version", "0.3.14", *of)
     valid(found, schema)
-    assert (code, len(found["advisories"])) == (0, len(every["advisories"]))
-    code = run(["advisories", "--affecting", "--mooncake-version", "0.3.12", *of[:-2], of[-1]])
+    assert (code, len(found["answer"]["advisories"])) == (0, len(known))
+    launched = ("--launch", of[-1])
+    code = run(["explain", "--advisories", "--mooncake-version", "0.3.12", *of[:-2], *launched])
     assert (code, "MP-2026-0006  wrong output" in capsys.readouterr().out) == (1, True)
-    assert run(["advisories", "--affecting"]) == 64
+    assert run(["explain", "--advisories", "--here"]) == 64
+    assert "there is no launch" in capsys.readouterr().err
+    assert run(["explain", "--advisories", str(path), *launched]) == 64
+    assert run(["explain", "--all"]) == 64
 
 
 def test_a_record_has_a_page_by_its_id_and_its_findings_id(
@@ -581,7 +586,8 @@ def test_a_log_names_the_records_that_print_such_a_line(tmp_path: Path, capsys: 
     log.write_text("E1 x.cpp:1] Expected DiskDescriptor\nW1 y.cpp:2] action=client_expired id=3\n")
     assert run(["explain", "--json", "--log", str(log)]) == 2
     found = {
-        row["id"]: row["checks"] for row in json.loads(capsys.readouterr().out)["explanations"]
+        row["pattern"]: row["checks"]
+        for row in json.loads(capsys.readouterr().out)["answer"]["explanations"]
     }
     assert "advisory.mp-2026-0012" in found["mooncake.disk-descriptor"]
     assert "advisory.mp-2026-0020" in found["advisory.mp-2026-0020"]
@@ -599,13 +605,13 @@ def test_check_takes_a_records_id_for_a_waiver(
     assert run(["check", *only, "--ignore", "advisory.mp-2026-0006=no SSD yet", *of]) == 0
     found = json.loads(capsys.readouterr().out)
     (row,) = (row for row in found["findings"] if row["ignored"])
-    assert (row["id"], row["consequence"]) == ("advisory.mp-2026-0006", "corrupts data")
+    assert (row["check"], row["consequence"]) == ("advisory.mp-2026-0006", "corrupts data")
 
 
 def test_the_zip_holds_what_is_true_of_a_wheel_alone(tmp_path: Path, capsys: Any) -> None:
     import zipfile
 
-    assert run(["advisories", "--osv-zip", str(tmp_path / "all.zip")]) == 0
+    assert run(["explain", "--advisories", "--osv-zip", str(tmp_path / "all.zip")]) == 0
     with zipfile.ZipFile(tmp_path / "all.zip") as made:
         rows = [json.loads(made.read(name)) for name in made.namelist()]
     # The wheel without CUDA that needs it, and the Go in old wheels.
@@ -614,9 +620,9 @@ def test_the_zip_holds_what_is_true_of_a_wheel_alone(tmp_path: Path, capsys: Any
         assert {each["package"]["ecosystem"] for each in row["affected"]} == {"PyPI"}
         events = [event for each in row["affected"] for event in each["ranges"][0]["events"]]
         assert any("last_affected" in event or "fixed" in event for event in events)
-    assert run(["advisories", "--osv-zip", str(tmp_path / "none" / "all.zip")]) == 64
+    assert run(["explain", "--advisories", "--osv-zip", str(tmp_path / "none" / "all.zip")]) == 64
     capsys.readouterr()
-    assert run(["advisories", "--osv"]) == 0
+    assert run(["explain", "--advisories", "--osv"]) == 0
     assert len(json.loads(capsys.readouterr().out)) >= 60
 
 

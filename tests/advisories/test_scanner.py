@@ -55,7 +55,7 @@ def affects(record: Mapping[str, Any], package: Mapping[str, str], version: str)
 def service(tmp_path: Path) -> Iterator[str]:
     """The database behind a URL."""
     file = tmp_path / "all.zip"
-    assert run(["advisories", "--osv-zip", str(file)]) == 0
+    assert run(["explain", "--advisories", "--osv-zip", str(file)]) == 0
     with zipfile.ZipFile(file) as made:
         records = [json.loads(made.read(name)) for name in made.namelist()]
 

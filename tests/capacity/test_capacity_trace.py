@@ -58,7 +58,7 @@ def answer(ask: Ask, capsys: pytest.CaptureFixture[str], *words: str, **named: s
     found = json.loads(capsys.readouterr().out)
     valid(found, SCHEMA)
     assert found["exit_code"] == code
-    return found["trace"]
+    return found["answer"]["trace"]
 
 
 def test_each_tier_says_what_it_answers(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ def test_no_line_is_wider_than_the_terminal(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "60")
     launch = put(name, tmp_path)
-    asked = [["check", "-v", *HOST, *launch], ["facts", "--root", "host"], ["topology", *HOST]]
+    asked = [["check", "-v", *HOST, *launch], ["explain", "--advisories"], ["topology", *HOST]]
     if launch:
         asked += [[command, *HOST, *launch] for command in ("plan", "capacity")]
     for words in asked:

@@ -56,7 +56,7 @@ class Checking:
         found = json.loads(self._capsys.readouterr().out)
         statuses: dict[str, set[str]] = {}
         for finding in found.get("findings", ()):
-            statuses.setdefault(finding["id"], set()).add(finding["status"])
+            statuses.setdefault(finding["check"], set()).add(finding["status"])
         return Answer(code, statuses, found)
 
 
@@ -124,7 +124,7 @@ def test_what_is_switched_off_is_not_what_passed(checking: Checking) -> None:
     """gcm: a check behind its kill switch is OK, 0. Here it stays visible, with its reason."""
     broken = replace(FITTED, gpus=FITTED.gpus[:7])
     found = checking(broken, LAUNCH, "--ignore", "gpu.count=one GPU is being replaced")
-    waived = [one for one in found.found["findings"] if one["id"] == "gpu.count"]
+    waived = [one for one in found.found["findings"] if one["check"] == "gpu.count"]
     assert [one["status"] for one in waived] == ["fail"]
     assert waived[0]["ignored"] == "one GPU is being replaced"
     alone = checking(broken, LAUNCH, "--only", "gpu.count", "--ignore", "gpu.count=known")

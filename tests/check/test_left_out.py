@@ -146,7 +146,7 @@ def test_a_gid_that_is_not_known_is_said_where_a_verdict_hangs_on_it(
     out = said(capsys, "check", "--json", "--root", "demo:h800", *only, str(path))
     found: dict[str, set[str]] = {}
     for one in json.loads(out)["findings"]:
-        found.setdefault(one["id"], set()).add(one["status"])
+        found.setdefault(one["check"], set()).add(one["status"])
     assert found["rdma.no-device"] == {"unknown"}
     assert found["rdma.pkey"] == status
     for name in ("port-mtu", "node-type", "region-too-large", "resources", "table-capacity"):

@@ -39,11 +39,11 @@ def test_a_waiver_is_shown_warns_when_it_is_over_and_is_named_when_nothing_needs
 ) -> None:
     assert run(["check", *DEMO, "--waivers", waivers, "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
-    by = {(each["id"], each["status"]): each for each in found["findings"]}
+    by = {(each["check"], each["status"]): each for each in found["findings"]}
     assert by["memlock.limit", "fail"]["ignored"] == "lifted by the unit (until 2999-12-31)"
     assert by["hugetlb.shortage", "fail"]["ignored"] is None
-    assert by["launch.waiver", "warn"]["subject"] == "hugetlb.shortage"
-    assert found["unused_ignores"] == ["pci.acs"]
+    assert by["launch.waiver", "warn"]["subjects"][0]["name"] == "hugetlb.shortage"
+    assert found["answer"]["unused_ignores"] == ["pci.acs"]
     run(["check", *DEMO, "--waivers", waivers])
     text = capsys.readouterr().out
     assert "lifted by the unit" in text
@@ -104,8 +104,8 @@ def test_a_waiver_here_stands_for_one_of_the_file_that_has_expired(
     more = ("--ignore", "hugetlb.shortage=nr=0 until the boot")
     assert run(["check", *DEMO, "--waivers", waivers, *more, "--json"]) == 2
     findings = json.loads(capsys.readouterr().out)["findings"]
-    assert "launch.waiver" not in {each["id"] for each in findings}
-    (one,) = (each for each in findings if each["id"] == "hugetlb.shortage")
+    assert "launch.waiver" not in {each["check"] for each in findings}
+    (one,) = (each for each in findings if each["check"] == "hugetlb.shortage")
     assert one["ignored"] == "nr=0 until the boot"
 
 

@@ -36,6 +36,7 @@ from checks.capture.capture import (
     open_root,
 )
 from checks.run.facts import READERS, read_facts
+from preflight.base.shell import line
 from preflight.check.answer import checked
 from preflight.check.forms import report_object
 from preflight.cli.main import run
@@ -48,6 +49,7 @@ from preflight.render.plain_data import plain
 from tests.builders.check_fakes import installed
 from tests.builders.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
 from tests.checks.recorded import CAPTURES, recorded
+from tests.rows import subject
 
 SCRIPT = """\
 export MOONCAKE_MASTER=127.0.0.1:1
@@ -84,7 +86,9 @@ def findings(host: Host, words: LaunchWords, monkeypatch: pytest.MonkeyPatch) ->
     found = report_object(checked(words, "/", 10.0).report, "native", 0)
     for row in found["findings"]:  # the launch of a capture has no file that a command could name
         named = f" {' '.join(words.words)}"
-        row["commands"] = [command.removesuffix(named) for command in row.get("commands", ())]
+        for one in row["actions"]:
+            one["text"] = one["text"].removesuffix(named)
+            one["argv"] = one["argv"] and line(one["argv"]).removesuffix(named)
     return found
 
 
@@ -110,9 +114,9 @@ def test_a_capture_gives_the_same_findings_as_the_host(
     for words in (LaunchWords(), script):
         assert findings(open_host(str(path)), words, monkeypatch) == live
     # What no reader was asked for another launch cannot be known here; all else is the same.
-    there = {(f["id"], f["subject"]): f for f in findings(host, OTHER, monkeypatch)["findings"]}
+    there = {(f["check"], subject(f)): f for f in findings(host, OTHER, monkeypatch)["findings"]}
     here = {
-        (f["id"], f["subject"]): f
+        (f["check"], subject(f)): f
         for f in findings(open_host(str(path)), OTHER, monkeypatch)["findings"]
     }
     different = {key for key in here if here[key] != there.get(key)}
@@ -132,7 +136,7 @@ def test_replaced_names_change_no_status(
     path = saved(tmp_path / "host.tar.gz", *anonymise(answers, extras, [], []))
 
     def short(found: Any) -> list[tuple[str, ...]]:
-        return sorted((f["id"], f["status"]) for f in found["findings"])
+        return sorted((f["check"], f["status"]) for f in found["findings"])
 
     live = short(findings(host, script, monkeypatch))
     assert short(findings(open_host(str(path)), LaunchWords(), monkeypatch)) == live
@@ -174,7 +178,7 @@ def test_what_was_only_assumed_is_so_from_a_capture_too(
     live_host = open_host(root)
     path = saved(tmp_path / "a.tar.gz", *record(script, live_host, 10.0)[:2])
     live = findings(live_host, script, monkeypatch)
-    found = {f["status"] for f in live["findings"] if f["id"] in OVERLAP}
+    found = {f["status"] for f in live["findings"] if f["check"] in OVERLAP}
     assert found == ({status} if status else set())
     elsewhere = ("sglang-0.5.16", "mooncake_transfer_engine-0.3.9")
     monkeypatch.setattr("sys.path", [_install(tmp_path / "elsewhere", *elsewhere)])
@@ -196,8 +200,8 @@ def test_a_version_that_was_named_stays_named(
 
     def version(words: LaunchWords) -> tuple[str, set[str]]:
         found = findings(open_host(path), words, monkeypatch)
-        overlap = {f["status"] for f in found["findings"] if f["id"] in OVERLAP}
-        return found["launch"]["mooncake_version"], overlap
+        overlap = {f["status"] for f in found["findings"] if f["check"] in OVERLAP}
+        return found["answer"]["mooncake_version"], overlap
 
     assert version(LaunchWords()) == ("0.3.14", {"fail"})
     assert version(OTHER)[0] == "0.3.14"

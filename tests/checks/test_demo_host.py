@@ -16,7 +16,7 @@ def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, set[str]]:
     assert run(["check", "--root", "demo:h800", "--json", "--timeout", "600"]) == 2
     found: dict[str, set[str]] = {}
     for each in json.loads(capsys.readouterr().out)["findings"]:
-        found.setdefault(each["status"], set()).add(each["id"])
+        found.setdefault(each["status"], set()).add(each["check"])
     return found
 
 

@@ -30,6 +30,7 @@ from tests.builders.synthetic import (
 )
 from tests.checks.judged import assert_declared, checks_of, judged
 from tests.checks.ranks import launch, rank, ranks
+from tests.rows import subject
 
 JUDGES = checks_of("gpu", "pci")
 PREFILL = launch(*ranks(gpu_registered_bytes=Unknown("only a start tells")))
@@ -538,6 +539,6 @@ def test_two_servers_on_one_gpu(
     script.write_text("\n".join(lines) + "\n")
     run(["check", "--json", "--only", "gpu.count", "--root", "demo:h800", str(script)])
     found = json.loads(capsys.readouterr().out)["findings"]
-    subjects = [one["subject"] for one in found if one["status"] == "warn"]
+    subjects = [subject(one) for one in found if one["status"] == "warn"]
     assert len(subjects) == warned
     assert not any(one["status"] == "fail" for one in found)

@@ -14,6 +14,7 @@ from checks.base.unknown import Unknown
 from checks.gpu.hardware_use import taken_gpu
 from preflight.cli.main import run
 from tests.checks.launches import facts_of
+from tests.rows import subject, told
 
 SGLANG = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --mem-fraction-static"
 COMPOSE = """
@@ -53,9 +54,9 @@ def judged(tmp_path: Path, text: str) -> list[tuple[str, str]]:
         run([*words, str(path)])
     findings = json.loads(out.getvalue())["findings"]
     return [
-        (one["status"], one["subject"])
+        (one["status"], subject(one))
         for one in findings
-        if one["subject"][:1].isdigit() or one["subject"].startswith("GPU")
+        if subject(one)[:1].isdigit() or subject(one).startswith("GPU")
     ]
 
 
@@ -153,9 +154,9 @@ def given(tmp_path: Path, text: str, check: str = "gpu.count") -> list[tuple[str
     with contextlib.redirect_stdout(out):
         run([*words, str(path)])
     return [
-        (one["status"], one["have"], one["advice"].replace(f"{path}", "launch"))
+        (one["status"], told(one, "have"), one["advice"].replace(f"{path}", "launch"))
         for one in json.loads(out.getvalue())["findings"]
-        if one["id"] == check
+        if one["check"] == check
     ]
 
 
@@ -343,5 +344,4 @@ def test_processes_of_one_name_are_named_once(
     run(["check", "--json", "--only", "gpu.count", "--root", "demo:h800", f"{tmp_path}/l.sh"])
     found = json.loads(capsys.readouterr().out)["findings"]
     (shared,) = (one for one in found if one["status"] == "warn")
-    have = shared["have"] if isinstance(shared["have"], str) else shared["have"]["text"]
-    assert have.replace(f"{tmp_path}/", "").endswith(f" processes ({names})")
+    assert told(shared, "have").replace(f"{tmp_path}/", "").endswith(f" processes ({names})")

@@ -39,7 +39,7 @@ def _statuses(capsys: pytest.CaptureFixture[str], root: Path, script: Path) -> d
     run(["check", "--json", "--root", str(root), str(script)])
     found: dict[str, set[str]] = {}
     for finding in json.loads(capsys.readouterr().out)["findings"]:
-        found.setdefault(finding["id"], set()).add(finding["status"])
+        found.setdefault(finding["check"], set()).add(finding["status"])
     return found
 
 

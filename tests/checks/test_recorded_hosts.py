@@ -21,7 +21,7 @@ def _statuses(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dic
     code = run(["check", "--json", "--timeout", str(PATIENCE_SECONDS), *words])
     found: dict[str, set[str]] = {}
     for finding in json.loads(capsys.readouterr().out)["findings"]:
-        found.setdefault(finding["id"], set()).add(finding["status"])
+        found.setdefault(finding["check"], set()).add(finding["status"])
     return code, found
 
 

@@ -331,7 +331,7 @@ def test_what_is_not_recorded_is_unknown(
             run(["check", "--json", "--root", str(archive), str(script)])
         statuses: dict[str, set[str]] = {}
         for finding in json.loads(out.getvalue())["findings"]:
-            statuses.setdefault(finding["id"], set()).add(finding["status"])
+            statuses.setdefault(finding["check"], set()).add(finding["status"])
         every = {*files.files, *files.links, *files.folders}
         own = f"/proc/{files.links.get('/proc/self', 'self')}/"
         every |= {f"/proc/self/{name.removeprefix(own)}" for name in every if name.startswith(own)}

@@ -88,7 +88,7 @@ def check(
     code = run([*words, "--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23"])
     found: dict[str, set[str]] = {}
     for finding in json.loads(capsys.readouterr().out)["findings"]:
-        found.setdefault(finding["id"], set()).add(finding["status"])
+        found.setdefault(finding["check"], set()).add(finding["status"])
     return Checked(code, found)
 
 

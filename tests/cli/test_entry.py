@@ -73,7 +73,8 @@ def test_an_interrupt_while_modules_are_imported_has_its_object(
     command = [sys.executable, "-c", INTERRUPTED, place, function, *words]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     found = json.loads(ran.stdout)
-    assert (found["schema"], found["error"]) == (f"{NAME}/{schema}/v1", "interrupted")
+    reason = found["error" if function == "sizing" else "reason"]
+    assert (found["schema"], reason) == (f"{NAME}/{schema}/v1", "interrupted")
     assert (ran.returncode, found["exit_code"], ran.stderr) == (code, code, "")
 
 
@@ -148,7 +149,7 @@ def test_a_foreign_package_of_the_same_name_is_not_taken(
     place = tmp_path / name / "__init__.py" if as_package else tmp_path / f"{name}.py"
     place.parent.mkdir(exist_ok=True)
     place.write_text("raise SystemExit(1)\n")
-    ran = _with_foreign(tmp_path, "list")
+    ran = _with_foreign(tmp_path, "explain", "--advisories")
     assert (ran.returncode, ran.stderr) == (0, "")
     ran = _with_foreign(tmp_path, "exec", "--", "true")
     assert ran.returncode == 0
@@ -224,7 +225,7 @@ def test_a_termination_has_its_object_and_its_code(place: str) -> None:
         if "unshare failed" in ran.stderr:
             pytest.skip("no process namespace of its own without root")
         found = json.loads(ran.stdout)
-        assert (ran.returncode, found["exit_code"], found["error"]) == (143, 143, "interrupted")
+        assert (ran.returncode, found["exit_code"], found["reason"]) == (143, 143, "interrupted")
 
 
 # A real signal, at the instant that argv[1] names: argv[2].
@@ -349,7 +350,7 @@ def test_a_signal_that_python_could_only_print_is_not_lost(
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "Exception ignored" not in ran.stderr
     told = json.loads(ran.stdout or ran.stderr)
-    assert (ran.returncode, told["error"]) == (code, "interrupted")
+    assert (ran.returncode, told["reason"]) == (code, "interrupted")
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,37 @@ def test_no_summary_is_cut(
     assert max(map(len, lines)) <= int(columns)
 
 
+@pytest.mark.parametrize("path", ["", *(path for path in EVERY if path.count(" "))])
+def test_help_of_a_command_is_its_help(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = path.split()[1:]
+    assert run([*words, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert run(["help", *words]) == 0
+    assert capsys.readouterr().out == said
+    assert run(["help", *words, "no-such"]) in (0, 64)  # a launch, or no command
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        (["list"], "explain"),
+        (["keys", "a.sh", "b.sh"], "read --keys LAUNCH"),
+        (["advisories", "--affecting", "a.sh"], "explain --advisories [LAUNCH]"),
+        (["facts", "--json"], "capture -"),
+        (["trace", "sample"], "capacity --trace FILE"),
+        (["trace", "generate", "chat"], "capacity --workload chat LAUNCH"),
+    ],
+    ids=str,
+)
+def test_who_types_an_old_name_is_told_the_new_one(
+    words: list[str], new: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 64
+    said = capsys.readouterr().err
+    assert new in said.splitlines()[0]
+    assert "Traceback" not in said
+
+
 @pytest.mark.slow
 def test_the_package_can_be_run_as_a_module() -> None:
     words = [sys.executable, "-m", "preflight", "explain", "memlock.limit"]

@@ -49,7 +49,7 @@ def both(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: str) -> tup
         ("read", "--json"),
         ("plan", "--json", *DEMO),
         ("capacity", "--json", "--gpu-memory", "80gb", *DEMO),
-        ("advisories", "--json", *DEMO),
+        ("explain", "--advisories", "--json", *DEMO),
         ("sizing", "--json", *DEMO),
     ],
     ids=lambda words: words[0],

@@ -67,7 +67,7 @@ def test_a_closed_stream_stays_closed_for_the_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        (*PREFLIGHT, "list"),
+        (*PREFLIGHT, "explain", "--advisories"),
         (*PREFLIGHT, "--help"),
         (*SIZING, "--json", *EXAMPLE),
     ],
@@ -82,7 +82,7 @@ def test_a_full_disk_is_said_and_is_no_defect(words: tuple[str, ...]) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_an_error_whose_object_finds_no_room_keeps_its_exit_code() -> None:
-    done = shell((*PREFLIGHT, "facts", "--json", "--root", "no-such-root"), "> /dev/full")
+    done = shell((*PREFLIGHT, "topology", "--json", "--root", "no-such-root"), "> /dev/full")
     assert done.returncode == 64
     assert "Traceback" not in done.stderr
 

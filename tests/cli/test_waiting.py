@@ -67,7 +67,9 @@ BESIDE = {
     "diff --against": (),
     "diff --lock": ("--root", "demo:h800"),
     "diff --locked": (),
+    "explain --env-file": ("hugetlb.shortage", "--launch", "LAUNCH"),
     "explain --launch": ("hugetlb.shortage",),
+    "explain --osv-zip": ("--advisories",),
     "explain --root": ("hugetlb.shortage",),
     "fit --html": (*TRACED, "--trace", "TRACE"),
     "fit --svg": (*TRACED, "--trace", "TRACE"),
@@ -78,7 +80,6 @@ BESIDE = {
     "fleet pair-connect": ("--token", "abcdefgh", "127.0.0.1", "1"),
     "fleet pairs": ("--timeout", "12", "--connect-timeout", "1", "--nodes", "a1,a2"),
     "fleet run": ("--timeout", "2", "--nodes", "a1"),
-    "trace sample": ("--part", "10%"),
 }
 # Beside these a launch is none that is read, or is refused.
 ALONE = ("fleet node --launch-record", "fit --trace", "fit --html", "fit --svg")
@@ -91,7 +92,6 @@ NOT_ASKED = (
     "exec launch",
     "completion shell",
     "schema name",
-    "trace generate kind",
 )
 
 
@@ -132,7 +132,8 @@ def _every_file() -> Iterator[tuple[str, tuple[tuple[str, ...], int | None]]]:
             if name == "exec":
                 given += ["--", "mooncake_master"]
             elif option.startswith("-") and f"{name} {option}" not in ALONE:
-                given += ["LAUNCH"] if "launch" in {one.name for one in found.params} else []
+                arguments = [one.name for one in found.params if isinstance(one, click.Argument)]
+                given += ["LAUNCH"] if "launch" in arguments else []
             yield f"{name} {option}".strip(), (tuple(given), None)
 
 

@@ -256,13 +256,13 @@ def test_the_command_holds_two_launches_together(
         (tmp_path / "mc.json").write_text(json.dumps(FILE))
         (tmp_path / name).write_text(line + "\n")
         names.append(str(tmp_path / name))
-    assert run(["keys", names[0]]) == 0
+    assert run(["read", "--keys", names[0]]) == 0
     said = capsys.readouterr().out
     assert "Qwen3-8B@tp_rank:<rank>@pcp0@dcp0@pp_rank:<stage>@group:0@<hash" in said
-    assert run(["keys", *names]) == 1
+    assert run(["read", "--keys", *names]) == 1
     said = capsys.readouterr().out
     assert "never equal" in said
     assert " * cache_prefix: " in said
-    assert run(["keys", "--json", *names]) == 1
-    (pair,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert run(["read", "--keys", "--json", *names]) == 1
+    (pair,) = json.loads(capsys.readouterr().out)["answer"]["pairs"]
     assert pair["verdict"] == "never equal"

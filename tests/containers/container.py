@@ -94,7 +94,7 @@ class Done:
 
     def finding(self, check: str) -> Mapping[str, Any]:
         """The one finding of a check, from its report."""
-        (found,) = (row for row in self.json["findings"] if row["id"] == check)
+        (found,) = (row for row in self.json["findings"] if row["check"] == check)
         assert isinstance(found, dict)
         return found
 
@@ -115,9 +115,7 @@ def sizing(*launch: str) -> str:
 
 def check(*launch: str, only: str = "*", options: tuple[str, ...] = ()) -> str:
     """A command line that holds a launch against the container."""
-    return product(
-        "check", "--json-schema", "v1", "--timeout", "60", "--only", only, *options, "--", *launch
-    )
+    return product("check", "--json", "--timeout", "60", "--only", only, *options, "--", *launch)
 
 
 def probe(*words: str | int) -> str:

@@ -16,9 +16,9 @@ import pytest
 
 from checks.base.root import Root
 from preflight.cli.main import run
-from preflight.cli.schema import schema_of
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
+from tests.rows import subject
 from tests.valid import valid
 
 STORE = "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL={protocol} "
@@ -56,7 +56,7 @@ def differs(capsys: Capture, *words: str) -> tuple[int, list[dict[str, Any]]]:
     found = json.loads(capsys.readouterr().out)
     valid(found, SCHEMA)
     assert found["exit_code"] == code
-    return code, found["changes"]
+    return code, found["answer"]["changes"]
 
 
 def test_the_same_on_both_sides_differs_in_nothing(
@@ -86,8 +86,8 @@ def test_known_problems_and_defaults_come_and_go(
     path = launch(tmp_path, LAUNCHES["sparse attention, stages"])
     versions = ("--from", "sglang=0.5.10", "--to", "sglang=0.5.23")
     _, changes = differs(capsys, "--root", host, "--mooncake-version", "0.3.12", *versions, path)
-    rows = {(row["section"], row["subject"], row["name"]): row for row in changes}
-    gone = {row["subject"] for row in changes if row["section"] == "advisories" and not row["to"]}
+    rows = {(row["section"], subject(row), row["name"]): row for row in changes}
+    gone = {subject(row) for row in changes if row["section"] == "advisories" and not row["to"]}
     # Index keys that L3 does not keep, and stages that come apart.
     assert gone == {"advisory.mp-2026-0035", "advisory.mp-2026-0036"}
     layout = rows["flags", "SGLang server", "--hicache-mem-layout"]
@@ -108,7 +108,7 @@ def test_a_flag_that_the_other_release_does_not_have(
     versions = ("--from", "sglang=0.5.23", "--to", "sglang=0.5.9")
     _, changes = differs(capsys, "--root", host, *versions, launch(tmp_path, text))
     rows = {row["name"]: row for row in changes if row["section"] == "flags"}
-    come = {row["subject"] for row in changes if row["section"] == "findings" and not row["from"]}
+    come = {subject(row) for row in changes if row["section"] == "findings" and not row["from"]}
     assert "arguments-refused" in come
     assert rows["--hicache-host-memory-mode"]["to"] == "no such flag"
     assert any(name.endswith("(not recognized)") for name in rows)
@@ -120,7 +120,7 @@ def test_another_kernel_library_and_driver(tmp_path: Path, host: str, capsys: Ca
     path = launch(tmp_path, text)
     versions = ("--from", "rdma-core=62", "--to", "rdma-core=44,kernel=3.10.0")
     code, changes = differs(capsys, "--root", host, "--mooncake-version", "0.3.12", *versions, path)
-    checks = {row["subject"] for row in changes if row["section"] == "findings"}
+    checks = {subject(row) for row in changes if row["section"] == "findings"}
     assert code in (1, 2)
     assert "rdma.fork-safe" in checks
     assert "system.kernel-old" in checks
@@ -165,7 +165,7 @@ def test_one_launch_in_two_files_differs_in_nothing(
     assert (code, changes) == (0, [])
     new = launch(tmp_path, f"\n{text.replace('--port 2', '--port 3')}", "new.sh")
     _, changes = differs(capsys, "--root", host, "--against", new, old)
-    assert [(row["subject"], row["name"]) for row in changes if row["section"] == "flags"] == [
+    assert [(subject(row), row["name"]) for row in changes if row["section"] == "flags"] == [
         ("SGLang server 2", "--port")
     ]
     assert not [row for row in changes if row["section"] == "memory"]
@@ -295,7 +295,7 @@ CLIENT = (
     "--master_server_address=127.0.0.1:50051\n"
 )
 VERDICT = ["verdict", "check", "verdict"]
-PARTS = "section", "subject", "name", "from", "to"
+PARTS = "section", "name", "from", "to"
 
 
 def test_a_lock_keeps_what_it_was_accepted_with(tmp_path: Path, host: str, capsys: Capture) -> None:
@@ -312,7 +312,8 @@ def test_a_lock_keeps_what_it_was_accepted_with(tmp_path: Path, host: str, capsy
     Path(path).write_text(CLIENT.replace("--protocol", "--protocoll"))
     code, changes = differs(capsys, *words, "0.3.14", path)
     assert code == 2
-    assert [changes[0][part] for part in PARTS] == [*VERDICT, "warn", "fail"]
+    assert subject(changes[0]) == VERDICT[1]
+    assert [changes[0][part] for part in PARTS] == ["verdict", "verdict", "warn", "fail"]
 
 
 def test_a_waiver_of_a_lock_ends_on_its_day(tmp_path: Path, host: str, capsys: Capture) -> None:
@@ -371,7 +372,7 @@ def test_what_may_arise_comes_and_goes_too(tmp_path: Path, host: str, capsys: Ca
     path = launch(tmp_path, CLIENT.replace("tcp", "rdma"))
     words = ("--from", "mooncake=0.3.12", "--to", "mooncake=0.3.13.post1")
     _, changes = differs(capsys, "--root", host, *words, path)
-    gone = {row["subject"]: row for row in changes if row["section"] == "advisories"}
+    gone = {subject(row): row for row in changes if row["section"] == "advisories"}
     row = gone["advisory.mp-2026-0024"]
     assert row["from"].startswith("may arise, where one of several NICs fails to open: A NIC that")
     assert row["to"] is None
@@ -384,7 +385,6 @@ def test_check_writes_a_lock_and_exec_compares_the_start_with_it(tmp_path: Path)
     master.write_text("#!/bin/sh\necho started\n")
     master.chmod(0o755)
     path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    path["MOONCAKE_PREFLIGHT_JSON"] = "v2"
 
     def run_(*words: str) -> tuple[int, str, str]:
         done = subprocess.run(
@@ -425,7 +425,8 @@ def test_check_writes_a_lock_and_exec_compares_the_start_with_it(tmp_path: Path)
     assert ask("exec --locked none.json", "31099")[0] == 64
 
     # As one object: the difference too, and the code that the start ends with.
-    valid = jsonschema.Draft202012Validator(schema_of("check", "v2")).validate
+    schema_of_check = json.loads((ROOT / "preflight/schemas/check-v1.schema.json").read_text())
+    valid = jsonschema.Draft202012Validator(schema_of_check).validate
     port = {"section": "flags", "name": "--rpc_port", "from": "31099", "to": "31098"}
     for words, refused in (("", False), (" --strict", True)):
         code, out, said = ask(f"exec --json --locked good.json{words}", "31098")

@@ -66,8 +66,8 @@ def test_the_program_finds_nothing_wrong_with_its_own_examples(
     """What only the node can tell is unknown; nothing fails, and nothing is warned of."""
     run(["check", "--root", "demo:h800", "--timeout", "600", "--json", str(path)])
     found = json.loads(capsys.readouterr().out)["findings"]
-    assert [one["id"] for one in found if one["status"] in ("fail", "warn")] == []
-    assert {one["id"] for one in found if one["status"] == "pass"} > {"memory.host"}
+    assert [one["check"] for one in found if one["status"] in ("fail", "warn")] == []
+    assert {one["check"] for one in found if one["status"] == "pass"} > {"memory.host"}
 
 
 def test_the_monitor_calls_the_command_in_the_protocol_of_the_detector() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from preflight.base.output import JSON_VARIABLE
 from preflight.cli.main import run
 from tests.builders.synthetic import PATIENCE_SECONDS
 from tests.paths import ROOT
@@ -29,11 +28,11 @@ def test_each_line_finds_what_it_is_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(JSON_VARIABLE, raising=False)
     for line in LINES:
         words = shlex.split(line)
         if words[0] != "jq":
-            command, (_, file) = words[1:-2], words[-2:]
+            behind = words.index(next(word for word in words if word in "<>"))
+            command, file = words[1:behind], words[-1]
             patient = (
                 ["--timeout", str(PATIENCE_SECONDS)] if command[0] in ("check", "plan") else []
             )

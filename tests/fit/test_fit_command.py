@@ -32,6 +32,7 @@ from preflight.processes.processes import understand
 from preflight.rules.launch_rules import RULES
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 from tests.paths import ROOT
+from tests.rows import told
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text())
@@ -76,7 +77,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the object, which is as its schema has it."""
+    """The exit code and the object, which is as its schema has it; the answer's keys lie in it."""
     before, dashes, behind = list(words), [], []
     if "--" in words:
         at = words.index("--")
@@ -85,7 +86,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[s
     found = json.loads(capsys.readouterr().out)
     valid(found, SCHEMA)
     assert found["exit_code"] == code
-    return code, found
+    return code, {**found, **(found["answer"] or {})}
 
 
 @pytest.mark.slow
@@ -100,9 +101,9 @@ def test_a_script_on_a_host_of_eight_gpus(
     code, found = answer(capsys, script, "--host", host)
     assert code == 0
     assert found["sizes"]["l2"]["value"] == "129"
-    assert found["sizes"]["segment"]["bytes"] is None
+    assert found["sizes"]["segment"]["size_bytes"] is None
     assert found["sizes"]["arena"]["value"] == "8208mb"
-    assert [pool["node"] for pool in found["pools"]] == [0, 1]
+    assert [pool["numa_node"] for pool in found["pools"]] == [0, 1]
     pages = sum(pool["pages"] for pool in found["pools"])
     free = 2 * (1024 * GIB - 1024 * GIB // 20 + 1024 * GIB // 40) - pages * 2 * MIB - 10 * GIB
     assert 129 * GB <= free // 8 < 130 * GB + 130 * GB * 2 * MIB // GIB
@@ -133,7 +134,7 @@ def test_the_host_passes_check_once_the_launch_is_written_and_the_plan_set(
     """The command itself as the judge, on the files of the host with the pages that fit says."""
     _, found = answer(capsys, script, "--host", host, "--write")
     assert found["written"] == ["launch.sh"]
-    pages = {pool["node"]: pool["pages"] for pool in found["pools"]}
+    pages = {pool["numa_node"]: pool["pages"] for pool in found["pools"]}
     machine = replace(gpu_host(), services={("127.0.0.1", 50051): "master"})
     planned = replace(machine, pools={2 * MIB: pages[0], GIB: 0})
     free = 1024 * GIB - 1024 * GIB // 20 - pages[0] * 2 * MIB
@@ -208,13 +209,13 @@ def test_a_recorded_launch_is_said_and_not_edited(
     code, found = answer(capsys, "--root", capture)
     assert code == 0
     assert found["sizes"]["l2"]["value"] == "129"
-    assert {advice["why"] for advice in found["by_hand"]} == {"the launch is no file here"}
+    assert {advice["reason"] for advice in found["by_hand"]} == {"the launch is no file here"}
 
 
 @pytest.mark.slow
 def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = answer(capsys, script, "--host", small)
-    assert (code, found["status"]) == (2, "nothing-fits")
+    assert (code, found["outcome"]) == (2, "nothing-fits")
     assert found["blocking"][0]["check"] == "hugetlb.reservation"
     assert run_preflight(["fit", *PATIENCE, *VERSIONS, "--host", small, script]) == 2
     printed = capsys.readouterr().out
@@ -231,7 +232,7 @@ def test_a_launch_that_no_size_lets_start_is_no_unknown(
     """check fails for it: a value that the server refuses, so that what it maps is not known."""
     words = ["--", *SERVER.split(), *STORE.split(), "--hicache-size", "30", "--dp", "0"]
     code, found = answer(capsys, "--host", host, *words)
-    assert (code, found["status"]) == (2, "nothing-fits")
+    assert (code, found["outcome"]) == (2, "nothing-fits")
     assert [one["check"] for one in found["blocking"]] == ["values-refused"]
     assert run_preflight(["fit", *PATIENCE, *VERSIONS, "--host", host, *words]) == 2
     printed = " ".join(capsys.readouterr().out.split())
@@ -278,7 +279,7 @@ def test_what_cannot_be_meant_is_refused_with_the_rule(
 ) -> None:
     code, found = answer(capsys, *words)
     assert (code, found["status"]) == (64, "error")
-    assert said in found["error"]
+    assert said in found["reason"]
 
 
 @pytest.mark.slow
@@ -288,8 +289,8 @@ def test_a_host_is_described_before_it_is_there(
     described = ("--memory", "2TiB", "--gpus", "8xh800", "--nics", "8xMLX5", "--numa", "2")
     code, found = answer(capsys, script, *described)
     assert code == 0
-    assert found["unknown"] == []
-    assert {pool["node"] for pool in found["pools"]} == {0, 1}
+    assert found["unknowns"] == []
+    assert {pool["numa_node"] for pool in found["pools"]} == {0, 1}
     said = " ".join(found["assumptions"])
     for assumed in ("MemTotal 1.97 TiB", "idle", "memlock is unlimited", "79.65 GiB each"):
         assert assumed in said
@@ -302,7 +303,7 @@ def test_no_gate_is_unknown_on_a_described_host(
 ) -> None:
     described = ("--memory", "1tb", "--gpus", f"8x{gpu}", "--nics", f"4x{nic}", "--numa", "2")
     code, found = answer(capsys, script, *described)
-    assert (code, found["unknown"]) == (0, [])
+    assert (code, found["unknowns"]) == (0, [])
 
 
 @pytest.mark.parametrize("model", sorted({*known_models("gpus"), *known_models("nics")}))
@@ -323,11 +324,13 @@ def test_devices_that_nobody_described_are_unknown_and_the_sizes_come_all_the_sa
 ) -> None:
     """Neither absent, which would be a failure, nor there, which would be a pass."""
     code, found = answer(capsys, script, "--memory", "1tb")
-    devices = {f["check"]: f["status"] for f in found["beside"] if f["have"] == "not described"}
+    devices = {
+        f["check"]: f["status"] for f in found["beside"] if told(f, "have") == "not described"
+    }
     assert {"gpu.count": "unknown", "rdma.no-device": "unknown"}.items() <= devices.items()
     assert "fail" not in {finding["status"] for finding in found["beside"]}
     assert (code, found["status"]) == (3, "unknown")
-    assert found["sizes"]["l2"]["bytes"]
+    assert found["sizes"]["l2"]["size_bytes"]
     assert run_preflight(["fit", "--memory", "1tb", script]) == 3
     said = capsys.readouterr().out
     assert said.startswith("THE SIZES FIT, THE REST IS NOT DESCRIBED")
@@ -343,7 +346,7 @@ def test_what_is_described_and_too_little_fails_as_ever(
     failed = {f["check"] for f in found["beside"] if f["status"] == "fail"}
     assert failed == {"gpu.count"}
     assert "rdma.no-device" in {f["check"] for f in found["beside"] if f["status"] == "unknown"}
-    assert (code, found["status"]) == (1, "fits-but-fails")
+    assert (code, found["outcome"]) == (1, "fits-but-fails")
 
 
 @pytest.mark.parametrize(
@@ -417,7 +420,7 @@ def test_a_first_launch_is_written_and_fits_as_it_stands(
     assert "MC_FORCE_TCP" not in text
     again = [*FIRST[:1], *FIRST[3:], "--goal", "balanced", "--json", "first.sh"]
     assert run_preflight(again) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["answer"]
     assert found["sizes"]["l2"]["now"] == found["sizes"]["l2"]["value"]
     assert found["sizes"]["segment"]["now"] == found["sizes"]["segment"]["value"]
     assert found["edits"] == []
@@ -438,7 +441,7 @@ def test_a_first_launch_without_write_is_printed(capsys: pytest.CaptureFixture[s
     assert run_preflight([*FIRST, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     valid(found, SCHEMA)
-    assert found["command"].startswith("#!/bin/bash\n")
+    assert found["answer"]["command"].startswith("#!/bin/bash\n")
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ def test_the_share_with_the_most_hits_is_chosen(
     assert run([*words, "run.sh"]) in (0, 1, 3)
     found = json.loads(capsys.readouterr().out)
     valid(found, json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text()))
+    found = found["answer"]
     hits = found["hits"]
     assert len(hits["tried"]) == 5
     assert all(each["least"] <= each["most"] for one in hits["tried"] for each in one["servers"])
@@ -82,7 +83,7 @@ def test_requests_are_spread_as_the_launchs_router_does(
         (tmp_path / "run.sh").write_text(f"{router} {threshold} &\n{server} &\n{second}")
         words = ["--memory", "60gb", "--gpus", "2xH800", "--json", "--keep", "1gb"]
         run(["fit", *words, "--goal", "hits", "--trace", "t.jsonl", "run.sh"])
-        out = json.loads(capsys.readouterr().out)
+        out = json.loads(capsys.readouterr().out)["answer"]
         assert all(len(one["servers"]) == 1 for one in out["hits"]["tried"])
         assert any("the router spreads requests over it" in note for note in out["hits"]["notes"])
         found.append(out["hits"]["tried"][0]["servers"][0]["least"])
@@ -113,7 +114,7 @@ def test_a_share_that_is_held_back_is_not_called_by_what_was_asked(
     host = ("--memory", "2tb", "--gpus", "8xH100")
     words = ["fit", "--model", "Qwen/Qwen3-32B", *host, "--goal", "hits", "--trace", "t.jsonl"]
     assert run([*words, "--json"]) == 0
-    tried = json.loads(capsys.readouterr().out)["hits"]["tried"]
+    tried = json.loads(capsys.readouterr().out)["answer"]["hits"]["tried"]
     (held,) = [one for one in tried if "asked" in one["about"]]
     assert held["about"] == "75% to L2 asked, 53% fit"
     l2, segment = 140 * 1e9 * 8, 922.46 * 2**30

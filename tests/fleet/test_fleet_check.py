@@ -281,7 +281,7 @@ def test_what_cannot_be_meant_is_refused(
     assert main(["fleet", "check", "--json", *words]) == 64
     printed = capsys.readouterr()
     assert said in printed.err
-    assert said in json.loads(printed.out)["error"]
+    assert said in json.loads(printed.out)["reason"]
 
 
 @pytest.mark.parametrize(

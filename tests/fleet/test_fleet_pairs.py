@@ -137,10 +137,10 @@ def test_all_pairs_of_five_nodes(few: Farm) -> None:
     answer = json.loads(told.stdout)
     valid(answer, SCHEMA)
     assert told.returncode == answer["exit_code"] == 3, told.stderr
-    assert answer["rounds"] == {"run": 5, "asked": 5, "whole": 5}
-    found = {frozenset((one["here"], one["there"])): one for one in answer["pairs"]}
-    assert len(found) == len(answer["pairs"]) == 10
-    for one in answer["pairs"]:
+    assert answer["answer"]["rounds"] == {"run": 5, "asked": 5, "whole": 5}
+    found = {frozenset((one["here"], one["there"])): one for one in answer["answer"]["pairs"]}
+    assert len(found) == len(answer["answer"]["pairs"]) == 10
+    for one in answer["answer"]["pairs"]:
         both = {one["here"], one["there"]}
         if name_of(REFUSING) in both:
             assert "Connection refused" in one["cause"]
@@ -152,9 +152,9 @@ def test_all_pairs_of_five_nodes(few: Farm) -> None:
             assert one["status"] == "warn", one
             assert one["connect_seconds"] > 0
             assert "no RDMA port with a GID" in one["answer"]["error"]
-    blamed = {one["blamed"]: one["pairs"] for one in answer["groups"]}
+    blamed = {one["blamed"]: one["pairs"] for one in answer["answer"]["groups"]}
     assert blamed[name_of(REFUSING)] == "gpu045 with gpu[041-044]"
-    addresses = {one["node"]: one["address"] for one in answer["nodes"]}
+    addresses = {one["node"]: one["address"] for one in answer["answer"]["nodes"]}
     assert addresses[name_of(CARRIED)] == address_of(CARRIED)
     assert addresses[name_of(REFUSING)] is None
     assert "Traceback" not in told.stderr
@@ -169,7 +169,7 @@ def test_a_port_that_is_closed_breaks_the_pair(few: Farm) -> None:
         port = server.getsockname()[1]
         told = run(few, (INSTALLED, ALSO_INSTALLED), "--tcp", str(port), "--json")
         back = run(few, (INSTALLED, ALSO_INSTALLED), "--tcp", "1")
-    (pair,) = json.loads(told.stdout)["pairs"]
+    (pair,) = json.loads(told.stdout)["answer"]["pairs"]
     assert (told.returncode, pair["status"]) == (2, "fail")
     opened, closed = name_of(ALSO_INSTALLED), name_of(INSTALLED)
     assert f"TCP port {port} of {closed} from {opened}: [Errno 111]" in pair["cause"]
@@ -199,7 +199,7 @@ def test_a_launch_over_tcp_needs_no_rdma(few: Farm, tmp_path: Path) -> None:
     told = run(few, (INSTALLED, CARRIED), "--json", str(path))
     answer = json.loads(told.stdout)
     valid(answer, SCHEMA)
-    assert (told.returncode, answer["status"], answer["launch"]) == (0, "pass", str(path))
+    assert (told.returncode, answer["status"], answer["launch"]["source"]) == (0, "pass", str(path))
     nothing_is_left(few)
 
 
@@ -213,9 +213,9 @@ def test_a_launch_that_asks_for_rdma_where_there_is_none(few: Farm, tmp_path: Pa
     valid(answer, SCHEMA)
     assert (told.returncode, answer["status"]) == (3, "unknown")
     assert "gets no RDMA device (mlx5_0: this host has no such RDMA device)" in str(
-        answer["groups"]
+        answer["answer"]["groups"]
     )
-    ports = answer["pairs"][0]["answer"]["ports"]
+    ports = answer["answer"]["pairs"][0]["answer"]["ports"]
     assert [(one["what"], one["way"], one["error"]) for one in ports] == [
         ("engine", "out", ""),
         ("the port of this test", "back", ""),
@@ -233,8 +233,8 @@ def test_pairs_behind_a_gateway(few: Farm, tmp_path: Path) -> None:
     told = run(few, (*behind, BESIDE), "--json", **environment)
     answer = json.loads(told.stdout)
     assert (told.returncode, answer["status"]) == (1, "warn"), told.stderr
-    assert len(answer["pairs"]) == 6
-    assert all(pair["connect_seconds"] > 0 for pair in answer["pairs"])
+    assert len(answer["answer"]["pairs"]) == 6
+    assert all(pair["connect_seconds"] > 0 for pair in answer["answer"]["pairs"])
     assert "ClusterShell.Gateway" in (few.folder / "gateway").read_text()
     nothing_is_left(few)
 
@@ -261,8 +261,8 @@ def test_an_interruption_ends_both_ends(few: Farm) -> None:
     assert started.returncode == 130, error
     answer = json.loads(out)
     valid(answer, SCHEMA)
-    assert (answer["interrupted"], answer["exit_code"]) == (True, 130)
-    (pair,) = answer["pairs"]
+    assert (answer["answer"]["interrupted"], answer["exit_code"]) == (True, 130)
+    (pair,) = answer["answer"]["pairs"]
     assert (pair["status"], pair["answer"]) == ("unknown", None)
     assert "interrupted: 1 of 1 pairs" in error
     assert "Traceback" not in error
@@ -289,4 +289,4 @@ def test_what_cannot_be_meant_is_refused(
     assert main(["fleet", "pairs", "--json", *words]) == 64
     printed = capsys.readouterr()
     assert said in printed.err
-    assert said in json.loads(printed.out)["error"]
+    assert said in json.loads(printed.out)["reason"]

@@ -146,9 +146,10 @@ def test_the_object_is_as_its_schema_says_and_holds_every_finding(
     found = json.loads(out)
     valid(found, SCHEMA)
     assert (code, found["exit_code"], found["status"]) == (2, 2, "fail")
-    ids = {one["id"] for one in found["findings"]}
+    ids = {one["check"] for one in found["findings"]}
     assert ids >= {check for check, _, _ in reports[0]["passes"]}
     assert ids >= {row["check"] for report in reports for row in report["findings"]}
+    found = found["answer"]
     assert {one["fact"] for one in found["drift"]} == {
         "kernel",
         "mlx5_0-7.firmware",

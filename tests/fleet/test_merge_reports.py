@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
-from preflight.base.envelope import second
+from preflight.base.envelope import envelope
 from preflight.fleet.merge.answer import facts_text, fleet_object, fleet_text, verdict_text
 from preflight.fleet.merge.command import merge
 from preflight.fleet.merge.fleet import Fleet
@@ -84,7 +84,7 @@ NO_REPORTS: list[Case] = [
     ("null", Trouble.FOREIGN, "null"),
     ("[[]]", Trouble.FOREIGN, "a list"),
     ('{"schema": "mooncake-preflight/node/v0"}', Trouble.OTHER_SCHEMA, "node/v0"),
-    ('{"schema": "mooncake-preflight/check/v3"}', Trouble.OTHER_SCHEMA, "reads"),
+    ('{"schema": "mooncake-preflight/check/v2"}', Trouble.OTHER_SCHEMA, "reads"),
     (with_field("node", "a b"), Trouble.NO_NAME, "'a b'"),
     (with_field("node", "gpu\x1b[31m"), Trouble.NO_NAME, "names no host"),
     (with_field("node", "g" * 300), Trouble.NO_NAME, "names no host"),
@@ -208,49 +208,35 @@ def test_what_nodes_say_of_themselves_is_folded() -> None:
     assert subjects == {"the node"}
 
 
+def row_of_check(check: str, status: str = "fail") -> dict[str, Any]:
+    """A finding as ``check --json`` prints it."""
+    have = {"value": 8388608, "unit": "bytes", "text": "8.00 MiB"}
+    one = {"kind": "process", "name": "rank 0", "ranks": [0]}
+    row = {"check": check, "status": status, "subjects": [one], "have": have, "need": None}
+    return {**row, "text": "so it is", "ignored": None}
+
+
 def test_an_answer_of_check_goes_by_its_files_name(tmp_path: Path) -> None:
     """``check --json > gpu007.json``: its findings count; drift of such a node is not known."""
-    row = {**GOOD["findings"][0], "id": "memlock.limit", "status": "fail", "ignored": None}
-    answer = {
-        "schema": "mooncake-preflight/check/v1",
-        "status": "fail",
-        "reason": "it will not start",
-        "findings": [row, {**row, "id": "rdma.any", "status": "skip"}],
-    }
+    rows = [row_of_check("memlock.limit"), row_of_check("rdma.any", "skip")]
+    reason = "it will not start"
+    answer = envelope("check", 2, {"findings": rows}, word="fail", reason=reason, command="check")
     (tmp_path / "gpu007.json").write_text(json.dumps(answer, indent=2))
     fleet = merge([str(tmp_path)], None)
     assert [(node.name, node.status) for node in fleet.nodes] == [("gpu007", "fail")]
-    assert [one.finding.check for one in fleet.findings] == ["memlock.limit"]
+    (one,) = fleet.findings
+    assert (one.finding.check, one.finding.subject) == ("memlock.limit", "rank 0")
+    assert (one.finding.have, one.finding.need) == ("8.00 MiB", "")
     assert "gpu007: answers of check --json, which have no facts" in facts_text(fleet)
     (tmp_path / "two.jsonl").write_text(f"{json.dumps(answer)}\n{json.dumps(answer)}\n")
     lost = merge([str(tmp_path / "two.jsonl")], None).unusable
     assert [(one.trouble, one.times) for one in lost] == [(Trouble.NO_NAME, 2)]
-
-
-def test_the_second_version_of_a_checks_answer_says_the_same(tmp_path: Path) -> None:
-    """``check --json`` of either version is one node's report."""
-    row = {**GOOD["findings"][0], "id": "memlock.limit", "status": "fail", "ignored": None}
-    first = {
-        "schema": "mooncake-preflight/check/v1",
-        "version": "1",
-        "root": "/",
-        "status": "fail",
-        "reason": "it will not start",
-        "exit_protocol": "native",
-        "exit_code": 2,
-        "launch": None,
-        "findings": [{**row, "need": ""}],
-    }
-    answers = []
-    for found in (first, second(first, "check"), {**second(first, "check"), "status": "error"}):
-        file = tmp_path / "gpu007.json"
-        file.write_text(json.dumps(found))
-        fleet = merge([str(file)], None)
-        answers.append((fleet.nodes[0].status, [one.finding for one in fleet.findings]))
-    assert answers[0] == answers[1]
-    assert answers[0][1][0].need == ""
-    assert answers[2][1][0].text == "it will not start"
-    broken = {**second(first, "check"), "findings": [{"subjects": [[]], "have": 1}, 2]}
+    (tmp_path / "two.jsonl").unlink()
+    # Without a verdict, and what is none of its rows.
+    (tmp_path / "gpu007.json").write_text(json.dumps({**answer, "status": "error"}))
+    (one,) = merge([str(tmp_path)], None).findings
+    assert (one.finding.check, one.finding.text) == ("fleet.no-verdict", reason)
+    broken = {**answer, "findings": [{"subjects": [[]], "have": 1}, 2]}
     (tmp_path / "gpu007.json").write_text(json.dumps(broken))
     assert merge([str(tmp_path)], None).unusable[0].trouble is Trouble.WRONG
 
@@ -287,7 +273,8 @@ def test_every_text_is_counted_once(tmp_path: Path) -> None:
 
 def shown(fleet: Fleet) -> None:
     """Each form of the answer can be made, and the object is as its schema says."""
-    valid(json.loads(json.dumps(fleet_object(fleet))), SCHEMA)
+    whole = envelope("fleet", 0, fleet_object(fleet), word=fleet.verdict, command="fleet merge")
+    valid(json.loads(json.dumps(whole)), SCHEMA)
     for verbosity in (-1, 0, 1):
         assert "\x1b" not in fleet_text(fleet, lambda text, _: text, 80, verbosity)
     assert fleet_page(fleet).startswith("<!DOCTYPE html>")

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.base.envelope import second
-from preflight.cli.schema import second_schema
+from preflight.base.envelope import envelope
 from preflight.fleet.pairs.answer import pair_object
 from preflight.fleet.pairs.connect import NO_PORT
 from preflight.fleet.pairs.flows import PairFlow, cuts
@@ -179,10 +178,9 @@ FINE = [
 def text_of(*outcomes: PairOutcome, nodes: int = 3) -> list[str]:
     names = [f"g{number}" for number in range(1, nodes + 1)]
     matrix = Matrix(names, outcomes, 3, 3, 3, dict.fromkeys(names, "10.0.0.1"))
-    whole = matrix_object(matrix)
+    code, said = matrix.exit_code, matrix_object(matrix)
+    whole = envelope("pairs", code, said, word=matrix.status, command="fleet pairs")
     valid(json.loads(json.dumps(whole)), SCHEMA)
-    valid(second(whole, "fleet pairs"), second_schema(SCHEMA))
-    assert (whole["status"], whole["exit_code"]) == (matrix.status, matrix.exit_code)
     return matrix_text(matrix, lambda text, _: text, 100).splitlines()
 
 

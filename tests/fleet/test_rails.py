@@ -293,8 +293,8 @@ def test_the_command(tmp_path: Path) -> None:
     shown = CliRunner().invoke(rails, ["--json", path], standalone_mode=False)
     whole = json.loads(shown.output)
     valid(whole, SCHEMA)
-    assert [kind["nodes"]["set"] for kind in whole["kinds"]] == ["gpu[1-2,4]", "gpu3"]
-    assert whole["meetings"][1]["ways"][1][1]["reach"] == "no route"
+    assert [kind["nodes"]["set"] for kind in whole["answer"]["kinds"]] == ["gpu[1-2,4]", "gpu3"]
+    assert whole["answer"]["meetings"][1]["ways"][1][1]["reach"] == "no route"
     stray = tmp_path / "stray.json"
     stray.write_text("no report")
     good = write_lines(tmp_path / "good.jsonl", fleet_reports("gpu[1-4]", dict(FOUR)))

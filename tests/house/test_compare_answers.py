@@ -38,7 +38,7 @@ calls = []
 def program():
     calls.append(1)
     host, launch = sys.argv[sys.argv.index("--root") + 1], sys.argv[-1]
-    found = {"id": "memlock.limit", "subject": launch, "have": HAVE, "text": TEXT}
+    found = {"check": "memlock.limit", "subjects": [{"name": launch}], "have": HAVE, "text": TEXT}
     print(json.dumps({"version": VERSION, "calls": len(calls), "findings": [found]}))
     sys.exit(2)
 """
@@ -169,24 +169,27 @@ def test_nothing_of_a_request_is_left_for_the_next(old: Path, corpus: Path) -> N
     assert [answer["exit"] for answer in answers] == [2, 2]
 
 
+X, Y = [{"name": "x"}], [{"name": "y"}]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ([], [{"id": "a", "subject": "x"}], [("f[a]", "(absent)")]),
+        ([], [{"check": "a", "subjects": X}], [("f[a]", "(absent)")]),
         (
-            [{"id": "a", "subject": "x", "n": 1}],
-            [{"id": "a", "subject": "y", "n": 1}],
-            [("f[a].subject", "x")],
+            [{"check": "a", "subjects": X, "n": 1}],
+            [{"check": "a", "subjects": Y, "n": 1}],
+            [("f[a].subjects[x]", '{"name": "x"}'), ("f[a].subjects[y]", "(absent)")],
         ),
         (
-            [{"id": "a", "subject": "x"}, {"id": "b", "subject": "x"}],
-            [{"id": "b", "subject": "x"}, {"id": "a", "subject": "x"}],
+            [{"check": "a", "subjects": X}, {"check": "b", "subjects": X}],
+            [{"check": "b", "subjects": X}, {"check": "a", "subjects": X}],
             [("f (order)", "a x 1; b x 1")],
         ),
         (
-            [{"id": "a", "subject": "x"}] * 2,
-            [{"id": "a", "subject": "x"}],
-            [("f[a]", '{"id": "a", "subject": "x"}')],
+            [{"check": "a", "subjects": X}] * 2,
+            [{"check": "a", "subjects": X}],
+            [("f[a]", '{"check": "a", "subjects": [{"name": "x"}]}')],
         ),
         (["p", "q"], ["q"], [("f[]", "p")]),
         ([1], [2], [("f[]", "1")]),

@@ -57,7 +57,7 @@ class Answer:
         for status in WORST_FIRST:
             for row in self.rows:
                 if row["status"] == status:
-                    worst.setdefault(str(row["id"]), status)
+                    worst.setdefault(str(row["check"]), status)
         return worst
 
 

@@ -26,6 +26,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tests.rows import in_texts
+
 PLACE = Path("/run/lab")
 USERS_PROGRAMS = PLACE / "user"
 MODULES = PLACE / "modules"
@@ -36,7 +38,7 @@ CGROUP = Path("/sys/fs/cgroup")
 LIMIT_SECONDS = 120
 # x86-64 numbers of the system calls that a container's profile refuses.
 REFUSED = {"io_uring": (425, 426, 427), "policies": (237, 238, 239)}
-SHOWN = ("id", "status", "subject", "have", "need", "text", "consequence", "advice")
+SHOWN = ("check", "status", "subject", "have", "need", "text", "consequence", "advice")
 LOG_CHARACTERS = 20_000
 
 
@@ -198,7 +200,7 @@ def wait_for(child: int) -> int:
 
 def check(shell: Shell, order: dict[str, Any]) -> dict[str, Any]:
     """What a check says: all rows but those that are skipped, without what no test reads."""
-    words = ["check", "--json-schema", "v1", "--timeout", str(LIMIT_SECONDS), *order["arguments"]]
+    words = ["check", "--json", "--timeout", str(LIMIT_SECONDS), *order["arguments"]]
     done = mooncake_preflight(shell, *words, f"{LAUNCHES}/{order['launch']}.sh")
     answer = {"code": done["code"], "seconds": done["seconds"]}
     try:
@@ -206,7 +208,7 @@ def check(shell: Shell, order: dict[str, Any]) -> dict[str, Any]:
         answer["rows"] = [
             {name: row[name] for name in SHOWN}
             | ({"commands": row["commands"]} if row["commands"] else {})
-            for row in report["findings"]
+            for row in map(in_texts, report["findings"])
             if row["status"] != "skip"
         ]
     except (ValueError, KeyError) as error:
@@ -248,7 +250,7 @@ def _of_launch(arguments: list[str]) -> list[str]:
 
 def remedy(rows: Iterable[dict[str, Any]], expect: Container[str]) -> list[str]:
     """Return the commands that are printed for the checks that are expected to fail, each once."""
-    lines = [line for row in rows if row["id"] in expect for line in row.get("commands", ())]
+    lines = [line for row in rows if row["check"] in expect for line in row.get("commands", ())]
     return list(dict.fromkeys(line for line in lines if not line.startswith("#")))
 
 

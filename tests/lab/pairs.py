@@ -99,7 +99,7 @@ def fleet_script(node: str, folder: Path) -> list[str]:
     if node == "b":
         return [*lines, CASES[-1].done["b"], "until test -e /run/over; do sleep 1; done"]
     command = f"{PROGRAM} fleet pairs --nodes a,b --ssh-options={options} {PATIENCE}"
-    command += " --json-schema v1"
+    command += " --json"
     command += f" --carry never --remote-command {folder}/tool {folder}/launch.sh"
     wait = f"until ssh {options} b true; do sleep 1; done"
     return [

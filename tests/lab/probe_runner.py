@@ -18,6 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tests.rows import flat
+
 PLACE = Path("/run/probe")
 CGROUP = Path("/sys/fs/cgroup")
 NICS = ("rxe0", "rxe1")
@@ -80,7 +82,6 @@ def start(order: dict[str, Any], output: Path) -> int:
             os.setgid(UID)
             os.setuid(UID)
         os.environ["HOME"] = str(PLACE / ("user" if order.get("user") else "root"))
-        os.environ["MOONCAKE_PREFLIGHT_JSON"] = "v1"
         from preflight.base.command_frame import run_command
         from preflight.cli.probe import probe
 
@@ -130,7 +131,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     text = output.read_text(errors="replace")
     answer = None
     with contextlib.suppress(ValueError):
-        answer = json.loads(text)
+        answer = flat(json.loads(text))
     return {
         "id": order["id"],
         "code": code,

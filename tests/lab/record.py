@@ -197,7 +197,7 @@ def engines(folder: Path, ids: Collection[str]) -> None:
 
 
 def _said(answer: Answer) -> list[Row]:
-    kept = ("id", "status", "subject")
+    kept = ("check", "status", "subject")
     return [{name: row[name] for name in kept} for row in answer.rows if row["status"] != "pass"]
 
 

@@ -15,6 +15,8 @@ import mmap
 import resource
 import sys
 
+from tests.rows import in_texts
+
 # Limits of memlock in bytes, each below the one before, since lowering needs no privilege; and the
 # megabytes of a segment under it.
 TRIED = ((None, 16), (8 << 20, 4), (8 << 20, 16), (64 << 10, 4))
@@ -25,7 +27,7 @@ def said(megabytes: int) -> dict[str, str]:
     """The finding of memlock.limit about a client with a segment of this size."""
     from preflight.cli.main import main
 
-    sys.argv = ["mooncake-preflight", "check", "--json-schema", "v1"]
+    sys.argv = ["mooncake-preflight", "check", "--json"]
     sys.argv += [
         "--timeout",
         "120",
@@ -40,7 +42,8 @@ def said(megabytes: int) -> dict[str, str]:
     with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
         main()
     (found,) = json.loads(output.getvalue())["findings"]
-    return {name: found[name] for name in ("status", "have", "need", "text")}
+    said = in_texts(found)
+    return {name: said[name] for name in ("status", "have", "need", "text")}
 
 
 class Device:

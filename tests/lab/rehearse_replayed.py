@@ -29,8 +29,8 @@ from preflight.rehearsal.records import (
     Transfer,
 )
 from preflight.rehearsal.rehearse import answer_of, prepare
-from preflight.rehearsal.report import answer_object
-from tests.lab.rehearse_staged import staged_plan
+from tests.lab.rehearse_staged import staged_plan, whole_answer
+from tests.rows import flat
 
 LIMIT_SECONDS = 60
 
@@ -39,17 +39,17 @@ def answer_again(order: Mapping[str, Any], then: Mapping[str, Any], capture: Pat
     """Return the answer as ``rehearse --json`` prints it. then: the one that was recorded."""
     host = open_host(str(capture))
     said = then["library"]
-    library = Library(said["python"], said["folder"], said["distribution"], said["version"])
+    library = Library(said["interpreter"], said["folder"], said["wheel"], said["version"])
     if order["processes"]:
         wanted = (order["processes"], order["pools"], order["nic_nodes"])
         plan = staged_plan(*wanted, library, host.root, host.environment)
-        return answer_object(judge(plan, run_of(plan, then)))
+        return flat(whole_answer(judge(plan, run_of(plan, then))))
     sized = size_within(LaunchWords(mooncake_version=library.version), host, LIMIT_SECONDS)
     assert sized is not None
     assert not isinstance(sized, Unknown), sized
     prepared = prepare(sized, host, library, then["scale"])
     assert not isinstance(prepared, Unknown), prepared
-    return answer_object(answer_of(prepared, run_of(prepared.plan, then)))
+    return flat(whole_answer(answer_of(prepared, run_of(prepared.plan, then))))
 
 
 def _ended(said: str) -> int | None:
@@ -94,19 +94,19 @@ def run_of(plan: RehearsalPlan, then: Mapping[str, Any]) -> RehearsalRun:
         Transfer(
             moved["put"] or "",
             moved["got"] or "",
-            moved["bytes"],
+            moved["size_bytes"],
             moved["error"] or "",
             moved["skipped"] or "",
             moved["seconds"],
         ),
         "",
-        {one["page_bytes"]: one["pages"] for one in then["left_pages"]},
+        {one["page_size_bytes"]: one["pages"] for one in then["left_pages"]},
         then["lowest_room_bytes"],
     )
 
 
 def _pages(rows: Any) -> dict[Spot, int]:
-    return {Spot(row["page_bytes"], row["node"]): row["pages"] for row in rows}
+    return {Spot(row["page_size_bytes"], row["numa_node"]): row["pages"] for row in rows}
 
 
 def fitted_again(words: Iterable[str], capture: Path) -> tuple[int, Any]:
@@ -115,4 +115,4 @@ def fitted_again(words: Iterable[str], capture: Path) -> tuple[int, Any]:
     asked = ["fit", "--json", "--goal", "pool", "--keep", "0", "--root", str(capture), *words]
     with contextlib.redirect_stdout(output):
         code = run(asked)
-    return code, json.loads(output.getvalue())
+    return code, flat(json.loads(output.getvalue()))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab.supervisor import environment, set_pools, used_pages
+from tests.rows import flat
 
 PLACE = Path("/run/rehearse")
 SCRIPT = PLACE / "launch.sh"
@@ -38,7 +39,7 @@ def command(order: dict[str, Any], words: list[str]) -> dict[str, Any]:
     text = output.read_text(errors="replace")
     answer = None
     with contextlib.suppress(ValueError):
-        answer = json.loads(text)
+        answer = flat(json.loads(text))
     return {
         "code": code,
         "answer": answer,
@@ -112,7 +113,7 @@ def rehearse(order: dict[str, Any]) -> dict[str, Any]:
     staged = bool(order.get("processes"))
     captured = capture(order, () if staged else of_launch(order["words"]))
     began = time.monotonic()
-    words = [] if staged else ["rehearse", "--json-schema", "v1", *order["words"], str(SCRIPT)]
+    words = [] if staged else ["rehearse", "--json", *order["words"], str(SCRIPT)]
     found = command(order, words)
     return {
         "rehearsal": order["id"],
@@ -150,8 +151,7 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     asked = [
         "fit",
-        "--json-schema",
-        "v1",
+        "--json",
         "--goal",
         "pool",
         "--keep",
@@ -187,9 +187,9 @@ def planned(pools: list[dict[str, Any]]) -> list[int]:
     pages = [0, 0]
     for pool in pools:
         for node in (0, 1):
-            if pool["node"] is None:
+            if pool["numa_node"] is None:
                 pages[node] += (pool["pages"] + 1 - node) // 2
-            elif pool["node"] == node:
+            elif pool["numa_node"] == node:
                 pages[node] += pool["pages"]
     return pages
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from checks.base.root import Root
+    from preflight.rehearsal.answer import RehearsalAnswer
     from preflight.rehearsal.records import Library, RehearsalPlan
 
 MIB = 1 << 20
@@ -38,7 +39,7 @@ class Staged:
 def rehearse_staged(
     processes: Iterable[Mapping[str, Any]], pools: Iterable[int], nic_nodes: Iterable[int]
 ) -> int:
-    """Print the answer as ``rehearse --json-schema v1`` does; returns its exit code.
+    """Print the answer as ``rehearse --json`` does; returns its exit code.
 
     processes: as ``Staged`` has them. pools: pages of 2 MiB on each node. The rest of the host, and
     the library, are what this process finds.
@@ -46,15 +47,25 @@ def rehearse_staged(
     from checks.base.root import Root
     from preflight.rehearsal.answer import judge
     from preflight.rehearsal.records import Library, find_library
-    from preflight.rehearsal.report import answer_object
     from preflight.rehearsal.run import run
 
     library = find_library(None)
     assert isinstance(library, Library), library
     plan = staged_plan(processes, pools, nic_nodes, library, Root(), os.environ)
     answer = judge(plan, run(plan, Root(), LIMIT_SECONDS, lambda _: None))
-    print(json.dumps(answer_object(answer)))
+    print(json.dumps(whole_answer(answer)))
     return answer.exit_code
+
+
+def whole_answer(answer: RehearsalAnswer) -> dict[str, Any]:
+    """Return the object that ``rehearse --json`` prints."""
+    from preflight.base.envelope import envelope
+    from preflight.rehearsal.report import answer_object
+
+    found, code = answer_object(answer), answer.exit_code
+    return envelope(
+        "rehearse", code, found, word=answer.status, reason=answer.reason, command="rehearse"
+    )
 
 
 def staged_plan(

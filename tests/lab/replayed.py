@@ -10,6 +10,7 @@ from typing import Any
 
 from preflight.check.report import EXIT_CODES
 from preflight.cli.main import run
+from tests.rows import in_texts
 
 
 def replayed(capture: Path, *words: str) -> tuple[dict[str, Any], ...]:
@@ -19,4 +20,4 @@ def replayed(capture: Path, *words: str) -> tuple[dict[str, Any], ...]:
         code = run(["check", "--json", "--root", str(capture), *words])
     assert code in EXIT_CODES.values(), output.getvalue()
     findings = json.loads(output.getvalue())["findings"]
-    return tuple(row for row in findings if row["status"] != "skip")
+    return tuple(in_texts(row) for row in findings if row["status"] != "skip")

@@ -47,9 +47,9 @@ def test_the_check_says_just_what_is_broken(
     now = found.broken.statuses
     worse = {check: status for check, status in now.items() if before.get(check) != status}
     # What a device is judged for is silent where the device is lost.
-    assert worse == fault.expect, [row for row in found.broken.rows if row["id"] in worse]
+    assert worse == fault.expect, [row for row in found.broken.rows if row["check"] in worse]
     for check in fault.expect:
-        rows = [row for row in found.broken.rows if row["id"] == check]
+        rows = [row for row in found.broken.rows if row["check"] == check]
         assert all(row["text"] for row in rows if row["status"] != "pass"), rows
         assert all(row["advice"] for row in rows if row["status"] in ("fail", "warn")), rows
 

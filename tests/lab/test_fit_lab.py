@@ -28,11 +28,11 @@ def test_the_limit_binds_at_the_segment_that_it_leaves(
 ) -> None:
     """The arithmetic of the case, and the check that stops one MiB more."""
     answer = fitted(fitting, rehearsed)
-    assert answer["sizes"]["segment"]["bytes"] == fitting.segment_mib * MIB, answer
+    assert answer["sizes"]["segment"]["size_bytes"] == fitting.segment_mib * MIB, answer
     (bound,) = answer["bounds"]
     assert bound["value_bytes"] == (fitting.segment_mib + 1) * MIB
     assert fitting.binds in {finding["check"] for finding in bound["findings"]}
-    assert answer["unknown"] == []
+    assert answer["unknowns"] == []
 
 
 @recorded_and_live("fitting", ALL)
@@ -40,10 +40,10 @@ def test_the_answer_starts_and_one_step_more_fails(fitting: Fitting, rehearsed: 
     """The real library, on the pools that fit says: it starts; 1 MiB more is refused."""
     assert fitted(fitting, rehearsed)["written"], rehearsed[fitting.id]
     found, more = rehearsed[fitting.id]["rehearsed"]
-    assert found["answer"]["status"] == "starts", found
+    assert found["answer"]["outcome"] == "starts", found
     assert found["answer"]["as_predicted"] is True
     assert found["answer"]["differences"] == []
-    assert more["answer"]["status"] == "fails", more
+    assert more["answer"]["outcome"] == "fails", more
     assert more["answer"]["as_predicted"] is True
     assert fitting.why in more["answer"]["reason"]
     assert more["answer"]["steps"][-1]["measured"]["error"].startswith(fitting.error)

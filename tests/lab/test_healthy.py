@@ -49,4 +49,4 @@ def test_a_capture_of_the_guest_says_here_what_was_said_there(
 
 
 def judged(answer: Answer) -> set[tuple[str, str]]:
-    return {(row["id"], row["status"]) for row in answer.rows}
+    return {(row["check"], row["status"]) for row in answer.rows}

@@ -76,7 +76,7 @@ def test_the_allowance_ends_it_and_says_what_more_would_take(rows: Rows) -> None
 
 def test_huge_pages_come_from_the_pool(rows: Rows) -> None:
     answer = rows["huge pages"]["answer"]
-    assert answer["page_bytes"] == 2 * MIB
+    assert answer["page_size_bytes"] == 2 * MIB
     assert answer["measured"]["held_bytes"] == 2 * GIB
     missing = rows["no huge pages"]
     assert missing["code"] == 3
@@ -92,7 +92,7 @@ def test_a_device_that_may_not_be_opened(rows: Rows) -> None:
 def test_it_refuses_beside_live_users(rows: Rows) -> None:
     """A device's ceiling is shared by all of its users."""
     row = rows["neighbour"]
-    assert (row["code"], row["answer"]["status"]) == (3, "refused")
+    assert (row["code"], row["answer"]["outcome"]) == (3, "refused")
     assert "rxe0 is in use: 1 open, 1 memory regions (python" in row["answer"]["reason"]
     beside = rows["beside a neighbour"]
     assert (beside["code"], beside["answer"]["saved"]) == (0, [])  # shared, so not a ceiling
@@ -108,7 +108,7 @@ def test_interrupted_it_says_so(rows: Rows) -> None:
 def test_a_measuring_process_that_dies_is_an_answer(rows: Rows) -> None:
     """Its death is told; it is not a ceiling."""
     row = rows["crash"]
-    assert (row["code"], row["answer"]["status"]) == (3, "unknown")
+    assert (row["code"], row["answer"]["outcome"]) == (3, "unknown")
     assert "killed by signal 9" in row["answer"]["reason"]
 
 

@@ -11,6 +11,7 @@ import pytest
 from preflight.cli.main import run
 from tests.lab.reboots import BOOTS
 from tests.lab.results import capture, recorded
+from tests.rows import told
 
 # Some pages, and a NIC: what of the next boot a launch asks for.
 LAUNCH = (
@@ -36,13 +37,16 @@ def said(
     only = [word for check in CHECKS for word in ("--only", check)]
     run(["check", "--json", "--root", str(file), "--mooncake-version", "0.3.14", *only, str(path)])
     found = json.loads(capsys.readouterr().out)["findings"]
-    return {f"{one['id']} {name}": one for one in found for name in one["subjects"]}
+    return {f"{one['check']} {each['name']}": one for one in found for each in one["subjects"]}
 
 
 def test_the_kernel(row: dict[str, Any], said: dict[str, Any]) -> None:
     found = said["boot.kernel kernel"]
     assert row["then"]["kernel"] != row["before"]["kernel"]
-    assert (found["status"], found["have"]) == ("warn", f"{row['then']['kernel']} starts next")
+    assert (found["status"], told(found, "have")) == (
+        "warn",
+        f"{row['then']['kernel']} starts next",
+    )
 
 
 def test_the_modules(row: dict[str, Any], said: dict[str, Any]) -> None:
@@ -68,7 +72,7 @@ def test_the_command_line(row: dict[str, Any], said: dict[str, Any]) -> None:
 
 def test_the_huge_pages(row: dict[str, Any], said: dict[str, Any]) -> None:
     found = said["hugetlb.after-reboot 2 MiB pages"]
-    assert found["have"] == f"{row['then']['pages']} pages at boot"
+    assert told(found, "have") == f"{row['then']['pages']} pages at boot"
     assert found["status"] == "warn"  # the launch takes more
 
 
@@ -76,5 +80,5 @@ def test_memlock(row: dict[str, Any], said: dict[str, Any]) -> None:
     found = said["boot.memlock logins"]
     then = row["then"]["memlock"]
     have = "unlimited" if then == "unlimited" else f"{int(then) / 1024:.2f} MiB"
-    assert found["have"] == f"{have} after the next boot"
+    assert told(found, "have") == f"{have} after the next boot"
     assert found["status"] == ("pass" if then == "unlimited" else "warn")

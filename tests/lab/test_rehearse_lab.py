@@ -23,7 +23,7 @@ def answer_of(rehearsal: Rehearsal, rehearsed: Rehearsed) -> dict[str, Any]:
     status = rehearsal.status
     if status == "starts" and len(answer["processes"]) > 1 and answer["transfer"]["error"]:
         status = "warns"  # soft-RoCE between two processes, on a machine that is busy
-    assert answer["status"] == status, (answer["reason"], found)
+    assert answer["outcome"] == status, (answer["reason"], found)
     assert found["code"] == EXIT_CODES[status], (answer["reason"], found)
     return answer
 
@@ -60,7 +60,7 @@ def test_nothing_is_left(rehearsal: Rehearsal, rehearsed: Rehearsed) -> None:
 def test_it_is_what_was_recorded(rehearsal: Rehearsal, rehearsed: Rehearsed) -> None:
     """Pages and pinned memory that were measured before this program existed."""
     answer = answer_of(rehearsal, rehearsed)
-    pages = {one["node"]: one["pages"] for one in answer["pages"]}
+    pages = {one["numa_node"]: one["pages"] for one in answer["pages"]}
     if rehearsal.recorded is not None:
         assert (pages.get(0, 0), pages.get(1, 0)) == rehearsal.recorded
     if rehearsal.pages is not None:
@@ -90,4 +90,4 @@ def test_a_value_comes_back(rehearsal: Rehearsal, rehearsed: Rehearsed) -> None:
     moved = answer["transfer"]
     if len(answer["processes"]) == 1:
         assert moved["error"] is None
-    assert bool(moved["bytes"]) != bool(moved["skipped"])
+    assert bool(moved["size_bytes"]) != bool(moved["skipped"])

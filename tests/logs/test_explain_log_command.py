@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -49,13 +48,6 @@ def test_a_log_from_standard_input_and_from_a_file_are_alike(log: str, code: int
     assert (piped.returncode, named.returncode) == (code, code)
     assert piped.stdout == named.stdout
     assert piped.stderr == b""
-
-
-def test_the_object_says_the_same() -> None:
-    done = explain("--json", "--log", str(LOGS / "hugepages-l2.log"))
-    found = json.loads(done.stdout)
-    assert found["schema"] == "mooncake-preflight/explain-log/v1"
-    assert found["exit_code"] == done.returncode == 2
 
 
 def test_bytes_that_are_no_text_are_no_failure() -> None:
@@ -123,4 +115,4 @@ def test_a_log_that_goes_on_is_said_in_both_forms() -> None:
     text = explanations_text(reading, lambda text, _: text, 60)
     assert "Only the first 16 GiB of the log were read" in text
     assert max(map(len, text.splitlines())) <= 60
-    assert explanations_object(reading, 0)["whole"] is False
+    assert explanations_object(reading)["whole"] is False

@@ -191,7 +191,7 @@ def test_only_the_groups_own_processes_are_sized_and_the_first_with_hicache_is_t
     assert "the first with HiCache; --host-group takes 1" in said
     assert run(["read", "--json", "--root", str(tmp_path / "host"), str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [process["group"] for process in found["processes"]] == [
+    assert [process["group"] for process in found["answer"]["processes"]] == [
         f"what {path}:1 starts (group 1)",
         f"what {path}:2 starts (group 2)",
     ]

@@ -159,8 +159,6 @@ def test_what_a_host_has_installed_says_nothing_of_an_image(
         [
             "check",
             "--json",
-            "--json-schema",
-            "v2",
             "--root",
             "demo:h800",
             str(tmp_path / "launch.sh"),

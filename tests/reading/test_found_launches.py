@@ -34,8 +34,8 @@ def test_a_launch_of_others(name: str, tmp_path: Path, capsys: pytest.CaptureFix
         assert not truth
         return
     found = []
-    for each in answer["processes"]:
-        count = UNCOUNTED if each["count"] is None else each["count"]
+    for each in answer["answer"]["processes"]:
+        count = UNCOUNTED if isinstance(each["count"], dict) else each["count"]
         settings = {key: setting["value"] for key, setting in each["settings"].items()}
         found.append((each["program"], count, settings))
     assert differences(found, truth) == []
@@ -71,9 +71,9 @@ def test_no_launch_of_an_engine_fails_for_what_is_not_so(
     answer = json.loads(capsys.readouterr().out)
     if name == "b13-kthena-helm.yaml":
         assert code == 64
-        assert "is a template that is not filled in" in answer["error"]
+        assert "is a template that is not filled in" in answer["reason"]
         return
-    failed = {one["id"] for one in answer["findings"] if one["status"] == "fail"}
+    failed = {one["check"] for one in answer["findings"] if one["status"] == "fail"}
     assert failed == ENGINES[name]
     assert code == (2 if failed else 3)
 

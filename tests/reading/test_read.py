@@ -47,6 +47,7 @@ def answer(said: tuple[int, str]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(said[1])
     valid(found, SCHEMA)
     assert found["exit_code"] == said[0]
+    found |= found["answer"]
     return found
 
 
@@ -89,7 +90,7 @@ def test_a_router_that_starts_its_servers_is_one_beside_them(read: Callable[...,
     """One server for each of --dp-size, on free ports; --port is the router's."""
     words = "python3 -m sglang_router.launch_server --model-path x/m --dp-size 4 --port 30010\n"
     found = answer(read(words, "--json"))
-    assert found["summary"] == "4 SGLang servers (m), 1 router"
+    assert found["launch"]["summary"] == "4 SGLang servers (m), 1 router"
     (server,) = found["processes"]
     assert server["count"] == 4
     assert server["settings"]["router's HTTP port"]["value"] == 30010
@@ -105,7 +106,7 @@ def test_json_has_every_setting_with_its_origin(read: Callable[..., Any]) -> Non
         "sglang",
     ]
     server = found["processes"][-1]
-    assert server["where"]["line"] == 5
+    assert server["place"]["line"] == 5
     assert server["settings"]["tp_size"]["value"] == 2
     assert server["settings"]["tp_size"]["origin"].endswith("launch.sh:5")
     assert server["settings"]["HTTP port"]["value"] == 30001
@@ -124,15 +125,15 @@ def test_what_is_not_read_is_named_and_the_exit_code_says_so(read: Callable[...,
     )
     found = answer(read(text, "--json"))
     assert found["exit_code"] == 3
-    said = [(each["what"], each["where"].rpartition(":")[2]) for each in found["unread"]]
+    said = [(each["what"], each["origin"].rpartition(":")[2]) for each in found["unread"]]
     assert said == [
         ("vllm serve Qwen/Qwen3-8B", "5"),
         ("source-not-read", "3"),
         ("condition", "4"),
     ]
     client = found["processes"][1]
-    assert (client["count"], client["program"]) == (None, "mooncake_client")
-    assert "how many times it runs is not known" in client["count_why"]
+    assert client["program"] == "mooncake_client"
+    assert "how many times it runs is not known" in client["count"]["unknown"]
     engine = found["processes"][2]
     assert engine["settings"]["tensor_parallel_size"]["value"] == "8"
     assert engine["settings"]["model"]["value"] == "Qwen/Qwen3-8B"
@@ -178,7 +179,7 @@ def test_a_variable_that_nothing_sets_is_named_with_what_follows_from_it(
     found = answer(read(text, "--json"))
     assert found["exit_code"] == 3
     assert [each["what"] for each in found["unread"]] == ["M", "T"]
-    assert "it decides model-path, port" in found["unread"][0]["why"]
+    assert "it decides model-path, port" in found["unread"][0]["reason"]
 
 
 def test_what_one_line_starts_with_other_settings_has_lines_of_its_own(

@@ -24,11 +24,11 @@ def test_each_verb_names_it_once_and_in_its_json(
     assert run([verb, "--root", "demo:h800", str(path)]) == code
     assert " ".join(capsys.readouterr().out.split()).count(LINE) == 1
     run([verb, "--json", "--root", "demo:h800", str(path)])
-    (said,) = json.loads(capsys.readouterr().out)["unread"]
+    (said,) = json.loads(capsys.readouterr().out)["answer"]["unread"]
     assert said.startswith(LINE)
     path.write_text(f"{SERVER}--hicache-size 20\n")
     run([verb, "--json", "--root", "demo:h800", str(path)])
-    assert json.loads(capsys.readouterr().out)["unread"] == []
+    assert json.loads(capsys.readouterr().out)["answer"]["unread"] == []
 
 
 def test_an_artefact_of_plan_says_it_beside_itself(
@@ -62,7 +62,7 @@ def test_what_a_pod_gets_is_unknown_from_outside_and_has_a_next_step(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(__file__).parents[2] / "docs" / "examples" / name
-    assert run(["check", "--json-schema", "v2", "--root", "demo:h800", str(path)]) == 3
+    assert run(["check", "--json", "--root", "demo:h800", str(path)]) == 3
     found = json.loads(capsys.readouterr().out)["findings"]
     unknown = {one["check"]: one["advice"] for one in found if one["status"] == "unknown"}
     assert {"memlock.limit", "limits.nofile", "service.address"} <= unknown.keys()

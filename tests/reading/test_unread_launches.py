@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 def judged(launch: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     """Return check's exit code, and what it says is not read."""
-    code = run(["check", "--json-schema", "v2", "--root", "demo:h800", str(launch)])
+    code = run(["check", "--json", "--root", "demo:h800", str(launch)])
     found = json.loads(capsys.readouterr().out)["findings"]
     return code, [
         " ".join((*(subject["name"] for subject in each["subjects"]), each["text"]))

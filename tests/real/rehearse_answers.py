@@ -21,11 +21,11 @@ class Pages:
 def _pages(rows: list[dict[str, Any]] | None) -> Pages | None:
     if rows is None:
         return None
-    total = {row["page_bytes"]: row["pages"] for row in rows if row["node"] is None}
+    total = {row["page_size_bytes"]: row["pages"] for row in rows if row["numa_node"] is None}
     nodes: dict[int, int] = {}
     for row in rows:
-        if row["node"] is not None:
-            nodes[row["node"]] = nodes.get(row["node"], 0) + row["pages"]
+        if row["numa_node"] is not None:
+            nodes[row["numa_node"]] = nodes.get(row["numa_node"], 0) + row["pages"]
     return Pages(total, nodes)
 
 

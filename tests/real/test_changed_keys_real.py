@@ -74,7 +74,7 @@ def test_diff_says_of_keys_what_the_code_does(
     )
     versions = ("--from", f"sglang={OLD}", "--to", f"sglang={NEW}", "--mooncake-version", "0.3.8")
     run(["diff", "--json", "--root", str(host), *versions, str(tmp_path / "launch.sh")])
-    changes = json.loads(capsys.readouterr().out)["changes"]
+    changes = json.loads(capsys.readouterr().out)["answer"]["changes"]
     keys = {row["name"]: row for row in changes if row["section"] == "keys"}
     assert any(name.startswith("named: ") for name in keys) is (old != new)
     if old != new:

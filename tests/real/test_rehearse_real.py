@@ -36,6 +36,7 @@ from tests.real.cases import GIB, MIB, MORE, RECORDED, Case
 from tests.real.conftest import HugePages, Wheel
 from tests.real.rehearse_answers import all_pages, measured_pages, predicted_pages
 from tests.real.rehearse_launches import DEEPSEEK, HUGE, LLAMA, TCP, server, standalone, store
+from tests.rows import flat
 from tests.valid import valid
 
 pytestmark = pytest.mark.real
@@ -63,14 +64,14 @@ def rehearse(
     assert done.stdout.startswith("{"), done
     answer = json.loads(done.stdout)
     valid(answer, SCHEMA)
-    return done.returncode, answer
+    return done.returncode, flat(answer)
 
 
 def command(script: str, folder: Path, words: Iterable[str]) -> list[str]:
     file = folder / "launch.sh"
     file.write_text(script)
     program = [sys.executable, "-m", "preflight.cli.main", "rehearse"]
-    program += ["--json-schema", "v1"]
+    program += ["--json"]
     return [*program, *words, str(file)]
 
 
@@ -126,7 +127,7 @@ def test_recorded_rows(
     if case.recorded is not None:
         pages = all_pages(answer)
         assert (pages.get(2 * MIB, 0), pages.get(GIB, 0)) == case.recorded
-    if not error and answer["transfer"]["bytes"]:
+    if not error and answer["transfer"]["size_bytes"]:
         assert answer["transfer"]["error"] is None
     assert pages_in_use() == 0
 
@@ -215,7 +216,7 @@ def test_launches(
     """Servers, stores and clients as users write them, and those that must fail."""
     assert huge_pages.set(rehearsal.pages, 0, 0) is None
     code, answer = rehearse(rehearsal.script, wheel_0_3_13, tmp_path, rehearsal.words)
-    assert answer["status"] == rehearsal.status, answer["reason"]
+    assert answer["outcome"] == rehearsal.status, answer["reason"]
     assert code == EXIT_CODES[rehearsal.status]
     assert_as_predicted(answer)
     last = answer["steps"][-1]
@@ -237,7 +238,7 @@ def test_a_rank_without_a_segment_does_not_register_k_alone(
     script = standalone(10, "8GB", "1GB", 1, TCP, LLAMA)
     words = (*HUNDREDTH, "--sglang-version", "0.5.23")
     code, answer = rehearse(script, wheel_0_3_13, tmp_path, words)
-    assert (code, answer["status"], answer["as_predicted"]) == (2, "fails", True)
+    assert (code, answer["outcome"], answer["as_predicted"]) == (2, "fails", True)
     assert "error code: -1" in answer["reason"]
     assert answer["steps"][-1]["kind"] == "register"
     assert "Invalid buffer address or size" in answer["reason"]
@@ -255,13 +256,13 @@ def test_the_newest_library_registers_a_pool_once(
     assert huge_pages.set(600, 0, 0) is None
     words = (*HUNDREDTH, "--sglang-version", "0.5.23")
     code, answer = rehearse(server(protocol=TCP), wheel_0_3_14, tmp_path, words)
-    assert (code, answer["status"], answer["as_predicted"]) == (2, "fails", True)
+    assert (code, answer["outcome"], answer["as_predicted"]) == (2, "fails", True)
     assert "error code: -600" in answer["reason"]
     assert [step["kind"] for step in answer["steps"][-2:]] == ["register", "register"]
     assert "overlapped memory region" in answer["reason"]
     for script in (server(protocol=TCP, huge=""), server(protocol=TCP, model=DEEPSEEK)):
         code, answer = rehearse(script, wheel_0_3_14, tmp_path, words)
-        assert (code, answer["status"]) == (0, "starts")
+        assert (code, answer["outcome"]) == (0, "starts")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -313,11 +314,11 @@ def test_memory_that_is_not_there_is_not_tried(
     assert huge_pages.set(0, 0, 0) is None
     script = store("900gb", protocol=TCP, huge="")
     code, answer = rehearse(script, wheel_0_3_13, tmp_path)
-    assert (code, answer["status"], answer["steps"]) == (3, "stopped", [])
+    assert (code, answer["outcome"], answer["steps"]) == (3, "stopped", [])
     _, _, told = answer["reason"].partition("it was not tried; --scale ")
     words = ("--scale", str(2 * int(told.split()[0])))  # twice: others take memory meanwhile
     code, answer = rehearse(script, wheel_0_3_13, tmp_path, words)
-    assert (code, answer["status"]) == (0, "starts")
+    assert (code, answer["outcome"]) == (0, "starts")
 
 
 # Host pools of a few bytes or megabytes are no launch's: these rows go through the same rehearsal.
@@ -430,7 +431,7 @@ def test_pages_of_others_are_told(
         os.posix_fallocate(file, 0, 4 * MIB)
         script = store(protocol=TCP)
         code, answer = rehearse(script, wheel_0_3_13, tmp_path)
-        assert (code, answer["status"]) == (1, "warns")
+        assert (code, answer["outcome"]) == (1, "warns")
         assert answer["warnings"][0].startswith("others use 2 pages of 2.00 MiB")
         assert all_pages(answer) == {2 * MIB: 48}
         assert pages_in_use() == 2

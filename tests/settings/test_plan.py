@@ -239,7 +239,7 @@ def test_what_is_not_read_and_decides_is_shown_in_both_forms(tmp_path: Path) -> 
     found = plan(None, plain_facts(tmp_path), [unread, other])
     assert found.undecided == ("memory.host, this host: no MemAvailable",)
     assert "memory.host, this host: no MemAvailable" in plan_text(found, ArtefactNames()).text
-    assert plan_object(found, 0)["undecided"] == list(found.undecided)
+    assert plan_object(found)["undecided"] == list(found.undecided)
 
 
 # The launch in full ----------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_the_object_is_as_its_schema_says_on_both_ways_out(
         assert run_all(["plan", "--root", host, "--format", "json", *words, launch]) == code
         found = json.loads(capsys.readouterr().out)
         valid(found, SCHEMA)
-        assert (found["source"], found["exit_code"]) == (launch, code)
+        assert (found["launch"]["source"], found["exit_code"]) == (launch, code)
     assert run_all(["plan", "--root", "/nowhere", "--format", "json", launch]) == 64
     found = json.loads(capsys.readouterr().out)
     valid(found, SCHEMA)

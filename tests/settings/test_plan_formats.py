@@ -33,6 +33,7 @@ from checks.hugetlb.boot import (
 )
 from checks.limits.runtimes import Limit, read_runtime_limits
 from checks.run.facts import Facts
+from preflight.base.envelope import envelope
 from preflight.base.shell import is_hidden
 from preflight.launches.compose import read_compose
 from preflight.launches.container import ContainerSettings, Mount
@@ -768,8 +769,8 @@ def test_a_file_is_ours_by_its_first_line_or_holds_nothing(rdma_plan: Plan) -> N
 
 
 def test_the_object_is_as_its_schema_says(rdma_plan: Plan) -> None:
-    found = plan_object(rdma_plan, 0)
-    valid(found, SCHEMA)
+    found = plan_object(rdma_plan)
+    valid(envelope("plan", 0, found, word="known", command="plan"), SCHEMA)
     assert found["changes"] == sum(setting.change for setting in rdma_plan.settings)
     assert {row["name"] for row in found["settings"]} == {
         s.setting.label for s in rdma_plan.settings

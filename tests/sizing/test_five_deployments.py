@@ -22,6 +22,8 @@ from preflight.base.command_frame import run_command
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from tests.builders.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
+from tests.rows import lines as lines_of
+from tests.rows import subject, told
 from tests.settings.test_plan_formats import needs_tool
 from tests.settings.test_plan_formats import run as run_program
 
@@ -109,7 +111,7 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 def of_check(found: Any, check: str) -> list[Any]:
-    return [one for one in found["findings"] if one["id"] == check]
+    return [one for one in found["findings"] if one["check"] == check]
 
 
 @pytest.mark.slow
@@ -120,10 +122,10 @@ def test_a_split_segment_on_regular_pages_counts_on_the_nodes_that_it_is_bound_t
         replace(gpu_host(), node_bytes=128 * GIB), "check --json --only numa.node-memory", DGX
     )
     first, second = of_check(found, "numa.node-memory")
-    assert second["need"] == "40.00 GiB"
+    assert told(second, "need") == "40.00 GiB"
     pool_bytes = (30 * 10**9 // 147456 // 64 + 1) * 64 * 147456
     pages_bytes = -(-pool_bytes // 4096) * 4096
-    assert first["need"] == f"{(40 * GIB + pages_bytes + 16 * MIB) / GIB:.2f} GiB"
+    assert told(first, "need") == f"{(40 * GIB + pages_bytes + 16 * MIB) / GIB:.2f} GiB"
     assert first["status"] == "pass"
     tight = ask(
         replace(gpu_host(), node_bytes=66 * GIB), "check --json --only numa.node-memory", DGX
@@ -144,7 +146,7 @@ def test_the_formula_of_a_node_adds_up_to_what_is_needed(ask: Ask) -> None:
             int(count or 1) * int(pages)
             for count, pages in re.findall(r"(?:(\d+) x )?(\d+)(?= \+| pages)", terms)
         )
-        assert one["need"].startswith(f"{total + int(more.split()[0])} pages")
+        assert told(one, "need").startswith(f"{total + int(more.split()[0])} pages")
     said = re.sub(r"\n {6,}", " ", ask(gpu_host(), "sizing --explain", HUGE))
     (line,) = [row for row in said.splitlines() if "2 MiB, node 0, host" in row]
     need, _, sum_of = line.partition(": ")[2].partition(": ")[2].partition(" = ")
@@ -175,7 +177,7 @@ def test_shared_memory_is_that_of_the_ranks_and_not_of_a_master_beside_them(ask:
     (one,) = of_check(
         ask(gpu_host(), "check --json --only shm.space", file, "compose.yaml"), "shm.space"
     )
-    assert (one["status"], one["subject"].rpartition(":")[2]) == ("pass", "14")
+    assert (one["status"], subject(one).rpartition(":")[2]) == ("pass", "14")
     planned = yaml.safe_load(ask(gpu_host(), "plan --format compose", file, "compose.yaml"))
     assert planned["services"]["server"]["ipc"] == "host"
     assert "shm_size" not in planned["services"]["server"]
@@ -196,7 +198,7 @@ def test_what_a_service_lacks_is_mended_in_the_compose_file(
     """The check runs on the host, whose own limits and /dev/shm change nothing for the service."""
     file = COMPOSE.format("", SERVER)
     found = ask(gpu_host(), f"check --json --only {check}", file, "compose.yaml")
-    lines = [line for one in found["findings"] for line in one["commands"]]
+    lines = [line for one in found["findings"] for line in lines_of(one)]
     assert lines == [line]
 
 
@@ -314,7 +316,7 @@ def test_what_is_set_at_boot_counts_where_it_will_lie(
     assert found["status"] == status
     assert said in found["text"]
     if status == "warn" and gpus == 8:
-        (command,) = found["commands"]
+        (command,) = lines_of(found)
         rendered = ask(on, "plan --format sysctl", launch)
         assert "vm.nr_hugepages = 294672" in rendered
         assert "'vm.nr_hugepages = 294672'" in command
@@ -362,7 +364,7 @@ def test_a_plan_takes_json_as_the_other_commands_do(
 ) -> None:
     assert ask(gpu_host(), "plan --json", HUGE)["schema"] == "mooncake-preflight/plan/v1"
     assert run(["plan", "--json", "--format", "env", "--", "true"]) == exit_codes.USAGE
-    assert "--format env is given" in json.loads(capsys.readouterr().out)["error"]
+    assert "--format env is given" in json.loads(capsys.readouterr().out)["reason"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 # What differs between any two versions or runs, by its place in the answer.
-NOT_COMPARED = ("version",)
+NOT_COMPARED = ("version", "schema")
 # Fields that explain an answer; ids, statuses, subjects, numbers, settings and commands are the
 # answer itself.
 WORDING = frozenset(
@@ -19,14 +19,14 @@ WORDING = frozenset(
 )
 # By what objects of a list are told apart, the first of these that all of them have.
 IDENTITIES = (
-    ("id", "subject"),
-    ("check", "subject"),
+    ("check", "subjects"),
     ("id",),
+    ("check",),
     ("kind", "name"),
     ("kind", "host", "port"),
     ("what", "port"),
     ("name",),
-    ("subject",),
+    ("subjects",),
     ("source",),
     ("kind",),
 )
@@ -149,15 +149,22 @@ def _identity(items: Sequence[Any]) -> tuple[str, ...] | None:
     if not items or not all(isinstance(item, dict) for item in items):
         return None
     for keys in IDENTITIES:
-        if all(isinstance(item.get(key, []), str | int) for item in items for key in keys):
+        if all(_told_by(item.get(key)) is not None for item in items for key in keys):
             return keys
     return None
+
+
+def _told_by(value: Any) -> str | int | None:
+    """Return what tells an object apart: a word, or the names of its subjects; None for neither."""
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        return ", ".join(str(one.get("name")) for one in value)
+    return value if isinstance(value, str | int) else None
 
 
 def _by_identity(items: Sequence[Any], keys: tuple[str, ...]) -> dict[tuple[Any, ...], Any]:
     found: dict[tuple[Any, ...], Any] = {}
     for item in items:
-        identity = tuple(item[key] for key in keys)
+        identity = tuple(_told_by(item[key]) for key in keys)
         number = 1
         while (numbered := (*identity, number)) in found:
             number += 1

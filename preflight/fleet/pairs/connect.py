@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from preflight.base.output import columns, painter, say, say_plain_json
+from preflight.base.output import columns, painter, say, say_json
 from preflight.fleet.pairs import talk
 from preflight.fleet.pairs.cause import Fate, cause_of, fate
 from preflight.fleet.pairs.ends import OwnEnd, holding, own_end, pairs_of
@@ -47,7 +47,7 @@ def run_connect(trial: Trial, as_json: bool, color: str) -> int:
     with talk.ended_after(trial.seconds):
         answer = trial.answer()
     if as_json:
-        say_plain_json(pair_object(answer))
+        say_json(pair_object(answer))
     else:
         say(pair_text(answer, painter(color), columns()))
     return EXIT_CODES[answer.status]

@@ -37,7 +37,6 @@ from preflight.fleet.reports.rows import (
 from preflight.fleet.reports.sources import Text
 
 CHECK_SCHEMA = "mooncake-preflight/check/v1"
-SECOND_CHECK_SCHEMA = "mooncake-preflight/check/v2"
 _OWN_SCHEMA = "mooncake-preflight/"
 _ENDINGS = re.compile(r"(\.(json|jsonl|ndjson|log|out|txt|gz))+$", re.IGNORECASE)
 # A report names its node after its schema and version.
@@ -120,14 +119,11 @@ class ReportReader:
             return self._of_node(text, document, named)
         if schema == CHECK_SCHEMA:
             return self._of_check(text, document, named)
-        if schema == SECOND_CHECK_SCHEMA:
-            return self._of_check(text, _first(document), named)
         if not isinstance(schema, str) or not schema.startswith(_OWN_SCHEMA):
             said = f"schema {short(schema)}" if "schema" in document else "no schema"
             raise NoReportError(f"JSON with {said}", Trouble.FOREIGN)
         if schema.startswith((NODE_SCHEMA.rpartition("/")[0], CHECK_SCHEMA.rpartition("/")[0])):
-            known = f"{NODE_SCHEMA}, {CHECK_SCHEMA} and {SECOND_CHECK_SCHEMA}"
-            reason = f"{short(schema)}; this program reads {known}"
+            reason = f"{short(schema)}; this program reads {NODE_SCHEMA} and {CHECK_SCHEMA}"
             raise NoReportError(reason, Trouble.OTHER_SCHEMA)
         raise NoReportError(f"{short(schema)}: the answer of another command", Trouble.FOREIGN)
 
@@ -172,14 +168,14 @@ class ReportReader:
             raise NoReportError(reason, Trouble.NO_NAME)
         failed = document.get("status") == "error"
         if failed:  # there is no more to it
-            document = {"status": "unknown", "reason": document.get("error"), "findings": []}
+            document = {"status": "unknown", "reason": document.get("reason"), "findings": []}
         status, reason, rows = decoder(CheckAnswer)(document, "")
-        named = [
-            {**row, "check": row.get("id")} if isinstance(row, dict) else row
+        said = [
+            _as_said(row)
             for row in rows
             if not isinstance(row, dict) or row.get("status") != "skip"
         ]
-        read: Sequence[NodeFinding] = decoder(tuple[NodeFinding, ...])(named, "findings")
+        read: Sequence[NodeFinding] = decoder(tuple[NodeFinding, ...])(said, "findings")
         unnamed = _unnamed(node, "")
         findings = [self._finding(one, at, unnamed) for at, one in enumerate(read)]
         findings += [_no_verdict(reason)] * failed
@@ -242,17 +238,8 @@ def read_reports(found_texts: Iterable[Text | Unusable]) -> Reports:
     return Reports(rows, tuple(unusable.values()))
 
 
-def _first(document: Json) -> Json:
-    """Return what the second version of a check's answer says, as the first has it."""
-    rows = document.get("findings")
-    return {
-        **document,
-        "error": document.get("reason"),
-        "findings": list(map(_first_row, rows)) if isinstance(rows, list) else rows,
-    }
-
-
-def _first_row(row: Any) -> Any:
+def _as_said(row: Any) -> Any:
+    """Return a finding of a check with the texts alone of its amounts and subjects."""
     if not isinstance(row, dict):
         return row
     amounts = {key: row.get(key) for key in ("have", "need")}
@@ -263,7 +250,7 @@ def _first_row(row: Any) -> Any:
     subjects = row.get("subjects")
     if isinstance(subjects, list):
         subjects = [one.get("name") if isinstance(one, dict) else one for one in subjects]
-    return {**row, **said, "id": row.get("check"), "subjects": subjects}
+    return {**row, **said, "subjects": subjects}
 
 
 def _unnamed(*names: str) -> Unnamed:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.base.envelope import finding_object
 from preflight.check.report import EXIT_CODES as OF_STATUS
 from preflight.fleet.base.decode import Json, Unread
 from preflight.fleet.base.grouping import grouped
@@ -93,13 +94,8 @@ class OnNodes(NamedTuple):
         return self.finding.check.startswith("fleet.")
 
     def as_object(self) -> Json:
-        said = self.finding._asdict()
-        names = ("status", "subject", "have", "need", "text")
-        return {
-            "id": self.finding.check,
-            "nodes": nodes_object(self.nodes),
-            **{name: said[name] for name in names},
-        }
+        one = self.finding
+        return finding_object(one, text=one.text, nodes=nodes_object(self.nodes))
 
 
 def nodes_object(names: Sequence[str]) -> Json:

@@ -1,0 +1,84 @@
+"""The commands for scripts: ``mooncake-preflight schema``, ``bundle`` and ``completion``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from preflight.cli.commands import command
+from preflight.cli.options import FILE_TIMEOUT
+from preflight.cli.value_types import FILE
+
+FOLDER = Path(__file__).parents[1] / "schemas"
+_ENDING = "-v1.schema.json"
+COMPLETED = ("mooncake-preflight", "mooncake-hicache-sizing")
+
+
+@command(
+    "schema",
+    "mooncake-preflight schema",
+    "mooncake-preflight schema check > check-v1.schema.json",
+)
+@click.argument("name", required=False)
+def schema(name: str | None) -> int:
+    """Print the JSON Schema of what a command prints with --json; without NAME, all names."""
+    from preflight.base.output import say
+    from preflight.base.usage_error import UsageError
+
+    names = sorted(file.name.removesuffix(_ENDING) for file in FOLDER.glob(f"*{_ENDING}"))
+    if name is None:
+        say("\n".join(names))
+    elif name in names:
+        say((FOLDER / f"{name}{_ENDING}").read_text(encoding="utf-8").rstrip("\n"))
+    else:
+        raise UsageError(f"{name}: no schema has this name: one of {', '.join(names)}")
+    return 0
+
+
+@command(
+    "bundle",
+    "mooncake-preflight bundle mooncake-preflight.pyz",
+    "docker cp mooncake-preflight.pyz sglang-0:/tmp/",
+    "docker exec sglang-0 python3 /tmp/mooncake-preflight.pyz check /launch.sh",
+)
+@FILE_TIMEOUT
+@click.argument("file", type=FILE)
+def bundle(*, file: str) -> int:
+    """Write this program as one FILE that a Python alone runs, where nothing can be installed.
+
+    It needs Python 3.10 or newer and no package. fleet check and pairs are left out, which need
+    ClusterShell; so is what needs the real Mooncake or rdma-core's bindings.
+
+    Exit codes: 0 it is written; 64 usage error; 70 a defect of this program.
+    """
+    from preflight.base.output import say
+    from preflight.base.within import limit_seconds, save
+    from preflight.fleet.remote.program import zipapp
+
+    content = b"#!/usr/bin/env python3\n" + zipapp()
+    save(file, file, content, 0o755, limit_seconds())
+    say(f"{file}: {len(content)} bytes; python3 {file} check launch.sh")
+    return 0
+
+
+@command(
+    "completion",
+    'eval "$(mooncake-preflight completion bash)"',
+    "mooncake-preflight completion zsh > ~/.zfunc/_mooncake-preflight",
+    "mooncake-preflight completion fish > ~/.config/fish/completions/mooncake-preflight.fish",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> int:
+    """Print what makes a shell complete options, files and ids of both commands."""
+    from click.shell_completion import get_completion_class
+
+    from preflight.base.output import say
+
+    found = get_completion_class(shell)
+    assert found is not None  # click knows these three
+    for name in COMPLETED:
+        variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
+        made = found(completion, {}, name, variable)
+        say(made.source_template % made.source_vars())
+    return 0
