@@ -21,7 +21,6 @@ CALLS_FILE = "calls.json"
 LIMIT_SECONDS: ContextVar[float] = ContextVar("LIMIT_SECONDS", default=10.0)
 # The first word of a call -> the module that answers it on the live machine.
 CALL_MODULES = {
-    "boot": "checks.boot.calls",
     "gpus": "checks.gpu.calls",
     "limits": "checks.limits.calls",
     "memory": "checks.memory.calls",

@@ -186,7 +186,7 @@ def _after(
     if one.soft is Bound.SYSTEMD:
         return StartLimit(limits.runtimes.systemd_default(one.name), one)
     if one.soft is Bound.LOGIN:
-        given = limits.runtimes.of_login(one.name, one.setter.user, one.where, now)
+        given = limits.runtimes.of_login(one.name, one.setter.user, now)
         return before if isinstance(given, Limit) and given == now else StartLimit(given, one)
     soft, hard = _bound(one.soft, now, 0), _bound(one.hard, now, 1)
     if isinstance(soft, Unknown):

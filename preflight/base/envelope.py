@@ -74,8 +74,6 @@ AMOUNTS = ("have", "need")
 # What a check's subjects are where they do not say it themselves: the longest beginning counts.
 SUBJECTS = {
     "advisory.": "process",
-    "boot.": "kernel",
-    "boot.upgrades": "software",
     "fleet.": "node",
     "gpu.": "gpu",
     "gpu.count": "launch",

@@ -26,7 +26,7 @@ ALLOWED = {
         "checks.numa",  # tries memory policies in a child
         "checks.placement",  # asks the installed library in a child
         "checks.system",  # tries io_uring in a child
-        "preflight.base",  # every command runs in a child that can be left behind
+        "preflight.check",  # exec judges in a child that can be left behind
         "preflight.inputs",  # kubectl renders a Kustomize folder
         "preflight.probes",
         "preflight.rehearsal",

@@ -1,4 +1,4 @@
-"""Which kernel starts next, and with which words: read as GRUB reads it.
+"""With which kernel command line the host boots next: read as GRUB reads it.
 
 Sources: GRUB's manual (Simple configuration, default, grubenv), the Boot Loader Specification
 (entries of /boot/loader/entries, which Fedora's and RHEL's GRUB shows by blscfg).
@@ -24,18 +24,11 @@ class BootEntry(NamedTuple):
     number, id and title of each. words: of the kernel command line."""
 
     names: tuple[tuple[str, ...], ...]
-    kernel: str
     words: tuple[str, ...]
-    source: str
-
-    @property
-    def release(self) -> str:
-        """Return ``6.1.0-30-amd64`` of ``/boot/vmlinuz-6.1.0-30-amd64``."""
-        return re.sub(r"^(?:vmlinu[xz]|kernel)-", "", self.kernel.rpartition("/")[2])
 
 
-def read_next_boot(root: Root) -> BootEntry | Unknown:
-    """Return the entry that starts next; Unknown where no menu says it."""
+def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
+    """Return the command line of the entry that starts next; Unknown if no menu says it."""
     missing = Unknown("")
     for folder in GRUB_FOLDERS:
         path = f"{folder}/grub.cfg"
@@ -44,13 +37,13 @@ def read_next_boot(root: Root) -> BootEntry | Unknown:
             missing = menu
             continue
         saved = _grubenv(root, folder)
-        entries = _bls(root, saved) if "blscfg" in menu else parse_menu(menu, path)
+        entries = _bls(root, saved) if "blscfg" in menu else parse_menu(menu)
         return _chosen(entries, _default(menu, saved), path)
     why = f"no menu of a boot loader is read here: {missing.reason}"
     return Unknown(why, missing.absent)
 
 
-def parse_menu(text: str, source: str) -> list[BootEntry]:
+def parse_menu(text: str) -> list[BootEntry]:
     """Return the entries of a grub.cfg, in order."""
     entries: list[BootEntry] = []
     above: list[tuple[str, ...] | None] = []  # None: of a function, which is no menu
@@ -72,7 +65,7 @@ def parse_menu(text: str, source: str) -> list[BootEntry]:
             counts.pop()
         elif words[0] in _LINUX and len(words) > 1 and above and above[-1] is not None:
             names = tuple(each for each in above if each is not None)
-            entries.append(BootEntry(names, words[1], tuple(words[2:]), source))
+            entries.append(BootEntry(names, tuple(words[2:])))
     return entries
 
 
@@ -92,12 +85,12 @@ def _default(menu: str, saved: dict[str, str]) -> str:
     return saved.get("saved_entry", "0") if "saved_entry" in default else default
 
 
-def _chosen(entries: list[BootEntry], default: str, source: str) -> BootEntry | Unknown:
+def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
     wanted = default.split(">")
     for one in entries:
         fits = (name in names for name, names in zip(wanted, one.names, strict=False))
         if len(one.names) >= len(wanted) and all(fits):
-            return one  # of a submenu alone the first, which is its own default
+            return one.words  # of a submenu alone the first, which is its own default
     return Unknown(f"{source}: no entry is {default!r}")
 
 
@@ -120,10 +113,9 @@ def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
         )
         options = keys.get("options", "").replace("$kernelopts", saved.get("kernelopts", ""))
         order = [int(part) if part.isdecimal() else -1 for part in re.split(r"[.-]", name)]
-        title, kernel = keys.get("title", ""), keys.get("linux", "")
-        found.append((order, name.removesuffix(".conf"), title, kernel, options, path))
+        found.append((order, name.removesuffix(".conf"), keys.get("title", ""), options))
     found.sort(reverse=True)
     return [
-        BootEntry(((str(at), stem, title),), kernel, tuple(options.split()), path)
-        for at, (_, stem, title, kernel, options, path) in enumerate(found)
+        BootEntry(((str(at), stem, title),), tuple(options.split()))
+        for at, (_, stem, title, options) in enumerate(found)
     ]
