@@ -22,7 +22,7 @@ from preflight.advisories.records import (
 )
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
-from preflight.judging.launch_checks import ADVISORIES
+from preflight.judging.pages import ADVISORIES
 from preflight.processes.processes import LaunchProcess
 
 # What the records ask of the host; a host whose topics were not all read is unknown in those.

@@ -85,7 +85,8 @@ def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
     """
     if launch is None:
         return []
-    from preflight.judging.launch_checks import SIZES, launch_findings
+    from preflight.judging.launch_checks import launch_findings
+    from preflight.judging.pages import SIZES
 
     if isinstance(launch, Unknown):
         return [unknown("launch", launch, check=SIZES.id)]
