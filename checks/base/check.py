@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from checks.base.finding import NO_LAUNCH, Finding, UnjudgedError, skip, unknown
+from checks.base.finding import NO_LAUNCH, Consequence, Finding, UnjudgedError, skip, unknown
 from checks.base.needs import LaunchNeeds
-from checks.base.page import Page, read_page
+from checks.base.page import Page, read_consequence, read_page
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopic, UnreadTopicError
 
 
@@ -38,6 +38,13 @@ class Check(NamedTuple):
     def page(self) -> Page:
         """Its page, read when it is first asked for."""
         return self.at if isinstance(self.at, Page) else read_page(self.at, self.id)
+
+    @property
+    def consequence(self) -> Consequence:
+        """Its page's, which most answers need of it alone."""
+        if isinstance(self.at, Page):
+            return self.at.consequence
+        return read_consequence(self.at, self.id)
 
 
 def the_launch(needs: LaunchNeeds | None) -> LaunchNeeds:

@@ -63,6 +63,14 @@ def read_page(folder: str, check: str) -> Page:
     )
 
 
+@cache
+def read_consequence(folder: str, check: str) -> Consequence:
+    """Return what follows where ``check`` fails: of the page's sections this alone is looked at."""
+    with open(os.path.join(folder, f"{check}.md"), encoding="utf-8") as file:
+        behind = file.read().partition("\n## What follows\n")[2]
+    return Consequence(_one(behind.partition("\n## ")[0]).split(", or ")[0])
+
+
 def _paragraphs(text: str) -> list[str]:
     """Return each paragraph of ``text`` as one line, however it is wrapped in the file."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]

@@ -3,25 +3,20 @@
 A record has OSV's shape (https://ossf.github.io/osv-schema/), with what OSV has no field for in
 ``database_specific``. ``package`` is a product: all wheels of Mooncake are one. The conditions are
 an expression over named facts (``facts.py``), with no code in it: a test is
-``{fact = "env.MC_X", is = "1"}``, and ``all``, ``any`` and ``not`` join tests.
+``{"fact": "env.MC_X", "is": "1"}``, and ``all``, ``any`` and ``not`` join tests.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from checks.base.finding import Consequence
 from checks.base.unknown import Unknown
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FOLDER = os.path.dirname(__file__)
 OSV_VERSION = "1.7.4"
@@ -126,7 +121,7 @@ class Advisory(NamedTuple):
 @cache
 def advisories() -> tuple[Advisory, ...]:
     """Return every record, by id."""
-    names = sorted(name for name in os.listdir(FOLDER) if name.endswith(".toml"))
+    names = sorted(name for name in os.listdir(FOLDER) if name.endswith(".json"))
     return tuple(_read(name) for name in names)
 
 
@@ -139,16 +134,14 @@ def advisory(id_: str) -> Advisory | None:
 def _read(name: str) -> Advisory:
     """Return the record of a file. Tests hold our own records to what one may have."""
     with open(os.path.join(FOLDER, name), "rb") as file:
-        table = tomllib.load(file)
+        table = json.load(file)
     own = table["database_specific"]
-    words = {
-        key: " ".join(own.get(key, "").split()) for key in ("seen", "remedy", "arises", "command")
-    }
+    words = {key: _text(own.get(key, "")) for key in ("seen", "remedy", "arises", "command")}
     return Advisory(
         id=table["id"],
-        summary=table["summary"],
-        details=" ".join(table["details"].split()),
-        modified=f"{table['modified'].isoformat()}T00:00:00Z",
+        summary=_text(table["summary"]),
+        details=_text(table["details"]),
+        modified=f"{table['modified']}T00:00:00Z",
         affected=tuple(_affected(row) for row in table["affected"]),
         references=tuple((row["type"], row["url"]) for row in table["references"]),
         severity=own["severity"],
@@ -159,6 +152,11 @@ def _read(name: str) -> Advisory:
         covered_by=tuple(own.get("covered_by", ())),
         **words,
     )
+
+
+def _text(given: str | list[str]) -> str:
+    """Return a text, or the lines of one that are joined."""
+    return given if isinstance(given, str) else " ".join(given)
 
 
 def _affected(row: Mapping[str, Any]) -> Affected:

@@ -106,7 +106,7 @@ def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | Non
     It gives None for other ids.
     """
     by_id = {check.id: check for check in declared}
-    return lambda id_: by_id[id_].page.consequence if id_ in by_id else None
+    return lambda id_: by_id[id_].consequence if id_ in by_id else None
 
 
 def report(

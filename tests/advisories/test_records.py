@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,13 +31,8 @@ from preflight.check.catalogue import catalogue
 from preflight.logs.patterns import read_patterns
 from tests.paths import ROOT
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 RECORDS = advisories()
-FILES = sorted((ROOT / "preflight/advisories").glob("*.toml"))
+FILES = sorted((ROOT / "preflight/advisories").glob("*.json"))
 # Releases that there are, the oldest first: of wheels as PyPI has them, of others those at an edge.
 RELEASES = {
     "mooncake": "0.3.0 0.3.1 0.3.4 0.3.4.post1 0.3.4.post2 0.3.5 0.3.6 0.3.6.post1 0.3.7 "
@@ -290,7 +284,7 @@ def _conditions(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_record_has_what_a_record_may_have(path: Path) -> None:
     """Nothing of it is looked at again where it is read."""
-    table = tomllib.loads(path.read_text())
+    table = json.loads(path.read_text())
     own = table["database_specific"]
     assert table["id"] == path.stem
     assert re.fullmatch(r"MP-20\d\d-\d{4}", table["id"])
