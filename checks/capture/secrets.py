@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +22,11 @@ REMOVED = "(removed)"
 LEAST_SECRET = 6
 # Characters behind the place where a text is cut that may show that what is in front is a secret.
 _BEHIND_A_CUT = 400
+_PROGRAMS = (
+    "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic password etcdctl "
+    "smbclient ldap lftp unzip zip 7z ssh-keygen htpasswd sudo useradd usermod ngrok ossutil munge "
+    "send passwd kinit cryptsetup passphrase"
+).split()
 # The same where a text was cut before its end.
 _CUT_OFF = r"[\"'][^\s\"'{}\[\],]{2,}(?:\.\.\.)?(?=[ \t]*(?m:$)|\.\.\.)"
 _ANY_QUOTED = rf"\\\"[^\"\n]*\\\"|{QUOTED}|{_CUT_OFF}"
@@ -66,53 +71,38 @@ _NAMED_AFTER = (
 # Options whose name says nothing, of the programs that take a secret there.
 _WORD = rf"(?:{QUOTED}|\\\"[^\"\n]*\"|(?:{_NO_END}[^\s;&|\"'])+)"
 _REGISTRIES = "docker|podman|nerdctl|helm|oras|crane|skopeo"
-# Behind words one of which, in small letters, every text has that it matches.
 _OPTIONS = (
-    ("curl", r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user(?:=|[ \t]+))"),
-    ("login", rf"(?:{_REGISTRIES})\b[^\n;&|]{{0,160}}?\blogin\b[^\n;&|]{{0,160}}?[ \t]-p[ \t]*"),
-    ("sshpass", r"sshpass\b[^\n;&|]{0,160}?[ \t]-p[ \t]*"),
-    ("mysql mariadb", r"(?:mysql|mysqldump|mariadb)\b[^\n;&|]{0,160}?[ \t]-p"),
-    ("openssl", r"openssl\b[^\n;&|]{0,160}?[ \t]-(?:k|K|pass(?:in|out)?)[ \t]+"),
-    (
-        "login",
-        r"(?:vault|wandb|huggingface-cli|hf|npm|az|gcloud)[ \t]+(?:auth[ \t]+)?login[ \t]+(?!-)",
-    ),
-    ("redis-cli", r"redis-cli\b[^\n;&|]{0,160}?[ \t]-a[ \t]+"),
-    ("alias", r"mc[ \t]+alias[ \t]+set[ \t]+\S+[ \t]+\S+[ \t]+\S+[ \t]+"),
+    r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user(?:=|[ \t]+))",
+    rf"(?:{_REGISTRIES})\b[^\n;&|]{{0,160}}?\blogin\b[^\n;&|]{{0,160}}?[ \t]-p[ \t]*",
+    r"sshpass\b[^\n;&|]{0,160}?[ \t]-p[ \t]*",
+    r"(?:mysql|mysqldump|mariadb)\b[^\n;&|]{0,160}?[ \t]-p",
+    r"openssl\b[^\n;&|]{0,160}?[ \t]-(?:k|K|pass(?:in|out)?)[ \t]+",
+    r"(?:vault|wandb|huggingface-cli|hf|npm|az|gcloud)[ \t]+(?:auth[ \t]+)?login[ \t]+(?!-)",
+    r"redis-cli\b[^\n;&|]{0,160}?[ \t]-a[ \t]+",
+    r"mc[ \t]+alias[ \t]+set[ \t]+\S+[ \t]+\S+[ \t]+\S+[ \t]+",
     # Of a header, to its end; elsewhere what is no word of a sentence.
-    (
-        "bearer basic",
-        r"(?i:bearer|basic)[ \t]+(?=[^\s\"']{8})(?![A-Za-z][a-z]{1,18}[.,:;)]?(?![^\s\"']))",
-    ),
-    (
-        "bearer basic",
-        r"(?<=[\"':=])[ \t]?(?i:bearer|basic)[ \t]+(?=[^\s\"']{8,}\\?(?:[\"']|(?m:$)))",
-    ),
-    ("etcdctl", r"etcdctl\b[^\n;&|]{0,160}?[ \t]--user(?:=|[ \t]+)|\bETCDCTL_USER="),
-    ("smbclient", r"smbclient\b[^\n;&|]{0,160}?[ \t](?:-U[ \t]*|--user(?:=|[ \t]+))"),
-    ("ldap", r"ldap[a-z]{3,8}\b[^\n;&|]{0,160}?[ \t]-w[ \t]*"),
-    ("lftp", r"lftp\b[^\n;&|]{0,160}?[ \t]-u[ \t]*"),
-    ("zip", r"(?:unzip|zip)\b[^\n;&|]{0,160}?[ \t]-P[ \t]*"),
-    ("7z", r"7z\w?[ \t][^\n;&|]{0,160}?[ \t]-p(?=\S)"),
-    ("ssh-keygen", r"ssh-keygen\b[^\n;&|]{0,160}?[ \t]-[NP][ \t]*"),
-    ("htpasswd", r"htpasswd[ \t]+-\w*b\w*[ \t]+(?:-\w+[ \t]+)*\S+[ \t]+\S+[ \t]+"),
-    ("useradd usermod", r"(?:useradd|usermod)\b[^\n;&|]{0,160}?[ \t]-p[ \t]+"),
-    ("curl", r"curl\b[^\n;&|]{0,160}?[ \t](?:-b[ \t]*|--cookie(?:=|[ \t]+))(?=[\"']?[\w.\-]+=)"),
-    ("ngrok", r"ngrok[ \t]+(?:config[ \t]+add-)?authtoken[ \t]+"),
-    ("ossutil", r"ossutil\w*[ \t]+config\b[^\n;&|]{0,160}?[ \t]-k[ \t]*"),
-    ("munge", r"munge\b[^\n;&|]{0,160}?[ \t](?:-s[ \t]*|--string(?:=|[ \t]+))"),
+    r"(?i:bearer|basic)[ \t]+(?=[^\s\"']{8})(?![A-Za-z][a-z]{1,18}[.,:;)]?(?![^\s\"']))",
+    r"(?<=[\"':=])[ \t]?(?i:bearer|basic)[ \t]+(?=[^\s\"']{8,}\\?(?:[\"']|(?m:$)))",
+    r"etcdctl\b[^\n;&|]{0,160}?[ \t]--user(?:=|[ \t]+)|\bETCDCTL_USER=",
+    r"smbclient\b[^\n;&|]{0,160}?[ \t](?:-U[ \t]*|--user(?:=|[ \t]+))",
+    r"ldap[a-z]{3,8}\b[^\n;&|]{0,160}?[ \t]-w[ \t]*",
+    r"lftp\b[^\n;&|]{0,160}?[ \t]-u[ \t]*",
+    r"(?:unzip|zip)\b[^\n;&|]{0,160}?[ \t]-P[ \t]*",
+    r"7z\w?[ \t][^\n;&|]{0,160}?[ \t]-p(?=\S)",
+    r"ssh-keygen\b[^\n;&|]{0,160}?[ \t]-[NP][ \t]*",
+    r"htpasswd[ \t]+-\w*b\w*[ \t]+(?:-\w+[ \t]+)*\S+[ \t]+\S+[ \t]+",
+    r"(?:useradd|usermod)\b[^\n;&|]{0,160}?[ \t]-p[ \t]+",
+    r"curl\b[^\n;&|]{0,160}?[ \t](?:-b[ \t]*|--cookie(?:=|[ \t]+))(?=[\"']?[\w.\-]+=)",
+    r"ngrok[ \t]+(?:config[ \t]+add-)?authtoken[ \t]+",
+    r"ossutil\w*[ \t]+config\b[^\n;&|]{0,160}?[ \t]-k[ \t]*",
+    r"munge\b[^\n;&|]{0,160}?[ \t](?:-s[ \t]*|--string(?:=|[ \t]+))",
     # What expect types, and ends with a return: its program may be in another line.
-    (
-        "send",
-        r"send(?:_user)?[ \t]+(?:--?[ \t]+)?"
-        r"(?=\\?[\"'][^\n]{1,160}?(?:\\[rn]|\r)|[^\s\"']+(?:\\r|\r))",
-    ),
-    ("send", r"expect\b[^\n]{0,160}?\bsend(?:_user)?[ \t]+(?:--?[ \t]+)?"),
-    ("%", r"(?<![\w\-])-U[ \t]*[\"']?[\w.\-\\/]{1,80}%(?!\()"),
+    r"send(?:_user)?[ \t]+(?:--?[ \t]+)?(?=\\?[\"'][^\n]{1,160}?(?:\\[rn]|\r)|[^\s\"']+(?:\\r|\r))",
+    r"expect\b[^\n]{0,160}?\bsend(?:_user)?[ \t]+(?:--?[ \t]+)?",
+    r"(?<![\w\-])-U[ \t]*[\"']?[\w.\-\\/]{1,80}%(?!\()",
     # A line of GRUB's menu; those of PAM, which begin alike, end in a module.
-    ("password", r"(?m:^)[ \t]*password[ \t]+[\w.\-]+[ \t]+(?!\S+\.so\b)(?=\S+[ \t]*(?m:$))"),
+    r"(?m:^)[ \t]*password[ \t]+[\w.\-]+[ \t]+(?!\S+\.so\b)(?=\S+[ \t]*(?m:$))",
 )
-_SIGNS = tuple(dict.fromkeys(sign for signs, _ in _OPTIONS for sign in signs.split()))
 # Whatever they are called: a password in an address, tokens of a known form.
 _LEAST_FORM = 15
 _FORMS = re.compile(
@@ -140,18 +130,19 @@ _PLAIN = re.compile(
 )
 # Variables and outputs of commands, with what a format says around them: ``$USER:%s``. What stands
 # there instead where a variable is not set is none: ``${PASSWORD:-of-mine}``.
-_REFERENCE = (
+_REFERENCE = re.compile(
     r"\$\{\{[^{}]*(?:\}\})?|\$\((?:[^()\n]|\([^()\n]*\))*\)?|`[^`\n]*`?|%[-\d.]*[sbq]|\\[nrt0]"
     r"|\$\{[#!]?\w+(?::?[-=+](?:\$\{?\w+|\d{1,4}|true|false|none)?(?=[^\w.]|$)|:?\?[^{}]*"
     r"|[#%/^,@\[][^{}]*)?|\$[A-Za-z_]\w*|\$\d(?![\w$])"
 )
 # How a sentence goes on behind a colon, where a value would stand: with a word of these.
-_SENTENCE = (
-    r"(?i)(?:a|about|access|all|an|any|are|at|bad|both|by|can|cannot|compare|connection|could|denied|each"
+_SENTENCE = re.compile(
+    r"(?:a|about|access|all|an|any|are|at|bad|both|by|can|cannot|compare|connection|could|denied|each"
     r"|every|everything|expired|failed|for|from|give|has|have|how|if|in|invalid|is|it|its|may|missing"
     r"|must|neither|never|no|none|not|nothing|of|on|one|only|operation|or|pass|permission|read|see|should"
     r"|such|that|the|their|there|these|they|this|to|unable|unknown|use|was|were|what|when|where|which"
-    r"|who|whose|will|with|without|wrong),?[ \t]+\w"
+    r"|who|whose|will|with|without|wrong),?[ \t]+\w",
+    re.IGNORECASE,
 )
 _TO_A_QUOTE = re.compile(r"[^\n\"]{0,200}")
 _WORDS_OF_A_SENTENCE = re.compile(r"\S+[ \t]+\S")
@@ -196,15 +187,21 @@ def looks_drawn(word: str) -> bool:
     return changes > _MOST_CHANGES * (len(kinds) - 1) and in_words < _LEAST_WORDS * len(kinds)
 
 
-# Most texts need few of these, and to compile them all takes as long as all else here.
-_compiled = cache(re.compile)
+@cache
+def _named() -> tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]:
+    """Compile what most texts do not need: it takes as long as all else here."""
+    return tuple((re.compile(head), re.compile(value)) for head, value in _NAMED)
 
 
 @cache
-def _option(words: str) -> re.Pattern[str]:
+def _options() -> tuple[re.Pattern[str], ...]:
     # \\n in front: of a script in JSON.
-    start = "" if words.startswith("(?<!") else r"(?:\b|(?<=\\n))"
-    return re.compile(rf"{start}(?:{words})(?P<value>{_WORD})")
+    start = r"(?:\b|(?<=\\n))"
+    found = []
+    for words in _OPTIONS:
+        pattern = words if "(?P<value>" in words else rf"(?:{words})(?P<value>{_WORD})"
+        found.append(re.compile(pattern if words.startswith("(?<!") else start + pattern))
+    return tuple(found)
 
 
 def clean_text(text: str, removed: dict[str, None] | None = None, *, of_host: bool = False) -> str:
@@ -221,13 +218,12 @@ def clean_text(text: str, removed: dict[str, None] | None = None, *, of_host: bo
     if any(part in lower for part in PARTS_OF_NAMES):
         text = _without_secret_objects(text, gone)
         text = _PRIVATE_KEY.sub(lambda match: _noted("a private key", match[0], gone), text)
-        for head, value in _NAMED:
+        for head, value in _named():
             text = _without_named(text, head, value, gone, of_host)
         text = re.sub(_NAMED_AFTER, lambda match: _replaced(match, gone), text)
-    there = [sign for sign in _SIGNS if sign in lower]
-    for signs, words in _OPTIONS if there else ():
-        if any(sign in there for sign in signs.split()):
-            text = _option(words).sub(lambda match: _valued(match, gone), text)
+    if any(program in lower for program in _PROGRAMS) or ("%" in text and "-U" in text):
+        for pattern in _options():
+            text = pattern.sub(lambda match: _valued(match, gone), text)
     if "@" in text or len(text) >= _LEAST_FORM:
         text = _FORMS.sub(lambda match: _noted("what looks like one", match[0], gone), text)
     return _DRAWN.sub(lambda match: _drawn(match, gone, of_host), text)
@@ -314,7 +310,6 @@ def without_cut_secrets(text: str, most: int) -> str:
 _BROKEN = re.compile(r"\n(?=  )")
 
 
-@lru_cache(maxsize=4096)  # an answer has the same keys and words many times
 def _on_lines(text: str) -> str:
     """Return a text of ours with secrets gone, also where a line ends within a command."""
     if "\t" in text or "\n  " not in text:
@@ -324,17 +319,17 @@ def _on_lines(text: str) -> str:
 
 def _without_named(
     text: str,
-    head: str,
-    value: str,
+    head: re.Pattern[str],
+    value: re.Pattern[str],
     removed: dict[str, None],
     of_host: bool,
 ) -> str:
     parts, done = [], 0
-    for match in _compiled(head).finditer(text):
+    for match in head.finditer(text):
         if match.start() < done or not is_secret(match["name"]):
             continue
         sign = text[match.end("name") : match.end()].strip()
-        behind = _compiled(value).match(text, match.end())
+        behind = value.match(text, match.end())
         if behind is None:
             continue
         if of_host and sign == ":":
@@ -355,7 +350,7 @@ def _is_sentence(name: str, behind: str) -> bool:
         return _WORDS_OF_A_SENTENCE.match(behind) is not None
     if name == "pass" and _THREE_WORDS.match(behind):  # what a check's page says of it
         return True
-    return name.isalpha() and _compiled(_SENTENCE).match(behind) is not None
+    return name.isalpha() and _SENTENCE.match(behind) is not None
 
 
 def _replaced(match: re.Match[str], removed: dict[str, None]) -> str:
@@ -373,9 +368,7 @@ def _gone(value: str, name: str, removed: dict[str, None]) -> str:
     """Return what stands in the place of a value; the value where it can be no secret."""
     bare = value.replace(REMOVED, "").strip("\"'\\").strip()
     # A reference names a secret and is none; nor is what stands for a value that is gone.
-    rest = (
-        _compiled(_REFERENCE).sub("", bare) if "$" in bare or "`" in bare or "%" in bare else bare
-    )
+    rest = _REFERENCE.sub("", bare) if "$" in bare or "`" in bare or "%" in bare else bare
     if not any(map(str.isalnum, rest)) or _PLAIN.fullmatch(bare) or is_choice(name, bare):
         return value
     removed[name] = None
