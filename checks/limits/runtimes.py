@@ -6,8 +6,6 @@ a row may change a limit, not to what.
 Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5), slurm.conf(5).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

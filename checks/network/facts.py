@@ -1,7 +1,5 @@
 """The host's network as servers meet it: addresses, port ranges, and the launch's own ports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import copy_context

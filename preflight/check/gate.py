@@ -124,12 +124,12 @@ def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judge
         if not part:
             break
     os.close(reader)
-    code = _exit_code(child) if answer or time.monotonic() < until else None
+    ended = _exit_code(child) if answer or time.monotonic() < until else None
     if answer.endswith(b"\n"):
         return Judged(*json.loads(answer))
-    if code in STOPPED:
-        os._exit(code)
-    return "no answer in time" if code is None else f"it ended with code {code}"
+    if ended in STOPPED:
+        os._exit(ended)
+    return "no answer in time" if ended is None else f"it ended with code {ended}"
 
 
 def _exit_code(child: int) -> int | None:

@@ -1,7 +1,5 @@
 """A check's answer as data: rows in the order in which they are shown, counts, and the verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 

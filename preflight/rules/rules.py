@@ -1,7 +1,5 @@
 """What can be found wrong in a launch: the rules of a topic's page, and the findings they make."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
