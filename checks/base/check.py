@@ -27,12 +27,14 @@ class Check(NamedTuple):
     """What is declared of a check beside its page.
 
     id: stable, ``topic.what``. topics: the facts that it reads (names of the fields of ``Facts``).
-    at: the folder of its page, or the page itself where no file has it.
+    at: the folder of its page, or the page itself where no file has it. of_host: whether it judges
+    a host without a launch; else it skips, and reads nothing.
     """
 
     id: str
     topics: tuple[str, ...]
     at: str | Page
+    of_host: bool = True
 
     @property
     def page(self) -> Page:
@@ -90,10 +92,19 @@ class CheckSet:
                 return [one if one.check else one._replace(check=id_) for one in found]
 
             folder = os.path.dirname(function.__globals__["__file__"])
-            self.checks.append((Check(id_, topics, folder), judge))
+            self.checks.append((Check(id_, topics, folder, _judges_hosts(takes)), judge))
             return function
 
         return add
+
+
+def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
+    try:
+        if takes is not None:
+            takes(None)
+    except UnjudgedError:
+        return False
+    return True
 
 
 def _record(topic: Any | Unknown) -> Any:
