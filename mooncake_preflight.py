@@ -119,6 +119,9 @@ def _run(module: str, words: list[str]) -> int:
         main()
     except SystemExit as ended:
         return int(ended.code or 0)
+    except Exception as error:  # on a way out of the program itself
+        print(f"mooncake-preflight: a defect, please report it: {_reason(error)}", file=sys.stderr)
+        return DEFECT
     return 0
 
 

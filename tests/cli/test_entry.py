@@ -253,3 +253,15 @@ def test_a_signal_finds_one_object_whenever_it_comes(
     found = json.loads(ran.stdout)
     assert (ran.returncode, "Traceback" in ran.stderr) == (code or 128 + number, False)
     assert found["exit_code"] == ran.returncode
+
+
+def test_a_defect_on_the_way_out_is_no_verdict() -> None:
+    """A traceback would end with 1, which is what check says of a warning."""
+    code = "import preflight.cli.main as m, mooncake_preflight\n"
+    code += "def main(): raise RuntimeError('what')\n"
+    code += "m.main = main\nmooncake_preflight.preflight()"
+    command = [sys.executable, "-c", code, "check"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (exit_codes.DEFECT, "")
+    assert "RuntimeError: what" in ran.stderr
+    assert "Traceback" not in ran.stderr
