@@ -2,17 +2,12 @@
 
 Others have packages named ``checks`` and ``preflight`` too: those beside this file are taken,
 whatever stands in front of them on the path. No way out of here is a traceback, or an exit code
-that a scheduler takes for a verdict. Nothing is imported here before signals are held back: what
-Python does before that is its own, and ends without a word where SIGTERM or SIGINT comes then.
+that a scheduler takes for a verdict.
 """
 
 from __future__ import annotations
 
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 OWN = ("checks", "preflight")
 DEFECT = 70
@@ -26,10 +21,9 @@ NO_VERDICT = {
 }
 NPD_BYTES = 80
 MODE = "MOONCAKE_PREFLIGHT_MODE"
-# Seconds. A signal that comes again within these is the same one: timeout and schedulers tell every
-# process of a group, and the parent hands it on.
+# Seconds. A signal that comes again within these is the same one: timeout(1) and schedulers tell a
+# process, and then its group.
 SAME_SIGNAL = 1.0
-SIGINT, SIGTERM = 2, 15
 # Whether the one object that was asked for is being printed, or is: what comes then is too late.
 _answered = False
 
@@ -54,7 +48,7 @@ def interrupted_code(error: BaseException | None) -> int:
 
 
 def answering() -> None:
-    """Let no signal come between the answer that begins here and the end; a second one still ends.
+    """Keep the first signal from the answer that begins here; a second one still ends.
 
     Else half an object would be printed, or a second one behind it, and the exit code be another.
     """
@@ -63,110 +57,40 @@ def answering() -> None:
 
 
 def _start(module: str) -> None:
-    """Run ``module.main``; where not even its imports are through, ``module.refuse`` answers."""
-    words = sys.argv[1:]
-    gate = module == "preflight.cli.main" and words[:1] == ["exec"]
-    try:
-        # What the gate becomes would inherit it.
-        mask = set() if gate else _held_back()
-        _end_on_signals()
-        import gc
+    """Run ``module.main``, and end.
 
-        # A process that lives this short has nothing to collect, and looking costs a tenth of it.
-        gc.disable()
-        if gate and _mode() == "off":
+    What hangs is left to its thread, and nothing is taken apart, which costs a tenth of a start.
+    """
+    import gc
+    import os
+    from contextlib import suppress
+
+    gc.disable()  # a process that lives this short has nothing to collect
+    words = sys.argv[1:]
+    _end_on_signals()
+    try:
+        if module == "preflight.cli.main" and words[:1] == ["exec"] and _mode() == "off":
             _become_at_once(words)
         _prefer_own_packages()
-        if gate:
-            sys.exit(_run(module, words))  # its gate runs the check apart, and stays
-        import os
-
-        from preflight.base.apart import apart
-
-        code = int(apart(lambda: b"%d" % _run(module, words, mask), (SIGINT, SIGTERM)) or DEFECT)
-        # Nothing is open here, and taking apart all that was imported costs a tenth of a start.
-        os._exit(code)
+        code = _run(module, words)
     except KeyboardInterrupt as error:
-        sys.exit(_refused_early(module, words, interrupted_code(error)))
-
-
-def _held_back() -> set[int]:
-    """Hold SIGINT and SIGTERM back, until what answers them is imported; return the mask before.
-
-    The first process of a container keeps them too, which else has no default action.
-    """
-    _signal = _signals()
-    return set(_signal.pthread_sigmask(_signal.SIG_BLOCK, (SIGINT, SIGTERM)))
-
-
-def _signals() -> Any:
-    """Return what ``signal`` is made of: it is there from the start, and need not be imported."""
-    return __import__("_signal")
-
-
-def _refused_early(module: str, words: list[str], code: int) -> int:
-    """Let the program say that it was interrupted before it was begun; a second one ends that."""
-    try:
-        _prefer_own_packages()
-        return _refused(module, words, code)
-    except KeyboardInterrupt:
-        return code
-
-
-def _run(module: str, words: list[str], mask: set[int] | None = None) -> int:
-    """Run ``module.main``; return the exit code. mask: of signals, once its imports are through."""
-    from importlib import import_module
-
-    try:
-        try:
-            main = import_module(module).main
-            if mask is not None:
-                _signal = _signals()
-                _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-        except BaseException as error:
-            ended = interrupt_behind(error)
-            if ended is None and isinstance(error, Exception):
-                return _without_program(words, error)
-            if ended is None:
-                raise
-            return _refused(module, words, interrupted_code(ended))
-        main()
-    except KeyboardInterrupt as error:  # before its frame had begun, or where that was leaving
-        return _refused(module, words, interrupted_code(error))
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
-
-
-def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the interrupt that ``error`` is or came of, as a RuntimeError of a class's making."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _refused(module: str, words: list[str], code: int) -> int:
-    """Let the program say that it was interrupted, where it can be imported after that."""
-    from importlib import import_module
-
-    try:
-        return int(import_module(module).refuse(words, code, "interrupted"))
-    except Exception:  # an import that was broken off left half a package
-        return _say_plainly(words, code, "interrupted")
+        code = _refused(module, words, interrupted_code(error))
+    with suppress(OSError):  # whose reader is gone
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    os._exit(code)
 
 
 def _end_on_signals() -> None:
-    """End on SIGTERM and SIGINT: the first raises, the second ends this process at once.
+    """End on SIGTERM and SIGINT: the first raises, a second one ends this process at once.
 
-    The first process of a container has no default action for SIGTERM: a stop would be lost. An
-    interrupt where Python can only print it, as in the callback of a weak reference, comes again a
-    moment later.
+    The first process of a container has no default action for SIGTERM: a stop would be lost.
     """
-    import _thread
     import os
+    import signal
     import time
 
-    _signal = _signals()
     first: float | None = None
 
     def end(number: int, frame: object) -> None:
@@ -174,28 +98,41 @@ def _end_on_signals() -> None:
         if first is None:
             first = time.monotonic()
             if not _answered:
-                raise TerminatedError(number) if number == SIGTERM else KeyboardInterrupt
+                raise TerminatedError(number) if number == signal.SIGTERM else KeyboardInterrupt
         elif time.monotonic() - first > SAME_SIGNAL:
             os._exit(128 + number)
 
-    def later(number: int) -> None:
-        time.sleep(0.001)
-        os.kill(os.getpid(), number)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end)
 
-    def again(lost: sys.UnraisableHookArgs) -> None:
-        nonlocal first
-        error = lost.exc_value
-        if not isinstance(error, KeyboardInterrupt):
-            sys.__unraisablehook__(lost)
-            return
-        first = None
-        terminated = isinstance(error, TerminatedError)
-        _thread.start_new_thread(later, (error.args[0] if terminated else SIGINT,))
 
-    sys.unraisablehook = again
-    for number in (SIGINT, SIGTERM):
-        if _signal.getsignal(number) != _signal.SIG_IGN:
-            _signal.signal(number, end)
+def _run(module: str, words: list[str]) -> int:
+    """Run ``module.main``; return the exit code."""
+    from importlib import import_module
+
+    try:
+        main = import_module(module).main
+    except Exception as error:
+        return _without_program(words, error)
+    try:
+        main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except Exception as error:  # on a way out of the program itself
+        print(f"mooncake-preflight: a defect, please report it: {_reason(error)}", file=sys.stderr)
+        return DEFECT
+    return 0
+
+
+def _refused(module: str, words: list[str], code: int) -> int:
+    """Let the program say that it was interrupted, if it can be imported after that."""
+    from importlib import import_module
+
+    try:
+        return int(import_module(module).refuse(words, code, "interrupted"))
+    except Exception:  # an import that was broken off left half a package
+        return _say_plainly(words, code, "interrupted")
 
 
 def _prefer_own_packages() -> None:

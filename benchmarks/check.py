@@ -46,7 +46,7 @@ def main() -> None:
     bare = [sys.executable, "-c", "import click"]
     with tempfile.TemporaryDirectory() as folder:
         root = build_host(Path(folder) / "host", gpu_host())
-        for name, launch in (("no launch", []), ("a launch", LAUNCH)):
+        for name, launch, most in (("no launch", [], 3.5), ("a launch", LAUNCH, 4.5)):
             commands = [
                 bare,
                 [*check, *launch],
@@ -59,7 +59,8 @@ def main() -> None:
             ratio = median([ours / least for least, ours, _ in rounds])
             print(f"{name}:")
             print(f"  this machine: {1000 * here:.0f} ms (to stay below {1000 * MOST_SECONDS:.0f})")
-            print(f"  ratio to import click ({1000 * click:.0f} ms): {ratio:.2f}")
+            least = f"import click ({1000 * click:.0f} ms)"
+            print(f"  ratio to {least}: {ratio:.2f} (to stay below {most})")
             print(f"  8 GPUs, 8 NICs, 2 nodes: {1000 * there:.0f} ms, {there / here:.2f} times")
     peak_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"peak memory of any of them: {peak_mib:.0f} MiB (to stay below {MOST_MIB})")

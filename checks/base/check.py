@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from checks.base.finding import NO_LAUNCH, Finding, UnjudgedError, skip, unknown
+from checks.base.finding import NO_LAUNCH, Consequence, Finding, UnjudgedError, skip, unknown
 from checks.base.needs import LaunchNeeds
-from checks.base.page import Page, read_page
+from checks.base.page import Page, read_consequence, read_page
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopic, UnreadTopicError
 
 
@@ -27,17 +27,26 @@ class Check(NamedTuple):
     """What is declared of a check beside its page.
 
     id: stable, ``topic.what``. topics: the facts that it reads (names of the fields of ``Facts``).
-    at: the folder of its page, or the page itself where no file has it.
+    at: the folder of its page, or the page itself where no file has it. of_host: whether it judges
+    a host without a launch; else it skips, and reads nothing.
     """
 
     id: str
     topics: tuple[str, ...]
     at: str | Page
+    of_host: bool = True
 
     @property
     def page(self) -> Page:
         """Its page, read when it is first asked for."""
         return self.at if isinstance(self.at, Page) else read_page(self.at, self.id)
+
+    @property
+    def consequence(self) -> Consequence:
+        """Its page's, which most answers need of it alone."""
+        if isinstance(self.at, Page):
+            return self.at.consequence
+        return read_consequence(self.at, self.id)
 
 
 def the_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
@@ -83,10 +92,19 @@ class CheckSet:
                 return [one if one.check else one._replace(check=id_) for one in found]
 
             folder = os.path.dirname(function.__globals__["__file__"])
-            self.checks.append((Check(id_, topics, folder), judge))
+            self.checks.append((Check(id_, topics, folder, _judges_hosts(takes)), judge))
             return function
 
         return add
+
+
+def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
+    try:
+        if takes is not None:
+            takes(None)
+    except UnjudgedError:
+        return False
+    return True
 
 
 def _record(topic: Any | Unknown) -> Any:

@@ -77,9 +77,11 @@ def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | 
     distribution, _, version = stem.rpartition("-")
     if not dot or kind != "dist-info" or not distribution:
         return None
-    mark = rf"_+editable_.*{re.escape(distribution)}([-.]|_\d).*p(th|y)"
-    if "+" not in version and any(re.fullmatch(mark, one, re.I) for one in beside):
-        version += "+editable"
+    near = [one for one in beside if distribution.lower() in one.lower()]
+    if near and "+" not in version:
+        mark = rf"_+editable_.*{re.escape(distribution)}([-.]|_\d).*p(th|y)"
+        if any(re.fullmatch(mark, one, re.I) for one in near):
+            version += "+editable"
     return distribution.lower().replace("_", "-"), version
 
 

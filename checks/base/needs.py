@@ -6,7 +6,7 @@ could not be resolved is Unknown with the variable's name, and a check that meet
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from checks.base.pages import ProcessId, Region, Usage
 from checks.base.unknown import Unknown
@@ -60,7 +60,7 @@ class Bound(Enum):
     """A bound of a limit that stands in what is there when it is set.
 
     STAYS: itself. SOFT, HARD: that one. SYSTEMD: what a unit has that does not set the limit.
-    LOGIN: what pam_limits gives the user.
+    LOGIN: what a login of the user has.
     """
 
     STAYS = "stays"
@@ -77,10 +77,7 @@ class SetLimit(NamedTuple):
     count, None for no limit. raises: whether who sets it may go above the hard limit whatever else
     is known of it (systemd, a container's engine). must: whether the program is not started where
     it is refused. setter: who sets it; of LOGIN whose limit it is. where: the unit that sets it or
-    leaves it to systemd; of LOGIN the service of PAM. otherwise: set only where the one before it
-    of that name is refused (``ulimit -l unlimited || ulimit -l 65536``); follows: only where it is
-    not (``ulimit -n 9999 && ulimit -n 4096``). after, instead: those of other names that all have
-    to be taken before, or of which one has to be refused.
+    leaves it to systemd.
     """
 
     name: str
@@ -91,10 +88,6 @@ class SetLimit(NamedTuple):
     must: bool = False
     setter: RunAs = RunAs()
     where: str = ""
-    otherwise: bool = False
-    follows: bool = False
-    after: tuple[Any, ...] = ()  # of SetLimit, as the next
-    instead: tuple[Any, ...] = ()
 
 
 # Of each limit that checks judge: how prlimit and systemd name it.

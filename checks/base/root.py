@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,7 +22,6 @@ CALLS_FILE = "calls.json"
 LIMIT_SECONDS: ContextVar[float] = ContextVar("LIMIT_SECONDS", default=10.0)
 # The first word of a call -> the module that answers it on the live machine.
 CALL_MODULES = {
-    "boot": "checks.boot.calls",
     "gpus": "checks.gpu.calls",
     "limits": "checks.limits.calls",
     "memory": "checks.memory.calls",
@@ -188,6 +188,51 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
         return unreadable(call_key(name, *arguments), error)
     except Exception as error:  # a foreign library's own errors: none may end the program
         return Unknown(f"{call_key(name, *arguments)}: {type(error).__name__}: {error}")
+
+
+def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
+    """Return what ``attempt`` returns (plain data) in a forked child, killed after a while.
+
+    For what a seccomp profile may kill, or a driver hold. Raises OSError with the reason when the
+    child gives nothing: it was killed, failed, or took longer than ``limit_seconds``.
+    """
+    import json
+    import select
+    import signal
+
+    receiver, sender = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    # Safe beside the other readers' threads: the child takes none of their locks, leaves by _exit.
+    child = os.fork()
+    if child == 0:
+        try:
+            # Where it hangs and its parent is gone, nobody waits for the end of its streams.
+            for number in {0, 1, 2} - {receiver, sender}:
+                os.dup2(null, number)
+            os.write(sender, json.dumps(attempt()).encode())
+        except BaseException as error:
+            os.write(sender, json.dumps(f"{type(error).__name__}: {error}").encode())
+        finally:
+            os._exit(0)
+    os.close(sender)
+    os.close(null)
+    try:
+        ready = select.select([receiver], [], [], limit_seconds)[0]
+        answer = os.read(receiver, 1 << 16) if ready else b""
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os.close(receiver)
+        _, status = os.waitpid(child, 0)
+    if not ready:
+        raise OSError(f"the attempt in a child took over {limit_seconds:g} s")
+    if not answer:
+        name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "no signal"
+        raise OSError(f"the child that tried it was killed ({name})")
+    result = json.loads(answer)
+    if isinstance(result, str):
+        raise OSError(result)
+    return result
 
 
 def not_a_number(name: str, content: str) -> Unknown:

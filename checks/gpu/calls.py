@@ -97,7 +97,7 @@ def cuda_attributes() -> list[dict[str, int | None]]:
     """
     import ctypes  # noqa: F401  # before the child is there: see memory_policy
 
-    from checks.numa.calls import in_child
+    from checks.base.root import in_child
 
     answer: list[dict[str, int | None]] = in_child(_cuda_attributes, CUDA_LIMIT_SECONDS)
     return answer

@@ -1,7 +1,5 @@
 """GPU facts: what PCI shows, what NVML says, and how the kernel lets RDMA reach GPU memory."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NamedTuple
 

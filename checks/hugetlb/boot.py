@@ -13,7 +13,7 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
-from checks.boot.bootloader import read_next_boot
+from checks.hugetlb.next_boot import read_next_words
 from checks.hugetlb.sysctl_d import SysctlFile, acts_before_drop_in, parse_settings
 
 _UNITS = "/etc/systemd/system"
@@ -147,8 +147,8 @@ def _size(text: str) -> int | None:
 
 
 def _command_line(root: Root) -> Iterator[PoolWriter]:
-    coming = read_next_boot(root)  # this boot's own words, where no menu is read
-    content = root.text("/proc/cmdline") if isinstance(coming, Unknown) else " ".join(coming.words)
+    words = read_next_words(root)  # this boot's own words, where no menu is read
+    content = root.text("/proc/cmdline") if isinstance(words, Unknown) else " ".join(words)
     if not isinstance(content, Unknown):
         yield from parse_command_line(content, COMMAND_LINE)
 

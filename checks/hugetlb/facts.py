@@ -1,7 +1,5 @@
 """All about the HugeTLB pools of a host: pages, limits, fragmentation, and after a reboot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ RDMA pins every registered page. The kernel holds the sum against RLIMIT_MEMLOCK
 asks for nothing where CAP_IPC_LOCK is in effect in the initial user namespace.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -17,7 +17,7 @@ from checks.base.needs import (
     is_root,
 )
 from checks.base.unknown import Unknown
-from checks.limits.facts import SIZE_ROWS, LimitFacts
+from checks.limits.facts import LimitFacts
 from checks.limits.runtimes import Limit
 from checks.system.facts import SystemFacts
 
@@ -45,71 +45,16 @@ def start_limit(
     system: SystemFacts,
 ) -> StartLimit:
     """Return the limit that a process runs with; ``limit``: of its host or container."""
-    found, refused = StartLimit(limit), False
+    found = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
     for one in process.limits:
         if one.name != name or (elsewhere and one.soft is Bound.LOGIN):
             continue  # the image's own files are not seen
-        if refused if one.follows else one.otherwise and not refused:
-            continue
-        holds = _holds(one, process, limits, system)
-        if isinstance(holds, Unknown):
-            found, refused = StartLimit(holds, one), False
-            continue
-        if not holds:
-            refused = bool(one.after)  # what stands behind || comes then
-            continue
         raises = one.raises or may(one.setter, "SYS_RESOURCE", process.container, limits, system)
         found = _after(found, one, raises, limits)
-        refused = found.refused is one
-        if one.must and refused:
+        if one.must and found.refused is one:
             break
     return found
-
-
-def _holds(
-    one: SetLimit, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
-) -> bool | Unknown:
-    """Return whether the limits of other names that one depends on are taken, or refused."""
-    after = [_taken(each, process, limits, system) for each in one.after]
-    instead = [_taken(each, process, limits, system) for each in one.instead]
-    if False in after or (instead and all(taken is True for taken in instead)):
-        return False
-    open_ = [*after, *(() if False in instead else instead)]
-    return next((taken for taken in open_ if isinstance(taken, Unknown)), True)
-
-
-def _taken(
-    one: SetLimit, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
-) -> bool | Unknown:
-    """Return whether a limit that the launch sets is taken: it is not where another has to be."""
-    same = [
-        at
-        for at, each in enumerate(process.limits)
-        if each._replace(setter=one.setter, must=one.must) == one
-    ]
-    why = f"{one.origin} sets {one.name} first, and whether that is refused is not known"
-    if not same:
-        return Unknown(why)
-    before = process._replace(limits=process.limits[: same[-1] + 1])
-    start = _own_limit(one.name, process, limits, system)
-    found = start_limit(one.name, start, before, limits, system)
-    if found.refused is process.limits[same[-1]]:
-        return False
-    if isinstance(found.limit, Unknown):
-        return Unknown(f"{why}: {found.limit.reason}", advice=found.limit.advice)
-    return found.by is process.limits[same[-1]]
-
-
-def _own_limit(
-    name: str, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
-) -> Limit | Unknown:
-    """Return the limit of a name that a launch is started with on this host."""
-    if process.container is not None and not system.container.inside:
-        return Unknown("its container's own is not seen from here")
-    rows = {"memlock": limits.memlock, "nofile": limits.nofile, "nproc": limits.nproc}
-    sizes = {SIZE_ROWS[row]: limit for row, limit in limits.sizes.items()}
-    return {**rows, **sizes}.get(name, Unknown(f"{name} was not read"))
 
 
 def may(
@@ -186,7 +131,7 @@ def _after(
     if one.soft is Bound.SYSTEMD:
         return StartLimit(limits.runtimes.systemd_default(one.name), one)
     if one.soft is Bound.LOGIN:
-        given = limits.runtimes.of_login(one.name, one.setter.user, one.where, now)
+        given = limits.runtimes.of_login(one.name, one.setter.user, now)
         return before if isinstance(given, Limit) and given == now else StartLimit(given, one)
     soft, hard = _bound(one.soft, now, 0), _bound(one.hard, now, 1)
     if isinstance(soft, Unknown):

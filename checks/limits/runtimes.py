@@ -1,15 +1,12 @@
 """The limits that a container runtime, a service or a login would hand on.
 
 A container without a limit of its own has that of the daemon that starts it; a service has its
-unit's ``LimitMEMLOCK``, else systemd's ``DefaultLimitMEMLOCK``; a login has what pam_limits sets.
-Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5), pam.conf(5),
-Linux-PAM's modules/pam_limits/pam_limits.c, slurm.conf(5).
+unit's ``LimitMEMLOCK``, else systemd's ``DefaultLimitMEMLOCK``. Of limits.conf it is known whether
+a row may change a limit, not to what.
+Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5), slurm.conf(5).
 """
 
-from __future__ import annotations
-
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from checks.base.docker_config import DOCKER_CONFIG, docker_text, read_docker_config
@@ -28,9 +25,6 @@ SLURM_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 # limits.conf(5): sizes are in KiB.
 _KIB_LIMITS = ("memlock", "as", "data", "fsize")
-_PAM_SERVICES = ("sudo", "sudo-i", "su", "su-l", "runuser", "runuser-l")
-_INCLUDED = re.compile(r"^(?:@include|\S+\s+(?:include|substack))\s+(\S+)", re.MULTILINE)
-_PAM_LIMITS = re.compile(r"^-?session\b.*\bpam_limits\.so", re.MULTILINE)
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
@@ -95,8 +89,7 @@ class RuntimeLimits(NamedTuple):
 
     userns_remap: daemon.json's, "" without. slurm_propagates: whether jobs inherit the memlock of
     the shell that submits them, None without Slurm. systemd: the ``DefaultLimit*`` of its files, by
-    limit. init_nproc: of process 1. pam_services: of sudo, su and runuser, those whose session
-    pam_limits is part of.
+    limit. init_nproc: of process 1. pam: the rows of limits.conf and limits.d.
     """
 
     units: tuple[UnitLimit, ...]
@@ -106,7 +99,6 @@ class RuntimeLimits(NamedTuple):
     pam: tuple[PamLimit, ...] | Unknown
     slurm_propagates: bool | Unknown | None
     init_nproc: Limit | Unknown = Unknown("not read")
-    pam_services: frozenset[str] | Unknown = Unknown("not read")
 
     def unit(self, name: str) -> UnitLimit | None:
         return next((unit for unit in self.units if unit.name == name), None)
@@ -118,36 +110,25 @@ class RuntimeLimits(NamedTuple):
         return self.init_nproc if name == "nproc" else _SYSTEMD_DEFAULTS.get(name, UNBOUNDED)
 
     @or_unknown
-    def of_login(
-        self, name: str, user: str | Unknown, service: str, now: Limit | Unknown
-    ) -> Limit | Unknown:
-        """Return what pam_limits makes of ``now`` in a session of ``user`` with ``service``."""
+    def of_login(self, name: str, user: str | Unknown, now: Limit | Unknown) -> Limit | Unknown:
+        """Return ``now``; Unknown if a row of limits.conf may change it in a login of ``user``."""
         rows = [row for row in known(self.pam) if row.name == name]
-        if not rows or service not in known(self.pam_services):
+        if not rows:
             return now
-        who, (soft, hard) = known(user), known(now)
-        hard = known(_login_bound(rows, who, "hard", hard))
-        soft = known(_login_bound(rows, who, "soft", soft))
-        return Limit(hard if hard is not None and (soft is None or soft > hard) else soft, hard)
+        who = known(user)
+        for kind, bound in zip(("soft", "hard"), known(now), strict=True):
+            for row in rows:
+                if row.kind in (kind, "-") and row.most != bound and _may_mean(row.domain, who):
+                    why = f"{row.source} sets {name} for {row.domain}"
+                    return Unknown(f"{why}: what a login gets of it is not worked out")
+        return now
 
 
-def _login_bound(
-    rows: Sequence[PamLimit], user: str, kind: str, now: int | None
-) -> int | Unknown | None:
-    """Return a bound of ``user``: its own rows go before those of groups, these before ``*``."""
-    root = is_root(user)
-    mine = [row for row in rows if row.kind in (kind, "-")]
-    own = [row.most for row in mine if row.domain == ("root" if root else user)]
-    if own:
-        return own[-1]
-    every = [row.most for row in mine if row.domain == "*" and not root]
-    usual = every[-1] if every else now
-    for row in mine:
-        group = row.domain[:1] in ("@", "%") and not root
-        named = row.domain != "*" and user.isdecimal() and not root
-        if row.most != usual and (group or named or ":" in row.domain):
-            return Unknown(f"{row.source}: whether {row.domain} means {user} is not looked at")
-    return usual
+def _may_mean(domain: str, user: str) -> bool:
+    """Return whether a row may be of ``user``; root has no row but its own (limits.conf(5))."""
+    if is_root(user):
+        return domain == "root"
+    return domain in (user, "*") or user.isdecimal() or domain[:1] in "@%" or ":" in domain
 
 
 def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> RuntimeLimits:
@@ -164,7 +145,6 @@ def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> 
         pam=_pam(root),
         slurm_propagates=_slurm(root),
         init_nproc=limit_of_file(root.text("/proc/1/limits"), "Max processes", "/proc/1/limits"),
-        pam_services=_pam_services(root),
     )
 
 
@@ -314,26 +294,6 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
                     most = None if value is None else value * unit
                     rows.append(PamLimit(words[0], words[1], most, path, words[2]))
     return tuple(rows)
-
-
-@or_unknown
-def _pam_services(root: Root) -> frozenset[str] | Unknown:
-    """Return the PAM services that run pam_limits, themselves or in what they include."""
-    found = set()
-    for service in _PAM_SERVICES:
-        names, asked = [service], 0
-        while asked < len(names) and len(names) < 20:
-            text = root.text(f"/etc/pam.d/{names[asked]}")
-            asked += 1
-            if isinstance(text, Unknown):
-                if not text.absent:
-                    return text
-                continue
-            if _PAM_LIMITS.search(text):
-                found.add(service)
-                break
-            names += [name for name in _INCLUDED.findall(text) if name not in names]
-    return frozenset(found)
 
 
 def _slurm(root: Root) -> bool | Unknown | None:

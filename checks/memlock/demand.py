@@ -8,8 +8,6 @@ counted into the same ``pinned_vm``, but held against the limit in another sum, 
 rings (``user->locked_vm``): what it pins first, RDMA no longer has.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from checks.base.check import the_launch

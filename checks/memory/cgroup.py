@@ -6,8 +6,6 @@ Source: ``mem_cache/host_memory.py`` of SGLang 0.5.23; Documentation/admin-guide
 cgroup-v1/memory.rst.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The host's memory, what its cgroup leaves of it, and the limits on mapping it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds

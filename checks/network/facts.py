@@ -1,7 +1,5 @@
 """The host's network as servers meet it: addresses, port ranges, and the launch's own ports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import copy_context
@@ -52,8 +50,9 @@ class NetworkFacts(NamedTuple):
 def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
     """Read the network below ``root``, and try to bind the ports of the launch."""
     numbers = {port.port for port in needs.ports if isinstance(port.port, int)} if needs else set()
+    advertises = needs is None or any(one.kind == "advertised" for one in needs.services)
     return NetworkFacts(
-        _addresses(root),
+        _addresses(root) if advertises else Unknown("no name of the launch is held against them"),
         _range(root),
         _reserved(root),
         {number: _port(root, number) for number in sorted(numbers) if 0 < number <= LARGEST_PORT},

@@ -5,8 +5,6 @@ only way out (Linux drivers/infiniband/core/addr.c), so rules are held against t
 protocols, marks and the type of service are not set in that lookup (flowi of zeros).
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from checks.base.root import in_child
 
 # System call numbers of set_mempolicy, get_mempolicy and mbind, by machine (asm/unistd.h).
 SYSTEM_CALLS = {"x86_64": (238, 239, 237), "aarch64": (237, 236, 235)}
@@ -46,49 +45,3 @@ def memory_policy() -> dict[str, int]:
         }
 
     return dict(in_child(attempt, LIMIT_SECONDS))
-
-
-def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
-    """Return what ``attempt`` returns (plain data) in a forked child, killed after
-    ``limit_seconds``.
-
-    Raises OSError with the reason when the child gives none: it was killed, failed, or took longer.
-    """
-    import json
-    import os
-    import select
-    import signal
-
-    receiver, sender = os.pipe()
-    null = os.open(os.devnull, os.O_RDWR)
-    # Safe beside the other readers' threads: the child takes none of their locks, leaves by _exit.
-    child = os.fork()
-    if child == 0:
-        try:
-            # Where it hangs and its parent is gone, nobody waits for the end of its streams.
-            for number in {0, 1, 2} - {receiver, sender}:
-                os.dup2(null, number)
-            os.write(sender, json.dumps(attempt()).encode())
-        except BaseException as error:
-            os.write(sender, json.dumps(f"{type(error).__name__}: {error}").encode())
-        finally:
-            os._exit(0)
-    os.close(sender)
-    os.close(null)
-    try:
-        ready = select.select([receiver], [], [], limit_seconds)[0]
-        answer = os.read(receiver, 1 << 16) if ready else b""
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-    finally:
-        os.close(receiver)
-        _, status = os.waitpid(child, 0)
-    if not ready:
-        raise OSError(f"the attempt in a child took over {limit_seconds:g} s")
-    if not answer:
-        name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "no signal"
-        raise OSError(f"the child that tried it was killed ({name})")
-    result = json.loads(answer)
-    if isinstance(result, str):
-        raise OSError(result)
-    return result

@@ -1,7 +1,5 @@
 """NUMA facts: each node's CPUs, memory and distances, and what this process may use of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -6,12 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-# linux/netlink.h, linux/rtnetlink.h
+# linux/netlink.h
 NETLINK_ROUTE, NETLINK_RDMA = 0, 20
 NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300
 NLMSG_ERROR, NLMSG_DONE = 2, 3
-RTM_NEWADDR, RTM_GETADDR = 20, 22
-IFA_ADDRESS, IFA_LOCAL = 1, 2
 
 # rdma/rdma_netlink.h: commands of the client RDMA_NL_NLDEV (5), and attributes.
 NLDEV = 5 << 10
@@ -44,19 +42,17 @@ def interfaces() -> dict[str, list[list[Any]]]:
     Not from /sys/class/net: it shows the namespace in which /sys was mounted.
     """
     import socket
-    import struct
 
-    names = dict(socket.if_nameindex())
-    found: dict[str, list[list[Any]]] = {name: [] for name in names.values()}
-    request = struct.pack("=BBBBI", 0, 0, 0, 0, 0)
-    for kind, body in netlink_dump(NETLINK_ROUTE, RTM_GETADDR, request):
-        if kind != RTM_NEWADDR or len(body) < 8:
-            continue
-        family, prefix, _flags, _scope, index = struct.unpack_from("=BBBBI", body)
-        given = dict(netlink_attributes(body[8:]))
-        raw = given.get(IFA_LOCAL, given.get(IFA_ADDRESS))
-        if raw and family in (socket.AF_INET, socket.AF_INET6) and index in names:
-            found[names[index]].append([socket.inet_ntop(family, raw), prefix])
+    import psutil
+
+    found: dict[str, list[list[Any]]] = {}
+    for label, entries in psutil.net_if_addrs().items():
+        own = found.setdefault(label.partition(":")[0], [])  # eth0:1 is a label of eth0
+        for entry in entries:
+            if entry.family in (socket.AF_INET, socket.AF_INET6) and entry.netmask:
+                mask = socket.inet_pton(entry.family, entry.netmask)
+                length = int.from_bytes(mask, "big").bit_count()
+                own.append([entry.address.partition("%")[0], length])
     return found
 
 

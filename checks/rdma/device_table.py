@@ -5,8 +5,6 @@ is how many pages a device can translate in all: that is in the table, as users 
 the drivers' sources have it.
 """
 
-from __future__ import annotations
-
 import os
 from enum import Enum
 from functools import cache

@@ -1,7 +1,5 @@
 """Everything about the host's RDMA devices, read once. No RDMA at all is a fact."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A result counts while the device's PCI id, firmware, driver and the driver's ver
 it was measured with: any of them may change a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

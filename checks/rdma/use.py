@@ -5,8 +5,6 @@ each (rdma_context.cpp, openRdmaDevice) and drops those that fail. Whether nothi
 or silent TCP depends on who chose them. Registered memory is charged once per device in use.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple

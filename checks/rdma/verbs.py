@@ -4,8 +4,6 @@ Mooncake reaches a device only if the first three are there; each can be missing
 while sysfs still shows the device.
 """
 
-from __future__ import annotations
-
 import re
 import stat
 from collections.abc import Mapping

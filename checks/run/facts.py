@@ -19,7 +19,6 @@ from checks.base.root import LIMIT_SECONDS, Root
 from checks.base.unknown import Unknown, UnreadTopicError
 
 if TYPE_CHECKING:
-    from checks.boot.facts import BootFacts
     from checks.gpu.facts import GpuFacts
     from checks.hugetlb.facts import HugetlbFacts
     from checks.limits.facts import LimitFacts
@@ -47,7 +46,6 @@ READERS: dict[str, tuple[str, str]] = {
     "network": ("checks.network.facts", "read_network"),
     "services": ("checks.network.facts", "read_services"),
     "storage": ("checks.storage.facts", "read_storage"),
-    "boot": ("checks.boot.facts", "read_boot"),
 }
 
 
@@ -66,7 +64,6 @@ class Facts:
     network: NetworkFacts
     services: ServiceFacts
     storage: StorageFacts
-    boot: BootFacts
 
     def __init__(self, topics: Mapping[str, Any]) -> None:
         self.__dict__["topics"] = dict(topics)

@@ -37,7 +37,6 @@ CHECK_MODULES = (
     "checks.software.software_checks",
     "checks.placement.numactl_checks",
     "checks.system.judge",
-    "checks.boot.judge",
     "checks.network.network_checks",
     "checks.storage.judge",
 )

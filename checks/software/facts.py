@@ -4,8 +4,6 @@ The engine may live in another environment than this program: this interpreter's
 and that of the ``python3`` on PATH. Every fact says where it was seen.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

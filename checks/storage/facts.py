@@ -1,7 +1,5 @@
 """The folders and files that a launch names, as this user finds them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

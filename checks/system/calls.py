@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from checks.base.root import in_child
+
 # The same on every architecture (include/uapi/asm-generic/unistd.h), alpha apart.
 IO_URING_SETUP = 425
 # struct io_uring_params, include/uapi/linux/io_uring.h.
@@ -47,34 +49,8 @@ def io_uring() -> int:
     # Looked up before the fork: no lock of the loader or of ctypes is taken in the child.
     libc = ctypes.CDLL(None, use_errno=True)
     params = ctypes.create_string_buffer(PARAMS_BYTES)
-    child = os.fork()
-    if child == 0:
-        code = 255
-        try:
-            descriptor = libc.syscall(IO_URING_SETUP, 1, params)
-            code = 0 if descriptor >= 0 else ctypes.get_errno() & 255
-        finally:
-            os._exit(code)
-    return _exit_code(child)
 
+    def attempt() -> int:
+        return 0 if libc.syscall(IO_URING_SETUP, 1, params) >= 0 else ctypes.get_errno()
 
-def _exit_code(child: int) -> int:
-    """Return the child's exit status. Raises OSError where it was killed or takes too long."""
-    import signal
-    import time
-
-    deadline = time.monotonic() + TRY_SECONDS
-    pause = 0.0005
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            break
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            raise TimeoutError("io_uring_setup did not return")
-        time.sleep(pause)
-        pause = min(pause * 2, 0.02)
-    if os.WIFSIGNALED(status):
-        raise OSError(f"io_uring_setup: killed by signal {os.WTERMSIG(status)}")
-    return os.WEXITSTATUS(status)
+    return int(in_child(attempt, TRY_SECONDS))

@@ -1,7 +1,5 @@
 """The kernel, the distribution and the container that this process runs in."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from checks.base.finding import Evidence, Finding, Status
 from checks.base.unknown import Unknown
-from checks.run.facts import Facts
-from checks.system.facts import with_kernel
 from preflight.advisories.facts import AdvisorySubject, clients_by_network, fact, may_give
 from preflight.advisories.records import (
     PRODUCTS,
@@ -24,11 +22,11 @@ from preflight.advisories.records import (
 )
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
-from preflight.judging.launch_checks import ADVISORIES
+from preflight.judging.pages import ADVISORIES
 from preflight.processes.processes import LaunchProcess
 
 # What the records ask of the host; a host whose topics were not all read is unknown in those.
-TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software", "boot")
+TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
 
 
 class Verdict(NamedTuple):
@@ -135,7 +133,6 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
             open_.setdefault((verdict.may_give.reason, ""), set()).add(one.check)
         else:
             found.append(_unsure(verdict, verdict.holds))
-    found += _after_boot(seen)
     said = {each.check for each in found}.union(later, *open_.values())
     if later:
         text = f"{_count(later)} may arise while it runs, which nothing here decides: "
@@ -160,30 +157,6 @@ def _is_later(verdict: Verdict) -> bool:
     if not verdict.advisory.arises or verdict.holds is False:
         return False
     return verdict.holds is True or not isinstance(verdict.version, Unknown)
-
-
-def _after_boot(seen: JudgedHost) -> list[Finding]:
-    """Return what affects the kernel that starts next, and not the one that runs.
-
-    See ``boot.kernel``.
-    """
-    boot, system = seen.facts.topic("boot"), seen.facts.topic("system")
-    if isinstance(boot, Unknown) or isinstance(system, Unknown) or isinstance(boot.next, Unknown):
-        return []
-    if boot.next.release == system.kernel_release or system.container.inside:
-        return []
-    facts = Facts({**seen.facts.topics, "system": with_kernel(system, boot.next.release)})
-    now = {(one.advisory.id, one.process.number) for one in verdicts(seen) if one.holds is True}
-    return [
-        _finding(
-            one,
-            Status.WARN,
-            f"After the next boot, which starts it. What is seen: {one.advisory.seen}",
-        )
-        for one in verdicts(seen._replace(facts=facts))
-        if one.holds is True and not one.advisory.covered_by and not one.advisory.arises
-        if (one.advisory.id, one.process.number) not in now
-    ]
 
 
 def _count(ids: set[str]) -> str:

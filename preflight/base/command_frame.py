@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from mooncake_preflight import interrupt_behind, interrupted_code
+from mooncake_preflight import interrupted_code
 from preflight.base import exit_codes
 from preflight.base.output import OutputError, discard_output, open_streams, say
 
@@ -56,9 +56,6 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
         say(f"{name}: {message}", err=True)
         return refused(exit_codes.DEFECT, message)
     except Exception as error:
-        if ended := interrupt_behind(error):  # where an import or a class was being made
-            say(f"{name}: interrupted", err=True)
-            return refused(interrupted_code(ended), "interrupted")
         if isinstance(error, ModuleNotFoundError) and _of_others(error):
             message = _missing(error)
             say(f"{name}: {message}", err=True)

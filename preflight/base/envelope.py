@@ -22,8 +22,6 @@ STATUSES = ("pass", "warn", "fail", "unknown", "error")
 # What a check's subjects are where they do not say it themselves: the longest beginning counts.
 SUBJECTS = {
     "advisory.": "process",
-    "boot.": "kernel",
-    "boot.upgrades": "software",
     "fleet.": "node",
     "gpu.": "gpu",
     "gpu.count": "launch",

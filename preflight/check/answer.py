@@ -75,7 +75,7 @@ def known_problems(seen: JudgedHost) -> list[Finding]:
     if seen.launch is None:
         return []
     from preflight.advisories.judge import advisory_findings
-    from preflight.judging.launch_checks import ADVISORIES
+    from preflight.judging.pages import ADVISORIES
 
     try:
         return advisory_findings(seen)
@@ -99,7 +99,7 @@ def selection_of(chosen: Chosen) -> Selection:
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories
-    from preflight.judging.launch_checks import ADVISORIES, LAUNCH_CHECKS
+    from preflight.judging.pages import ADVISORIES, LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
     ids = {*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)}
@@ -149,7 +149,7 @@ def _explained(
 
     again: the line that asks another command of this program the same.
     """
-    from preflight.judging.launch_checks import LAUNCH_CHECKS
+    from preflight.judging.pages import LAUNCH_CHECKS
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS]
     from preflight.settings.commands import commands, context_of, takes
@@ -241,7 +241,7 @@ def waiver_findings(selection: Selection) -> list[Finding]:
     """Return a warning for each waiver that has expired."""
     if not selection.over:
         return []  # nothing of launches is loaded for a host alone
-    from preflight.judging.launch_checks import WAIVER
+    from preflight.judging.pages import WAIVER
 
     text = "the waiver has expired, and what the check finds counts again"
     return [

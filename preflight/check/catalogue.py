@@ -52,7 +52,7 @@ def catalogue() -> Catalogue:
     from checks.run.runner import every_check
     from preflight.advisories.records import advisories
     from preflight.judging.fleet_checks import FLEET_CHECKS
-    from preflight.judging.launch_checks import LAUNCH_CHECKS
+    from preflight.judging.pages import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
     return Catalogue(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 # report.
 STEPS = 5
 # How the check ends where it is told to (see _stop_at_once), by whoever told it alone.
-STOPPED = (b"129", b"130", b"143")
+STOPPED = (129, 130, 143)
+# Seconds that a child which has answered may take to end.
+LAST_WAIT = 1.0
 MODES = ("enforce", "warn", "off")
 NAME = "mooncake-preflight exec"
 
@@ -68,10 +72,9 @@ def run_behind_the_gate(
     _stop_at_once()
     if mode == "off":
         return become(launch.words, environment)
-    from preflight.base.apart import apart
 
-    def judge() -> bytes:
-        judged = _judged(
+    def judge() -> Judged:
+        return _judged(
             launch,
             fail_on,
             apply_environment,
@@ -82,18 +85,12 @@ def run_behind_the_gate(
             as_json,
             held,
         )
-        return json.dumps(judged).encode() + b"\n"
 
-    answer = apart(judge, limit_seconds=STEPS * timeout_seconds)
-    if not answer.endswith(b"\n"):
-        if answer in STOPPED:
-            os._exit(int(answer))
-        reason = "no answer in time" if not answer else f"it ended with code {answer.decode()}"
+    judged = _judged_in_child(judge, STEPS * timeout_seconds)
+    if isinstance(judged, str):
         starts = mode == "warn" or not _refused(None, fail_on, held)
-        _say(None, reason, starts, as_json)
+        _say(None, judged, starts, as_json)
         judged = Judged(starts, {})
-    else:
-        judged = Judged(*json.loads(answer))
     if not judged.starts:
         return exit_codes.REFUSED
     return become(launch.words, _changed(environment, judged.changes))
@@ -104,6 +101,61 @@ class Judged(NamedTuple):
 
     starts: bool
     changes: Mapping[str, str]
+
+
+def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judged | str:
+    """Return what a child judges; without an answer, why there is none.
+
+    An open on a mount that is gone may hold a process for ever, even against SIGKILL. This process
+    opens nothing, and can become the server without the child that does.
+    """
+    try:
+        reader, writer = os.pipe()
+        child = os.fork()
+    except OSError as error:  # ulimit -n, -u, pids.max
+        return f"no process for the check: {error.strerror}"
+    if child == 0:
+        code = exit_codes.DEFECT
+        try:
+            answer = json.dumps(judge()).encode() + b"\n"
+            # A thread that never ends keeps what is open, and the reader of a pipe waiting.
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in range(3):
+                os.dup2(null, number)
+            os.write(writer, answer)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writer)
+    answer, until = b"", time.monotonic() + limit_seconds
+    while not answer.endswith(b"\n"):
+        ready, _, _ = select.select([reader], [], [], max(0, until - time.monotonic()))
+        part = os.read(reader, 2**16) if ready else b""
+        answer += part
+        if not part:
+            break
+    os.close(reader)
+    ended = _exit_code(child) if answer or time.monotonic() < until else None
+    if answer.endswith(b"\n"):
+        return Judged(*json.loads(answer))
+    if ended in STOPPED:
+        os._exit(ended)
+    return "no answer in time" if ended is None else f"it ended with code {ended}"
+
+
+def _exit_code(child: int) -> int | None:
+    """Return how a child ended, as a shell has it; None if it does not within LAST_WAIT."""
+    until = time.monotonic() + LAST_WAIT
+    while time.monotonic() < until:
+        try:
+            pid, status = os.waitpid(child, os.WNOHANG)
+        except ChildProcessError:  # whoever started this one has SIGCHLD ignored
+            return exit_codes.DEFECT
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        time.sleep(0.001)
+    return None
 
 
 def _judged(

@@ -1,7 +1,5 @@
 """A check's answer as data: rows in the order in which they are shown, counts, and the verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -106,7 +104,7 @@ def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | Non
     It gives None for other ids.
     """
     by_id = {check.id: check for check in declared}
-    return lambda id_: by_id[id_].page.consequence if id_ in by_id else None
+    return lambda id_: by_id[id_].consequence if id_ in by_id else None
 
 
 def report(

@@ -1,7 +1,5 @@
 """What one program takes through Mooncake and beside it, as every consumer's reader gives it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 

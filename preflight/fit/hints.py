@@ -24,7 +24,7 @@ from preflight.fit.judged_values import (
 from preflight.fit.launch_values import SizeValues
 from preflight.fit.planned_root import released_root
 from preflight.fit.solver import largest_sizes
-from preflight.judging.launch_checks import GATE
+from preflight.judging.pages import GATE
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.sglang.launch import server_ranks
 from preflight.sglang.model import Models

@@ -60,7 +60,8 @@ def judge_opened(
     launch = size_within(words, host, timeout_seconds)
     sized = None if isinstance(launch, Unknown) else launch
     needs = None if sized is None else sized.needs
-    wanted = {topic for check, _ in checks for topic in check.topics}.union(more_topics)
+    asked = [check for check, _ in checks if needs is not None or check.of_host]
+    wanted = {topic for check in asked for topic in check.topics}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
     seen = JudgedHost(host, launch, needs, facts, [], _of_launch(launch))
@@ -85,7 +86,8 @@ def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
     """
     if launch is None:
         return []
-    from preflight.judging.launch_checks import SIZES, launch_findings
+    from preflight.judging.launch_checks import launch_findings
+    from preflight.judging.pages import SIZES
 
     if isinstance(launch, Unknown):
         return [unknown("launch", launch, check=SIZES.id)]

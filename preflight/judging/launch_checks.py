@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.check import Check
 from checks.base.finding import Consequence, Evidence, Finding, Status, Subject, unknown
 from checks.base.unknown import Unknown
 from checks.hugetlb.refusal import FIT
-from preflight.judging.pages import PAGES
-from preflight.judging.store_checks import KEYS, key_findings
+from preflight.judging.pages import ASSUMED, GATE, MAPPING, MISREAD, NOT_READ, SIZES, UNUSED
+from preflight.judging.store_checks import key_findings
 from preflight.processes.container_limits import unknown_settings
 from preflight.processes.unread import not_set
 from preflight.rules.rules import RuleFinding, Severity
@@ -18,20 +17,6 @@ from preflight.sizing.launch_sizing import Admission, LaunchSizing
 _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN, Severity.NOTE: Status.PASS}
 
 _LESS_L2 = "lower --hicache-size or --hicache-ratio, or run fewer ranks"
-GATE = Check("sglang.admission-gate", (), PAGES)
-SIZES = Check("launch.sizes", (), PAGES)
-MAPPING = Check("launch.cannot-map", (), PAGES)
-MISREAD = Check("launch.misread", (), PAGES)
-UNUSED = Check("launch.unused", (), PAGES)
-ASSUMED = Check("launch.assumed", (), PAGES)
-NOT_READ = Check("launch.not-read", (), PAGES)
-WAIVER = Check("launch.waiver", (), PAGES)
-# Judged by preflight.advisories, which knows the host too.
-ADVISORIES = Check("launch.advisories", (), PAGES)
-LAUNCH_CHECKS = (
-    *(SIZES, NOT_READ, MAPPING, MISREAD, UNUSED, ASSUMED),
-    *(ADVISORIES, GATE, KEYS, WAIVER),
-)
 _AS_MEANT = "write it the way that it is read, or remove it"
 # Notes of the sizing that checks of the host answer more fully.
 _HOST_NOTES = (

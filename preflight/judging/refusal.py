@@ -7,13 +7,15 @@ of memory for pages that it cannot find.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.root import Root
 from checks.base.units import Quantity
 from checks.hugetlb.refusal import FIT, RESERVATION, grows_pool
-from preflight.sizing.launch_sizing import Admission, LaunchSizing
+
+if TYPE_CHECKING:
+    from preflight.sizing.launch_sizing import LaunchSizing
 
 # Where one of these is unknown, no page is taken.
 MEMORY = "memory.host"
@@ -78,6 +80,7 @@ def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
     from checks.run.facts import read_facts
     from checks.run.runner import judge
     from preflight.sizing.launch_needs import launch_needs
+    from preflight.sizing.launch_sizing import Admission
 
     shown = sizing.shown
     if shown is None or shown.inputs.available_bytes is not None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from checks.base.check import Check
 from checks.base.finding import Finding, Status, unknown
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from preflight.judging.pages import PAGES
+from preflight.judging.pages import KEYS
 from preflight.judging.store_keys import Meeting, StoreKeys, compared, launch_keys
 from preflight.processes.processes import LaunchProcess
 from preflight.sglang.pools import ServerMemory
@@ -21,7 +20,6 @@ MOST_KEYS = 10_000_000
 _MEET = (
     "start both alike, or give each a store or tenant of its own: mooncake-preflight read --keys"
 )
-KEYS = Check("store.keys", (), PAGES)
 _MOST_NAMES = 4  # of processes in one subject
 _NO_SIZES = "the launch's sizes are not known"
 

@@ -7,8 +7,6 @@ draft), vLLM 0.33.0 ``mooncake/store/data.py``, ``worker.py`` and ``v1/core/kv_c
 LMCache 0.5.6 ``utils.py`` CacheEngineKey and ``token_database.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import combinations

@@ -1,7 +1,5 @@
 """What a container is given of its host, in one record for Docker, Compose and Kubernetes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple

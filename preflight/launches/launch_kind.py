@@ -3,8 +3,6 @@
 A new kind is a module with its ``KIND``, and its name in ``KINDS``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

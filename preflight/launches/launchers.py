@@ -4,8 +4,6 @@ Their options are not read one by one. What is looked for behind them is the sta
 is read here, and what they do to its environment is told rather than guessed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -21,7 +21,7 @@ class _Changer(NamedTuple):
     """options: those that name the user. usual: who it is where none does, "" for who it was.
 
     short: the options of one letter that take a word. first: whether the first other word is the
-    user. service: of PAM, and login: the same for a login shell.
+    user. service: who opens a session. login: the options for a login shell.
     """
 
     options: tuple[str, ...] = ()
@@ -140,14 +140,12 @@ def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
     changer = _CHANGERS.get(words[0].text.rpartition("/")[2])
     if changer is None or not changer.service:
         return
-    login = any(word.text in changer.login for word in words)
-    service = changer.service + (("-i" if changer.service == "sudo" else "-l") if login else "")
     if changer.service != "sudo":
         for name, soft, hard in _SANITIZED:
             yield SetLimit(name, soft, hard, run_as.origin, True)
     for name in LIMIT_NAMES:
         origin = f"{run_as.origin}, limits.conf"
-        yield SetLimit(name, Bound.LOGIN, Bound.LOGIN, origin, True, setter=run_as, where=service)
+        yield SetLimit(name, Bound.LOGIN, Bound.LOGIN, origin, True, setter=run_as)
 
 
 def _of_setpriv(texts: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

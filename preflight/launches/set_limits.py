@@ -96,17 +96,15 @@ def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
 def conditional(
     one: SetLimit, follows: Sequence[SetLimit], otherwise: Sequence[SetLimit]
 ) -> SetLimit:
-    """Return a limit that is set where ``follows`` are all taken, or one of ``otherwise`` is not.
+    """Return a limit; unknown if it is set only where another one is refused.
 
-    Those of its own name are known by their order.
+    ``ulimit -l unlimited || ulimit -l 65536``: that is not worked out. What has to be taken before
+    (``follows``) is held to be.
     """
-    instead = any(each.name == one.name for each in otherwise)
-    return one._replace(
-        otherwise=instead,
-        follows=not instead and any(each.name == one.name for each in follows),
-        after=tuple(each for each in follows if each.name != one.name),
-        instead=tuple(each for each in otherwise if each.name != one.name),
-    )
+    if not otherwise:
+        return one
+    why = Unknown(f"{one.origin}: whether the ulimit before it is refused is not worked out")
+    return one._replace(soft=why, hard=why)
 
 
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:

@@ -1,7 +1,5 @@
 """What stands in front of a program: numactl, sudo, env and the like, a shell, or a container."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

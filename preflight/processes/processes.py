@@ -1,7 +1,5 @@
 """Which processes a source starts, each understood as its own program understands it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum

@@ -1,7 +1,5 @@
 """What of a launch no reader here knows: with any of it no answer about memory passes."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Container, Iterator, Sequence

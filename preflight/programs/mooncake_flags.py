@@ -5,8 +5,6 @@ data, ``data/mooncake_flags.txt``, which ``tools/write_mooncake_flags.py`` write
 gflags' (gflags.cc CommandLineFlagParser), with its own words.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache

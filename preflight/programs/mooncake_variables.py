@@ -8,8 +8,6 @@ row: Mooncake 3b5a594 (2026-08-22), at the file and line that the row names; ``t
 C++'s stoi and stoull; confirmed by running 0.3.13.post1 and 0.3.14.
 """
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 from typing import NamedTuple

@@ -7,8 +7,6 @@ Source: SGLang 0.5.23 ``mooncake_store.py`` (``_load_config`` and ``MooncakeStor
 other releases do differently is in ``checks.releases.sglang``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum

@@ -5,8 +5,6 @@ Each comes to a ``StoreClient``, or to findings in its consumer's own words. Sou
 ``mooncake-store/src/real_client_main.cpp``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ goes to the C++ library as it is. Source: Mooncake ``mooncake-wheel/mooncake``
 ``setup_internal``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What was understood of a launch: each process with its settings, and what was not read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

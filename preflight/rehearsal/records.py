@@ -210,6 +210,8 @@ def _path_of(python: str) -> tuple[str, ...] | Unknown:
     import subprocess
 
     try:
+        if os.sep in python:
+            os.stat(python)  # a child that hangs at its start could be left behind by nobody
         done = subprocess.run(
             [python, "-c", _PATH],
             capture_output=True,

@@ -1,14 +1,11 @@
 """What can be found wrong in a launch: the rules of a topic's page, and the findings they make."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
-from checks.base.page import PageError
 from checks.base.unknown import Unknown, UnknownFactError
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
@@ -24,9 +21,6 @@ class Severity(Enum):
     FAIL = "fail"
     WARN = "warn"
     NOTE = "note"
-
-
-_SEVERITIES = {severity.value for severity in Severity}
 
 
 class Rule(NamedTuple):
@@ -87,12 +81,9 @@ ProcessCheck = Callable[[LaunchProcess], Iterable[Seen]]
 MemoryCheck = Callable[[SglangServer, Versions], Iterable[Seen]]
 LaunchCheck = Callable[[tuple[LaunchProcess, ...]], Iterable[Seen]]
 
-_ITEMS = ["what follows", "what to do", "read or seen in"]
-_EXAMPLE = ["before", "after"]
-
 
 def read_page(text: str) -> dict[str, Rule]:
-    """Return the rules of a topic's Markdown page by id, in its order. Raises PageError.
+    """Return the rules of a topic's Markdown page by id, in its order.
 
     Each is a section: its id, its severity and what it finds, and a list of three items, or five
     with the words before and after. Backticks are for the reader of the page alone.
@@ -103,12 +94,6 @@ def read_page(text: str) -> dict[str, Rule]:
         id_, _, finds = head.partition("\n")
         severity, _, finds = finds.removeprefix("\n**").partition("**: ")
         told = dict(item.split(": ", 1) for item in items if ": " in item)
-        known = list(told) in (_ITEMS, _ITEMS + _EXAMPLE) and len(told) == len(items)
-        if id_ in rules or severity not in _SEVERITIES or not known:
-            wanted = "; ".join(f"- {item}: .." for item in (*_ITEMS, *_EXAMPLE))
-            raise PageError(
-                f"{id_}: it is there twice, or is not **fail, warn or note**: ..; {wanted}"
-            )
         prose = (" ".join(part.split()) for part in (finds, *told.values()))
         rules[id_] = Rule(id_, Severity(severity), *prose)
     return rules

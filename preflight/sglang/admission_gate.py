@@ -7,8 +7,6 @@ MemAvailable, so a pool that would fit in huge pages to the byte can still be re
 Source: ``mem_cache/pool_host/base.py`` and ``mem_cache/host_memory.py`` of SGLang 0.5.23.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

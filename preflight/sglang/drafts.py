@@ -1,7 +1,5 @@
 """The drafts of a server that drafts tokens: which host pools they bring, or join."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown

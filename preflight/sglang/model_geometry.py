@@ -6,8 +6,6 @@ Gemma 2 and 3 and Mistral declare a sliding window and still keep every layer's 
 every token.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from enum import Enum

@@ -1,7 +1,5 @@
 """What a server asks of a host pool: its request, the GPU pool it follows, its default ratio."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Any, NamedTuple
 

@@ -7,8 +7,6 @@ default one, or by the host's free memory: a pool that SGLang sizes by the host
 once the server itself has started.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from checks.base.units import GIB, format_bytes

@@ -4,8 +4,6 @@ Each process of the source becomes processes with memory; what L2 comes to is ex
 is known, and two bounds otherwise, so there are two launches to judge.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

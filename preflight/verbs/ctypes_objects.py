@@ -1,4 +1,4 @@
-"""RDMA objects through ctypes, where neither binding is there: a bare container, a carried program.
+"""RDMA objects through ctypes, where pyverbs is not there: a bare container, a carried program.
 
 Structures are those of ``infiniband/verbs.h``, which only grow at their ends; polling and posting
 are inline functions there, which call what the device's context holds.

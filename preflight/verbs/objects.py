@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
@@ -111,17 +111,15 @@ def named(call: str, device: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 # Preferred first; each has ``open_device(name)``. The last needs nothing but libibverbs.
-LIBRARIES: tuple[str, ...] = ("pyverbs_objects", "ibverbs_objects", "ctypes_objects")
+LIBRARIES: tuple[str, ...] = ("pyverbs_objects", "ctypes_objects")
 
 
 def open_device(name: str) -> OpenedDevice:
     """Open ``name``. Raises VerbsError; OSError where libibverbs cannot be loaded at all."""
-    *preferred, last = LIBRARIES
-    for module in preferred:
-        with suppress(ImportError):
-            library = import_module(f"preflight.verbs.{module}")
-            break
-    else:
+    preferred, last = LIBRARIES
+    try:
+        library = import_module(f"preflight.verbs.{preferred}")
+    except ImportError:
         library = import_module(f"preflight.verbs.{last}")
     opened: OpenedDevice = library.open_device(name)
     return opened

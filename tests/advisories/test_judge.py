@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from checks.base.finding import Consequence, Finding, Status
-from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.boot.bootloader import BootEntry
-from checks.boot.facts import read_boot
-from checks.run.facts import Facts
-from checks.system.facts import Container, with_kernel
 from preflight.advisories.judge import advisory_findings, verdicts
 from preflight.cli.main import run
 from preflight.inputs.launch_words import LaunchWords
@@ -23,7 +18,7 @@ from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
 from tests.valid import valid
 
-TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software", "boot")
+TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
 SERVER = "python3 -m sglang.launch_server --model-path {model} --tp 8"
 CACHE = " --enable-hierarchical-cache --hicache-size 4 --hicache-storage-backend mooncake"
 STORE = "MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL={protocol} "
@@ -624,20 +619,3 @@ def test_the_zip_holds_what_is_true_of_a_wheel_alone(tmp_path: Path, capsys: Any
     capsys.readouterr()
     assert run(["explain", "--advisories", "--osv"]) == 0
     assert len(json.loads(capsys.readouterr().out)) >= 60
-
-
-def test_a_kernel_that_is_installed_and_not_booted(tmp_path: Path, host: str) -> None:
-    """Record 46 is of kernels 5.13 to 5.15.9, with NICs of mlx5."""
-    at = seen(tmp_path, host, RDMA + MHA + CACHE, "0.3.14", "0.5.18")
-    system = at.facts.system._replace(container=Container("none", ""))
-
-    def found(running: str, coming: str) -> dict[int, Status]:
-        entry = BootEntry((("0",),), f"/boot/vmlinuz-{coming}", (), "/boot/grub/grub.cfg")
-        boot = read_boot(Root(str(tmp_path)), None)._replace(next=entry)
-        topics = {**at.facts.topics, "boot": boot, "system": with_kernel(system, running)}
-        return said(advisory_findings(at._replace(facts=Facts(topics))))
-
-    assert found("5.15.10", "5.15.10").get(46) is None
-    assert found("5.15.9", "5.15.9").get(46) is Status.WARN
-    assert found("5.15.9", "5.15.10").get(46) is Status.WARN  # it runs now
-    assert found("5.15.10", "5.15.9").get(46) is Status.WARN  # it starts next

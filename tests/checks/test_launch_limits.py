@@ -112,51 +112,24 @@ def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, i
     assert " ".join(map(str, after)) == told.stdout.strip()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "text",
+    ("text", "soft"),
     [
-        "ulimit -n unlimited || ulimit -n 400",
-        "ulimit -n 900 || ulimit -n 400",
-        "ulimit -n unlimited || ulimit -n 5000 || ulimit -n 300 || true",
-        "ulimit -n unlimited || ulimit -n 300 || ulimit -n 200",
-        "ulimit -n unlimited && ulimit -n 400",
-        "ulimit -n 900 && ulimit -n 400",
-        "ulimit -n unlimited && ulimit -n 400 || ulimit -n 300",
-        "ulimit -n unlimited || ulimit -n 500 && ulimit -n 300",
-        "ulimit -n unlimited || ulimit -n unlimited && ulimit -n 300",
-        "ulimit -n unlimited && { ulimit -n 400; ulimit -n 300; }; ulimit -n 700",
-        "if ! ulimit -n unlimited; then ulimit -n 300; fi",
-        "{ ulimit -n unlimited || ulimit -n 400; } 2>/dev/null",
-        "f() { ulimit -n unlimited || ulimit -n 400; }; f",
-        "set -e; ulimit -n unlimited",
-        "set -euo pipefail; ulimit -n unlimited || true",
-        "set -o errexit; ulimit -n 900; set +e; ulimit -n unlimited",
-        "set -e; f() { ulimit -n unlimited; }; f || true",
-        "set -e; if ulimit -n unlimited; then :; fi",
-        "ulimit -n unlimited || exit 1",
-        "ulimit -n unlimited || { echo no; exit 1; }",
-        "ulimit -n unlimited || echo no >&2",
-        "if ulimit -n unlimited; then echo no; else ulimit -n 300; fi",
-        "if ulimit -n 900; then echo no; else ulimit -n 300; fi",
-        "if ulimit -n unlimited; then :; else echo no; exit 1; fi",
-        "if ulimit -n unlimited; then :; else ulimit -n unlimited || ulimit -n 300; fi",
+        ("ulimit -n 900 -u 9", 900),
+        ("ulimit -n 900 || true", 900),
+        ("ulimit -n 900 || exit 1", 900),
+        ("set -e; ulimit -n 900", 900),
+        ("ulimit -n unlimited || ulimit -n 400", None),
+        ("if ! ulimit -n unlimited; then ulimit -n 300; fi", None),
+        ("ulimit -u unlimited || ulimit -n 400", None),
     ],
 )
-def test_bash_is_the_judge_of_what_a_refused_ulimit_leads_to(text: str) -> None:
-    """Nobody may lift this limit of files, so that the host of the test refuses it as any does."""
-    start = f"ulimit -n 1000; {text}; "
-    told = subprocess.run(
-        ["bash", "-c", f"{start}echo $(ulimit -Sn)"], capture_output=True, text=True, check=False
-    )
-    (command,) = read_script(f"{start}prog a", "run.sh", {}).commands[-1:]
-    after = start_limit(
-        "nofile", Limit(2000, 4000), rank(limits=command.limits), limits(), system()
-    )
-    assert isinstance(after.limit, Limit)
-    ends = after.refused is not None and after.refused.must
-    said = [line for line in told.stdout.split() if line != "no"]
-    assert said == ([] if ends else [str(after.limit.soft)])
+def test_what_a_refused_ulimit_leads_to_is_not_worked_out(text: str, soft: int | None) -> None:
+    """It is unknown then, which never passes."""
+    (command,) = read_script(f"{text}; prog a", "run.sh", {}).commands[-1:]
+    process = rank(limits=command.limits)
+    after = start_limit("nofile", Limit(2000, 4000), process, limits(), system()).limit
+    assert (None if isinstance(after, Unknown) else after.soft) == soft
 
 
 SERVER = "python3 -m sglang.launch_server --tp"
@@ -188,63 +161,6 @@ def test_what_starts_where_a_limit_is_refused_is_told(
     assert [c.words[-1].text for c in found if c.doubts] == doubted.split()
     sets = "T=" in text
     assert any(word.doubts for command in found for word in command.words) == sets
-
-
-HELD = "ulimit -u 4000; ulimit -n 1000; "
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become nobody")
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ulimit -u unlimited && ulimit -n 400",
-        "ulimit -u 3000 && ulimit -n 400",
-        "ulimit -u unlimited || ulimit -n 400",
-        "ulimit -u 3000 || ulimit -n 400",
-        "ulimit -u unlimited -n 400",
-        "ulimit -u 3000 -n 400",
-        "ulimit -n 400 -u unlimited",
-        "ulimit -u unlimited && ulimit -n 400 || ulimit -n 300",
-        "ulimit -u 3000 && ulimit -n 400 || ulimit -n 300",
-        "ulimit -u unlimited && { ulimit -n unlimited || ulimit -n 300; }",
-        "ulimit -u 3000 && { ulimit -n unlimited || ulimit -n 300; }",
-        "ulimit -u unlimited && ulimit -n 400 && ulimit -n 300",
-        "ulimit -u unlimited || { ulimit -u 3000 && ulimit -n 300; }",
-        "if ulimit -u unlimited; then ulimit -n 400; fi",
-        "if ! ulimit -u unlimited; then ulimit -n 400; fi",
-        "ulimit -u unlimited -n 400 || ulimit -n 300",
-    ],
-)
-def test_bash_is_the_judge_of_what_a_refused_limit_of_another_name_leads_to(text: str) -> None:
-    def as_user() -> None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (5000, 5000))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 4000))
-        os.setuid(65534)
-
-    script = f"{HELD}{text}; "
-    told = subprocess.run(
-        ["bash", "-c", f"{script}echo $(ulimit -Sn)"],
-        preexec_fn=as_user,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    (command,) = read_script(f"{script}prog a", "run.sh", {}).commands[-1:]
-    start, host = Limit(2000, 4000), limits()._replace(nproc=Limit(5000, 5000))
-    process = rank(limits=command.limits)
-    after = start_limit("nofile", start, process, host, system()).limit
-    assert isinstance(after, Limit)
-    assert str(after.soft) == told.stdout.strip()
-
-
-def test_whether_a_limit_of_another_name_is_refused_may_not_be_known() -> None:
-    (command,) = read_script("ulimit -l unlimited && ulimit -n 400\nprog a", "s", {}).commands
-    process = rank(limits=command.limits)
-    host = limits(Unknown("not recorded"))
-    after = start_limit("nofile", Limit(9, 9000), process, host, system()).limit
-    assert isinstance(after, Unknown)
-    assert "s:1 sets memlock first" in after.reason
 
 
 @pytest.mark.parametrize(

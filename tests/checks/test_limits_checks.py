@@ -10,7 +10,7 @@ from checks.base.finding import Kind, Setting, Status
 from checks.base.needs import ContainerLimits
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
-from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit
+from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, system
 from tests.checks.test_limits_memlock import docker, found, one, unit
 
@@ -137,61 +137,6 @@ def test_a_capability_that_lifts_the_limit_is_said() -> None:
     needs = launch(rank(container=pod(user="0", capabilities=("IPC_LOCK",))))
     finding = one("memlock.runtime-limit", needs, limits(None, runtimes=NO_RUNTIMES))
     assert str(finding.have) == "CAP_IPC_LOCK in effect (IPC_LOCK added, run by root)"
-
-
-def root_row(size: int | None, kind: str = "-") -> Any:
-    return NO_RUNTIMES._replace(
-        pam=(PamLimit("root", kind, size, "/etc/security/limits.d/a.conf"),)
-    )
-
-
-@pytest.mark.parametrize(
-    ("now", "runtimes", "status"),
-    [
-        # Of daemons: lifted by prlimit, or as its unit or systemd says.
-        (None, unit(None), Status.WARN),
-        (None, unit(8 * MIB), Status.PASS),
-        (None, unit(None, configured=Limit(None, None)), Status.PASS),
-        (None, unit(None, configured=Limit(MIB, MIB)), Status.WARN),
-        (None, unit(MIB, configured=Limit(8 * MIB, 8 * MIB)), Status.PASS),
-        (None, unit(64 * MIB, configured=Limit(8 * MIB, None)), Status.WARN),
-        (None, unit(None)._replace(systemd={"memlock": Limit(None, None)}), Status.PASS),
-        (None, unit(None)._replace(systemd={"memlock": UNREADABLE}), Status.UNKNOWN),
-        # Of logins as root: ulimit -l in the shell, or limits.d.
-        (None, NO_RUNTIMES, Status.SKIP),
-        (None, root_row(None), Status.PASS),
-        (None, root_row(64 * MIB), Status.WARN),
-        (8 * MIB, root_row(64 * MIB), Status.PASS),
-        (None, root_row(64 * MIB, "soft"), Status.SKIP),
-        (UNREADABLE, root_row(None), Status.UNKNOWN),
-    ],
-)
-def test_what_was_lifted_by_hand_is_gone_after_the_next_boot(
-    now: Any, runtimes: Any, status: Status
-) -> None:
-    host = limits(now, euid=0, runtimes=runtimes)
-    judged = [each for each in found("boot.memlock", None, host) if each.status is not Status.SKIP]
-    assert [each.status for each in judged] == ([] if status is Status.SKIP else [status])
-    for each in judged:
-        if status is Status.WARN:
-            assert each.text == "the limit was lifted by hand, and is gone after the next boot"
-            assert each.advice
-
-
-def test_after_the_next_boot_a_launch_has_what_it_relies_on() -> None:
-    """A container without a limit of its own has its daemon's, a process without one the login's;
-    limits.d is read for root alone."""
-    runtimes = unit(None)._replace(pam=root_row(MIB).pam)
-    host = limits(None, euid=0, runtimes=runtimes)
-    for container, subjects in (
-        (docker(), ["containerd"]),
-        (docker(memlock_bytes=-1), ["host"]),
-        (None, ["logins"]),
-    ):
-        judged = found("boot.memlock", launch(rank(container=container)), host)
-        assert [each.subject for each in judged] == subjects
-    assert one("boot.memlock", launch(rank(rdma=None)), host).status is Status.SKIP
-    assert one("boot.memlock", None, limits(None, runtimes=root_row(MIB))).status is Status.SKIP
 
 
 def test_inside_a_container_the_runtime_is_not_judged() -> None:

@@ -390,3 +390,19 @@ def test_few_processes_are_all_looked_at() -> None:
     facts = read_limits(Root(), None)
     few = sum(name.isdecimal() for name in os.listdir("/proc")) < MOST_PROCESSES - 100
     assert facts.pinned_complete or not few
+
+
+@pytest.mark.parametrize(
+    ("user", "known_limit"),
+    [("root", True), ("llm", False), ("nobody", False), ("1000", False), ("", False)],
+)
+def test_a_login_is_unknown_where_a_row_may_change_its_limit(
+    tmp_path: Path, user: str, known_limit: bool
+) -> None:
+    """The row of ``*`` is not root's; a row with the limit that is there changes nothing."""
+    files = {"/etc/security/limits.conf": "* - nofile 5\nother - memlock 1\n@gpu - nproc 7\n"}
+    runtimes = read(tree(tmp_path / "host", files)).runtimes
+    found = runtimes.of_login("nofile", user, Limit(9, 9))
+    assert found == Limit(9, 9) if known_limit else isinstance(found, Unknown)
+    assert runtimes.of_login("nofile", user, Limit(5, 5)) == Limit(5, 5)
+    assert runtimes.of_login("memlock", "llm", Limit(9, 9)) == Limit(9, 9)

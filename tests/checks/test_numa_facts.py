@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.root import Root
+from checks.base.root import Root, in_child
 from checks.base.unknown import Unknown
-from checks.numa.calls import in_child, memory_policy
+from checks.numa.calls import memory_policy
 from checks.numa.facts import MemoryPolicy, NumaFacts, read_numa
 from checks.numa.nodes import parse_cpu_list, parse_cpu_map, parse_node_list
 from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
@@ -349,7 +349,7 @@ def test_the_child_imports_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_child_that_hangs_holds_no_stream_of_a_parent_that_is_gone() -> None:
-    code = "import os, threading, time; from checks.numa.calls import in_child\n"
+    code = "import os, threading, time; from checks.base.root import in_child\n"
     code += "threading.Thread(target=in_child, args=(lambda: time.sleep(20), 30)).start()\n"
     code += "time.sleep(0.5); os._exit(3)"
     began = time.monotonic()

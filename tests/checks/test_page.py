@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-import pytest
-
 from checks.base.finding import Consequence, Status
-from checks.base.page import Page, PageError, read_page
+from checks.base.page import Page, read_page
 from preflight.check.catalogue import catalogue
 from preflight.judging.pages import PAGES
 from tests.paths import ROOT
 
+SECTIONS = ["Outcomes", "What follows", "What to do", "Read or seen in"]
 WHOLE = """\
 # a.b
 
@@ -65,23 +65,16 @@ def test_a_page_is_read_whole(tmp_path: Path) -> None:
     assert read(tmp_path, rooted) == later._replace(root="more is seen")
 
 
-@pytest.mark.parametrize(
-    ("there", "instead"),
-    [
-        ("# a.b", "# a.c"),
-        ("## What to do", "## What to undo"),
-        ("## What to do\n\nmend it\n\n", ""),
-        ("mend it", "mend it\n\nmore"),
-        ("mend it", ""),
-        ("will not start", "will start"),
-        ("- pass: it", "- passed: it"),
-        ("- pass: it", "* pass: it"),
-        ("- pass: it\n  does\n- fail: it: does not", ""),
-        ("First.\n\nSecond, over\ntwo lines.\n\n", ""),
-        ("- fail: it: does not", "- fail"),
-    ],
-)
-def test_what_is_no_such_page_is_refused(tmp_path: Path, there: str, instead: str) -> None:
-    assert there in WHOLE
-    with pytest.raises(PageError):
-        read(tmp_path, WHOLE.replace(there, instead))
+def test_every_page_has_the_same_order() -> None:
+    """Its id, a question and a reason, four sections, and a fifth where root sees more."""
+    for check in catalogue().checks.values():
+        text = (Path(str(check.at)) / f"{check.id}.md").read_text()
+        head, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+        names = [section.partition("\n")[0] for section in sections]
+        assert names in (SECTIONS, [*SECTIONS, "As root"]), check.id
+        title, question, *reasons = head.strip().split("\n\n")
+        assert (title, bool(question), bool(reasons)) == (f"# {check.id}", True, True)
+        outcomes = sections[0].partition("\n")[2].strip()
+        assert re.match(r"- (pass|warn|fail|unknown|skip): \S", outcomes), check.id
+        for section in sections[1:]:
+            assert len(section.partition("\n")[2].strip().split("\n\n")) == 1, (check.id, section)

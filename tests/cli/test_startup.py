@@ -20,14 +20,12 @@ STANDARD = {
     *("_json", "json", "json.decoder", "json.encoder", "json.scanner"),  # the answer
     *("_locale", "locale"),  # click's own, where it looks for a translation
     *("_contextvars", "contextvars"),  # how long a root may be read
-    *("_signal", "signal", "fcntl", "gc"),  # the child that may be left behind
     "shlex",  # commands to paste
 }
 LIST = """
 import contextlib, io, json, sys
 import click
 before = set(sys.modules)
-import preflight.base.apart
 from preflight.cli.sizing import run
 with contextlib.redirect_stdout(io.StringIO()):
     code = run(sys.argv[1:])

@@ -18,7 +18,6 @@ ORDER = [
     "checks.capture",
     "checks.rdma",
     "checks.system",
-    "checks.boot",
     "checks.numa",
     "checks.pci",
     "checks.limits",

@@ -22,11 +22,10 @@ MEANS = {
 # A launch is read, understood, sized and judged by packages that stand in neither line.
 ALLOWED = {
     "starts processes": {
+        "checks.base",  # tries system calls in a child that may be killed
         "checks.network",  # asks a master with Mooncake's own client, which may hang
-        "checks.numa",  # tries memory policies in a child
         "checks.placement",  # asks the installed library in a child
-        "checks.system",  # tries io_uring in a child
-        "preflight.base",  # every command runs in a child that can be left behind
+        "preflight.check",  # exec judges in a child that can be left behind
         "preflight.inputs",  # kubectl renders a Kustomize folder
         "preflight.probes",
         "preflight.rehearsal",

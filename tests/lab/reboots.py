@@ -2,7 +2,7 @@
 
 ``python -m tests.lab.reboots`` (root) records it: a disk with GRUB, its menu and two kernels of
 Debian, below the layer that keeps what is changed. In each boot systemd's own programs apply
-modules-load.d and sysctl.d, and pam_limits gives a login its limit. ``test_reboots.py`` holds what
+modules-load.d and sysctl.d. ``test_reboots.py`` holds what
 the program says of the captures against what then was. The lab's other guests keep nothing.
 """
 
@@ -153,19 +153,10 @@ def script(boot: Boot, grub_folder: Path, installing: str, menu_text: str) -> st
 
 def look() -> None:
     """Print what is, in the guest: the truth that was foretold in the boot before."""
-    from checks.boot.facts import WANTED
-
-    login = output("su", "root", "-c", "ulimit -l")
     found = {
         "kernel": Path("/proc/sys/kernel/osrelease").read_text().strip(),
         "words": Path("/proc/cmdline").read_text().split(),
-        "modules": sorted(
-            name
-            for line in Path("/proc/modules").read_text().splitlines()
-            if WANTED.fullmatch(name := line.split()[0])
-        ),
         "pages": int(Path("/proc/sys/vm/nr_hugepages").read_text()),
-        "memlock": login.strip(),
     }
     print(f"LOOK {json.dumps(found)}", flush=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from checks.run.runner import every_check
-from preflight.judging.launch_checks import LAUNCH_CHECKS
+from preflight.judging.pages import LAUNCH_CHECKS
 from preflight.rules.launch_rules import RULES
 from tests.lab.core import recorded_and_live
 from tests.lab.fault_guest import Seen, healthy_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ export PYTHONPATH={tree}:{distribution} PYTHONDONTWRITEBYTECODE=1
 def libraries() -> list[str]:
     """The bindings that are installed here."""
     found = ["ctypes_objects"]
-    found += ["ibverbs_objects"] if find_spec("ibverbs") else []
     tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
     there = any(tag in path.name for path in Path(DISTRIBUTION, "pyverbs").glob("*.so"))
     return [*found, "pyverbs_objects"] if there else found

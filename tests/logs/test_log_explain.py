@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import string
+import sys
 
 import pytest
 from hypothesis import given
@@ -19,10 +20,15 @@ from preflight.logs.explain import (
     explanations_text,
     read_log,
 )
-from preflight.logs.patterns import Case, Pattern, Stage, TableError, read_patterns, read_table
+from preflight.logs.patterns import TABLES, Case, Pattern, Stage, read_patterns
 from preflight.logs.search import read_blocks
 from tests.builders.log_lines import LINES as FURTHER
 from tests.paths import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PATTERNS = read_patterns()
 KNOWN = {pattern.id for pattern in PATTERNS}
@@ -109,33 +115,30 @@ def test_conditions_and_sums_name_what_a_line_can_have() -> None:
             assert named - {None} <= known, pattern.id
 
 
-ROW = "[[line]]\nid = 'a.b'\nfrom = 'kernel'\nstage = 'cause'\nfind = ['x']\ncause = 'c'\n"
+PRINTERS = {"SGLang", "Mooncake", "kernel", "CUDA", "system library", "container or shell"}
+TEXTS = {"id", "from", "regex", "example", "compute", "apart", "cause", "remedy", "sums", "stage"}
+LISTS = {"find", "unless", "checks"}
+OF_CASE = {"cause", "remedy", "sums", "stage", "decided", "checks"}
+CONDITIONS = {"seen", "unseen", "is", "begins", "has", "above"}
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (ROW, "line 1 (a.b): cause, remedy and stage go together"),
-        (ROW + "remedy = 'r'\ncasue = 1", "line 1 (a.b): no such key: casue"),
-        (ROW + "remedy = 1", "line 1 (a.b): remedy is 1: not a text"),
-        (ROW + "remedy = '<<r>>'", "line 1 (a.b): remedy is '<<r>>': r"),
-        (ROW + "remedy = 'r'\nchecks = ['<<r>>']", "line 1 (a.b): checks is ['<<r>>']: r"),
-        (ROW + "remedy = 'r'\nchecks = [1]", "checks is [1]: not a text"),
-        (ROW + "remedy = 'r'\nchecks = 'x'", "checks is 'x': not a list"),
-        (ROW.replace("cause'", "root'"), "line 1 (a.b): stage is 'root': ROOT"),
-        (ROW.replace("'kernel'", "'Linux'") + "remedy = 'r'", "from is 'Linux': not one of"),
-        (ROW.replace("find = ['x']\n", "") + "remedy = 'r'", "from and find have to be there"),
-        (ROW + "remedy = 'r'\n[[line.when]]\nif = 1", "line 1 (a.b), when 1: no such key: if"),
-        (ROW + "remedy = 'r'\n[[line.when]]\nis = {a = 1}", "when 1: is is {'a': 1}: not a text"),
-        (ROW + "remedy = 'r'\n[[line.when]]\nabove = {a = 'b'}", "not a number"),
-        ("[[lines]]", "t.toml: no such key: lines"),
-        ("[[line]", "t.toml: "),
-    ],
-)
-def test_a_table_that_is_wrong_says_where(text: str, says: str) -> None:
-    """The file, the row by number and id, the key."""
-    with pytest.raises(TableError, match=re.escape(says)):
-        read_table(text, "t.toml")
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_what_a_row_may_have(name: str) -> None:
+    """Nothing of it is looked at again where it is read."""
+    table = tomllib.loads((ROOT / f"preflight/logs/{name}.toml").read_text())
+    assert set(table) <= {"shared", "line"}
+    for row in table["line"]:
+        assert {"id", "from", "find"} <= set(row) <= TEXTS | LISTS | {"when"}, row["id"]
+        assert row["from"] in PRINTERS, row["id"]
+        assert row["find"], row["id"]
+        # A mark has none of them.
+        assert len({"cause", "remedy", "stage"} & set(row)) in (0, 3), row["id"]
+        assert all(type(row[key]) is list for key in LISTS & set(row)), row["id"]
+        for case in row.get("when", ()):
+            assert set(case) <= OF_CASE | CONDITIONS, row["id"]
+            lists = {"seen", "unseen", "checks"} & set(case)
+            assert all(type(case[key]) is list for key in lists), row["id"]
+            assert all(type(each) is int for each in case.get("above", {}).values()), row["id"]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("healthy-*.log")))

@@ -10,7 +10,8 @@ from checks.base.finding import Status
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.inputs.written_launch import read_launch, size_written
-from preflight.judging.launch_checks import NOT_READ, launch_findings
+from preflight.judging.launch_checks import launch_findings
+from preflight.judging.pages import NOT_READ
 from preflight.launches.shell_script import read_script
 from preflight.processes.ports import ports
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand

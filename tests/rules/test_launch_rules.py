@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from checks.base.page import PageError
 from preflight.rules.launch_rules import RULE_SETS, RULES, findings
 from preflight.rules.rules import Severity, read_page
 from tests.builders.launch_text import STORE, understood
+from tests.paths import ROOT
 from tests.rules import (
     test_rules_allocator,
     test_rules_arguments,
@@ -24,6 +27,8 @@ from tests.rules import (
     test_rules_variables,
 )
 
+RULES_FOLDER = ROOT / "preflight/rules"
+ITEMS = ["what follows", "what to do", "read or seen in"]
 SHOWN = (
     test_rules_arguments.EXAMPLES,
     test_rules_store.EXAMPLES,
@@ -86,19 +91,17 @@ def test_a_page_is_read_as_it_is_written() -> None:
     assert (shown.source, shown.before, shown.after) == ("a.cpp", "--flag", "leave it out")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        SECTION.replace("warn", "worse"),
-        SECTION.replace("- what to do: drop\n  it\n", ""),
-        SECTION.replace("**warn**: a `--flag` that\nnothing reads\n\n", ""),
-        SECTION + "\n" + SECTION.partition("\n\n")[2],
-    ],
-)
-def test_a_section_that_is_wrong_is_named(text: str) -> None:
-    """By its id, with how it has to be."""
-    with pytest.raises(PageError, match=r"a-rule: it is there twice, or is not "):
-        read_page(text)
+@pytest.mark.parametrize("page", sorted(RULES_FOLDER.glob("*.md")), ids=lambda page: page.stem)
+def test_each_section_of_a_page_has_its_items(page: Path) -> None:
+    """Each id once, what it finds, and three items, or five with the words before and after."""
+    sections = page.read_text().split("\n## ")[1:]
+    ids = [section.partition("\n")[0] for section in sections]
+    assert len(ids) == len(set(ids))
+    for section in sections:
+        head, *items = section.split("\n- ")
+        assert re.match(r".*\n\n?\*\*(fail|warn|note)\*\*: \S", head), section
+        names = [item.partition(": ")[0] for item in items]
+        assert names in (ITEMS, [*ITEMS, "before", "after"]), section
 
 
 def test_findings_come_worst_first() -> None:

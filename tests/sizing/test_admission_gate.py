@@ -12,7 +12,7 @@ from checks.base.unknown import Unknown
 from checks.releases.sglang import RELEASES, SglangRelease, sglang_release
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import judge_host
-from preflight.judging.launch_checks import GATE
+from preflight.judging.pages import GATE
 from preflight.sglang.admission_gate import (
     RESERVE_BYTES,
     FeasiblePages,

@@ -53,7 +53,7 @@ def node_report(
     from preflight.check.answer import known_problems, selection_of, waiver_findings
     from preflight.check.report import Findings, consequences, report
     from preflight.judging.judge_host import judge_host
-    from preflight.judging.launch_checks import LAUNCH_CHECKS
+    from preflight.judging.pages import LAUNCH_CHECKS
 
     checks = list(every_check())
     selection = selection_of(chosen)

@@ -4,4 +4,22 @@ from __future__ import annotations
 
 import os
 
+from checks.base.check import Check
+
 PAGES = os.path.dirname(__file__)
+GATE = Check("sglang.admission-gate", (), PAGES)
+SIZES = Check("launch.sizes", (), PAGES)
+MAPPING = Check("launch.cannot-map", (), PAGES)
+MISREAD = Check("launch.misread", (), PAGES)
+UNUSED = Check("launch.unused", (), PAGES)
+ASSUMED = Check("launch.assumed", (), PAGES)
+NOT_READ = Check("launch.not-read", (), PAGES)
+KEYS = Check("store.keys", (), PAGES)
+WAIVER = Check("launch.waiver", (), PAGES)
+# Judged by preflight.advisories, which knows the host too.
+ADVISORIES = Check("launch.advisories", (), PAGES)
+# What launch_checks finds: declared here, where no reader of launches is loaded with it.
+LAUNCH_CHECKS = (
+    *(SIZES, NOT_READ, MAPPING, MISREAD, UNUSED, ASSUMED),
+    *(ADVISORIES, GATE, KEYS, WAIVER),
+)
