@@ -30,8 +30,9 @@ from preflight.processes.processes import LaunchOptions
 from preflight.programs.memory_records import Launch, MappedProcess, StoreSettings
 from preflight.sizing.flag_inputs import Flags
 from preflight.sizing.sizing import size_flags
+from tests.builders.examples import seed
 from tests.real.cases import Case
-from tests.real.conftest import LIMIT_SECONDS, HugePages, Store, Wheel, install_release, seed
+from tests.real.conftest import LIMIT_SECONDS, HugePages, Store, Wheel, install_release
 
 # Every release whose wheel needs no GPU; 0.3.14 has a stand-in for a driver.
 WHEELS = (

@@ -56,10 +56,11 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
     "regular pages": {},
     "arena": {"MC_STORE_USE_HUGEPAGE": "1", "MC_MMAP_ARENA_POOL_SIZE": "100mb"},
 }
-VLLM_SIZES = (("64MB", "16MB"), (83886081, 16777217), ("0.05gb", "1.5mb"), (0, "32MB"))
-LMCACHE_SIZES = (("64mb", "16mb"), ("83886081", "1000000"), ("0", "32mb"), ("64MiB", "16mb"))
-POOLS = (0, 31, 64.5)
-VLLM_CASES = list(product(ENVIRONMENTS, VLLM_SIZES, (1, 2)))
+VLLM_SIZES = ((83886081, 16777217), ("0.05gb", "1.5mb"), (0, "32MB"))
+LMCACHE_SIZES = (("83886081", "1000000"), ("0", "32mb"), ("64MiB", "16mb"))
+POOLS = (0, 64.5)
+# One process each, or two, in turn.
+VLLM_CASES = [(*case, 1 + at % 2) for at, case in enumerate(product(ENVIRONMENTS, VLLM_SIZES))]
 LMCACHE_CASES = list(product(ENVIRONMENTS, LMCACHE_SIZES, POOLS))
 
 

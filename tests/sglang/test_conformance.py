@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from random import Random, SystemRandom
+from random import Random
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from preflight.sglang.model_geometry import (
     LinearState,
     ModelGeometry,
 )
+from tests.builders.examples import seeded
 from tests.sglang.cases import CASES, VERSIONS, Case
 from tests.sglang.rerun import RECORDED, run, run_all
 
@@ -128,10 +129,8 @@ def drawn(random: Random, case: Case, number: int) -> Case:
 @pytest.mark.sglang
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.11", "0.5.16", "0.5.20", "0.5.23"])
 def test_random_geometries(version: str) -> None:
-    """Eighty others each time, on the real classes of each release; PREFLIGHT_SEED repeats them."""
-    seed = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
-    print(f"PREFLIGHT_SEED={seed}")
-    random = Random(seed)
+    """Eighty, on the real classes of each release; PREFLIGHT_SEED draws others."""
+    random = seeded()
     known = [case for case in CASES if case.runs_on(version)]
     cases = [drawn(random, random.choice(known), number) for number in range(80)]
     real = run(version, [case.as_json() for case in cases])
@@ -164,10 +163,8 @@ def windowed(random: Random, number: int) -> Case:
 @pytest.mark.sglang
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.16", "0.5.18", "0.5.23"])
 def test_random_sliding_windows(version: str) -> None:
-    """Sixty others each time: both pools, split by the release's own function where it has one."""
-    seed = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
-    print(f"PREFLIGHT_SEED={seed}")
-    random = Random(seed)
+    """Sixty of both pools, split by the release's own function where it has one."""
+    random = seeded()
     cases = [windowed(random, number) for number in range(60)]
     real = run(version, [case.as_json() for case in cases])
     for case in cases:
@@ -178,9 +175,7 @@ def test_random_sliding_windows(version: str) -> None:
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.16", "0.5.18", "0.5.23"])
 def test_random_linear_states(version: str) -> None:
     """Bytes of a slot, the slots of a size, and the layouts that stop the server."""
-    seed = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
-    print(f"PREFLIGHT_SEED={seed}")
-    random = Random(seed)
+    random = seeded()
     cases, requests = [], []
     for number in range(60):
         key_heads, layers = random.choice((4, 8, 16)), random.randint(1, 40)
