@@ -21,12 +21,18 @@ from preflight.logs.explain import (
 )
 from preflight.logs.patterns import Case, Pattern, Stage, TableError, read_patterns, read_table
 from preflight.logs.search import read_blocks
-from tests.builders.log_lines import LINES as FURTHER
 from tests.paths import ROOT
 
 PATTERNS = read_patterns()
 KNOWN = {pattern.id for pattern in PATTERNS}
 EXAMPLES = tuple((pattern.example, pattern.id) for pattern in PATTERNS if pattern.cause)
+FURTHER = [
+    (line, expected)
+    for expected, _, line in (
+        row.partition("\t") for row in (ROOT / "tests/data/log_lines.tsv").read_text().splitlines()
+    )
+    if line
+]
 LINES = (*EXAMPLES, *FURTHER)
 # What the functions of conclusions add to the groups of a line.
 COMPUTED = set(
