@@ -16,7 +16,7 @@ from checks.base.units import GIB
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
 from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of, rounds_of
-from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions
+from preflight.capacity.workload import MultiTurnWorkload
 from preflight.traces.generate import rounds_trace
 from tests.builders.capacity_launches import answer_to, server_of, tokens_of
 from tests.paths import ROOT
@@ -172,18 +172,6 @@ def test_a10_the_pool_of_150_gb_never_evicts(mooncake: str, tmp_path: Path) -> N
     rounds = server.capacity.rounds
     assert rounds[-1].held_tokens == 412_160
     assert first_maybe(rounds, "L3") is None
-
-
-def test_the_workload_may_be_given_as_its_command_line(tmp_path: Path) -> None:
-    """In place of the benchmark in the launch, with another number of clients."""
-    command = (
-        "python3 bench_multiturn.py --num-clients 40 --request-length 2048 "
-        "--output-length 1 --num-rounds 10"
-    )
-    asked = WorkloadOptions(command=command)
-    rounds = server_of(tmp_path, H800_L2, wanted=asked).capacity.rounds
-    # Half of the clients, and so twice the rounds: 7.6 of them.
-    assert first_evicting(rounds, "L2") == 8
 
 
 @pytest.mark.slow

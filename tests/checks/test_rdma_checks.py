@@ -403,17 +403,6 @@ def test_an_erdma_card_without_a_device_is_one_failure(tmp_path: Path) -> None:
     assert finding.status is PASS
 
 
-def test_findings_say_what_was_seen_and_what_follows(tmp_path: Path) -> None:
-    """As the lab's machine says it with both ports down but one."""
-    (down, up) = found("rdma.port-down", FakeHost((DOWN, RXE1)), tmp_path, asking())
-    assert (down.have, down.need) == ("port 1 DOWN (Disabled)", "ACTIVE")
-    assert down.text == "Mooncake leaves it out: port 1 is DOWN"
-    assert down.settings[0].words == ("ip", "link", "set", "dev", "eth0", "up")
-    assert down.settings[0].as_root
-    assert down.evidence[0].source == "/sys/class/infiniband/rxe0/ports/1/state"
-    assert up.settings == ()
-
-
 @pytest.mark.parametrize(
     ("library", "packages"),
     [(True, ["ibverbs-providers"]), (False, ["libibverbs1", "ibverbs-providers"])],
@@ -429,18 +418,6 @@ def test_an_image_without_libibverbs_wants_both_packages(
     (finding,) = judge(facts, asking(), chosen)
     assert finding.status is FAIL
     assert [setting.name for setting in finding.settings] == packages
-
-
-def test_ids_are_unique_and_every_declaration_is_whole() -> None:
-    assert len(ALL) == sum(len(module.CHECKS.checks) for module in MODULES)
-    for module in MODULES:
-        for check, _ in module.CHECKS.checks:
-            assert check.id.startswith("rdma.")
-            assert check.topics == ("rdma",)
-            assert len(check.page.why) > 200
-            assert check.page.asks.endswith("?")
-            given = [status for status, _ in check.page.outcomes]
-            assert len(given) == len(set(given))
 
 
 def test_a_capture_says_what_the_host_said(tmp_path: Path) -> None:

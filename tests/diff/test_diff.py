@@ -332,15 +332,6 @@ def test_a_waiver_of_a_lock_ends_on_its_day(tmp_path: Path, host: str, capsys: C
     assert (code, changes[0]["from"], changes[0]["to"]) == (2, "warn", "unknown")
 
 
-def test_an_older_lock_has_no_waivers(tmp_path: Path, host: str, capsys: Capture) -> None:
-    path, lock = lock_of(tmp_path, host)
-    del lock["waivers"]
-    (tmp_path / "good.json").write_text(json.dumps(lock))
-    capsys.readouterr()
-    words = ("--root", host, "--mooncake-version", "0.3.14", path)
-    assert differs(capsys, "--locked", str(tmp_path / "good.json"), *words)[0] == 2
-
-
 NO_DATE = {"check": "x", "reason": "r", "until": 5}
 
 

@@ -71,13 +71,6 @@ def test_a_page_beside_the_answer(
     assert sorted(tmp_path.iterdir()) == [tmp_path / each for each in ("launch.sh", "page.html")]
 
 
-def test_a_page_in_place_of_the_text(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checked(tmp_path, fitted, LAUNCH, "--html", "-")
-    assert faults(capsys.readouterr().out) == []
-
-
 def test_the_same_page_twice(
     fitted: Path,
     tmp_path: Path,
@@ -187,16 +180,6 @@ def test_the_memory_map_stands_below_the_text(
     assert head == f"{capsys.readouterr().out}\n"
     assert picture.startswith("node 0: 1.00 TiB\n  [oooLLLLLLLLLLSSSBP....")
     assert picture.isascii()
-
-
-def test_the_memory_map_is_drawn_whatever_is_checked(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its facts are read although no chosen check asks for them."""
-    checked(tmp_path, fitted, LAUNCH, "--memory-map", "--ascii", "--only", "gpu.count", "-q")
-    text = capsys.readouterr().out
-    assert "host: 2.00 TiB\n" in text
-    assert "unknown" not in text
 
 
 def test_the_documented_map_of_too_much_is_printed(

@@ -92,13 +92,6 @@ def test_the_worst_stands_first_and_passes_are_folded() -> None:
     assert '<article class="card pass">' not in text
 
 
-def test_what_is_ignored_stays_visible_with_its_reason() -> None:
-    text = report_page(reported([Finding("memlock.limit", FAIL, "rank 0")]), [], MADE)
-    markup = Markup(text)
-    assert markup.all("article") == [{"class": "card ignored", "id": "finding-1"}]
-    assert "was fail; known" in markup.text
-
-
 def test_a_picture_that_breaks_leaves_the_page_whole() -> None:
     def broken() -> Html:
         raise KeyError("<b>")
@@ -232,12 +225,6 @@ def test_what_the_launch_uses_is_marked_and_named() -> None:
     kinds = [each["class"] for each in markup.all("rect")]
     assert kinds == ["device gpu", "device nic taken", "device nic", "device gpu taken"]
     assert "rank 0-1" in markup.text
-
-
-def test_a_device_on_no_known_node_has_a_box_of_its_own() -> None:
-    stray = GPU0._replace(node=None)
-    figure = topology_figure(TOPOLOGY._replace(gpus=(stray, GPU1)))
-    assert "on no known node" in Markup(f"<!DOCTYPE html>\n{figure}").text
 
 
 def test_a_host_without_devices_says_so() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +20,6 @@ from preflight.programs.memory_records import Launch, MappedProcess, Protocol, S
 from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.store_environment import read_store_settings
 from preflight.programs.store_processes import read_mooncake_client
-from tests.builders.examples import seed
-from tests.real import random_launches
 from tests.real.cases import GRID, MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
 from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.prediction import predict
@@ -193,23 +190,3 @@ def test_the_arena_that_mooncake_client_is_told_of(
     finally:
         store.stop_clients()
     assert started is (short.failure is None)
-
-
-@pytest.mark.real_newest
-def test_random_launches(
-    wheel_of: Callable[[str], Wheel], stores: Stores, huge_pages: HugePages, tmp_path: Path
-) -> None:
-    """One of each release, the same each time; PREFLIGHT_SEED draws others. Many of them:
-    ``python -m tests.real.random_launches --count 1000``."""
-    done, differences = random_launches.run(
-        len(random_launches.WHEELS),
-        seed(),
-        wheel_of,
-        stores,
-        huge_pages,
-        tmp_path,
-        ASKED or tuple(random_launches.WHEELS),
-    )
-    if not done:
-        pytest.skip("this host's memory has no huge pages to give")
-    assert not differences
