@@ -48,12 +48,6 @@ EXAMPLES = [
         "2.00 GiB a client on pages of 2 MiB",
         ("mooncake_master --memory_allocator=offset", server("16gb", MC_STORE_USE_HUGEPAGE="1")),
     ),
-    Example(
-        BASE,
-        (CACHELIB, server("16gb", MC_STORE_USE_HUGEPAGE="1", MC_STORE_HUGEPAGE_SIZE="2MB")),
-        "on pages of 2 MiB",
-        (CACHELIB, server("16gb", MC_STORE_USE_HUGEPAGE="1", MC_STORE_HUGEPAGE_SIZE="1GB")),
-    ),
 ]
 
 

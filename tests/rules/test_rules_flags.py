@@ -50,12 +50,6 @@ EXAMPLES = [
     ),
     Example(
         REFUSED,
-        ("mooncake_master --client_ttl=-9999999999999999999",),
-        "specified for int64 flag 'client_ttl'",
-        ("mooncake_master --client_ttl=-5",),
-    ),
-    Example(
-        REFUSED,
         ("mooncake_master --put_start_release_timeout_sec=-1",),
         "specified for uint64 flag",
         ("mooncake_master --put_start_release_timeout_sec=31",),
@@ -77,12 +71,6 @@ EXAMPLES = [
         ("mooncake_master --eviction_ratio=2",),
         "--eviction_ratio=2: it must be between 0.0 and 1.0",
         ("mooncake_master --eviction_ratio=0x1p-1 --offload_cap_ratio=.5",),
-    ),
-    Example(
-        REFUSED,
-        ("mooncake_master --eviction_high_watermark_ratio -1",),
-        "--eviction_high_watermark_ratio=-1: it must be between",
-        ("mooncake_master --eviction_high_watermark_ratio 0.95",),
     ),
     Example(
         REFUSED,
@@ -122,12 +110,6 @@ EXAMPLES = [
     ),
     Example(
         REFUSED,
-        ("mooncake_master --enable_ha --ha_backend_type=redis --etcd_endpoints=a:1",),
-        "--enable_ha without",
-        ("mooncake_master --enable_ha --ha_backend_type=redis --ha_backend_connstring=a:1",),
-    ),
-    Example(
-        REFUSED,
         ("mooncake_master --enable_oplog",),
         "enable_oplog requires enable_ha=true",
         ("mooncake_master --enable_oplog --enable_ha --etcd_endpoints=a:1",),
@@ -155,12 +137,6 @@ EXAMPLES = [
         ("mooncake_master --enable_snapshot=true",),
         "--enable_snapshot is there from 0.3.10 to 0.3.13.post1",
         ("mooncake_master --snapshot_interval_seconds=600",),
-    ),
-    Example(
-        "mooncake-flag-of-some-releases",
-        ("mooncake_master --metrics_host=127.0.0.1",),
-        "--metrics_host is there from 0.3.13 on",
-        ("mooncake_master --enable_offload",),
     ),
 ]
 

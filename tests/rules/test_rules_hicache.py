@@ -51,12 +51,6 @@ EXAMPLES = [
         (SERVER,),
     ),
     Example(
-        "arguments-refused",
-        (f"{SERVER} \N{HORIZONTAL ELLIPSIS}",),
-        "an example leaves words out here",
-        (f"{SERVER} --chat-template ...",),
-    ),
-    Example(
         "hicache-not-enabled",
         (f"{SERVER} --hicache-size 30 --hicache-storage-backend mooncake",),
         "--hicache-size, --hicache-storage-backend: without --enable-hierarchical-cache",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders.launch_text import MASTER, SERVICE, STORE, service
+from tests.builders.launch_text import SERVICE, service
 from tests.builders.rule_examples import ADDRESS, GOOD, Example, env, extra, name_of, prove
 
 CLIENT = "mooncake_client --enable_offload"
@@ -58,12 +58,6 @@ EXAMPLES = [
         (env(MOONCAKE_OFFLOAD_ENABLED="1", MOONCAKE_ENABLE_SSD_OFFLOAD="1"),),
     ),
     Example(
-        "offload-switch-misplaced",
-        (("mooncake_client", {"MOONCAKE_ENABLE_SSD_OFFLOAD": "true"}),),
-        "mooncake_client does not read it",
-        (("mooncake_master", {"MOONCAKE_ENABLE_SSD_OFFLOAD": "true"}),),
-    ),
-    Example(
         "offload-one-sided",
         ("mooncake_master", f"{SERVICE} --config=on.json"),
         "Mooncake store service (launch.sh:2) offloads, the master does not",
@@ -106,12 +100,6 @@ EXAMPLES = [
         ((extra('{"enable_ssd_offload": true, ' + ADDRESS + "}"), {FOLDER: "/ssd"}),),
         "8 ranks of SGLang server (launch.sh:1) offload to /ssd",
         ((extra('{"enable_ssd_offload": true, "ssd_offload_path": "/ssd", ' + ADDRESS + "}"), {}),),
-    ),
-    Example(
-        "offload-folder-default",
-        (env(MOONCAKE_ENABLE_SSD_OFFLOAD="1"),),
-        "offload to /data/file_storage",
-        ((f"{STORE} --tp 1", {**MASTER, "MOONCAKE_ENABLE_SSD_OFFLOAD": "1"}),),
     ),
     Example(
         "offload-folder-common",

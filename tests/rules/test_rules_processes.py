@@ -110,13 +110,6 @@ EXAMPLES = [
         ((f"{SERVICE} -Dglobal_segment_size=4gb", MASTER),),
     ),
     Example(
-        "service-key-unknown",
-        (f"{SERVICE} --config=a.json",),
-        "'master_server_addr' is not a setting of the store service: did you mean master_server",
-        (f"{SERVICE} --config=b.json",),
-        {"a.json": service(master_server_addr="m:1"), "b.json": service(tenant_id="t")},
-    ),
-    Example(
         "service-port-taken",
         (f"{SERVICE} --config=a.json", "mooncake_master -enable_http_metadata_server true"),
         "mooncake_master (launch.sh:2) listens on port 8080 too",
