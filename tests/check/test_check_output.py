@@ -344,6 +344,7 @@ def test_fail_on_takes_in_what_is_worse(protocol: str) -> None:
     assert PASS not in no["warn"]
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=6))
 def test_one_line_protocols_keep_their_form(findings: list[Finding]) -> None:
     shown = reported(findings)

@@ -50,6 +50,8 @@ from tests.builders.synthetic import (
     tree_of,
 )
 
+pytestmark = pytest.mark.slow
+
 GB = 10**9
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B"
 STORE = "--enable-hierarchical-cache --hicache-storage-backend mooncake"
@@ -109,7 +111,6 @@ export MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=1GB MC_MMAP_ARENA_POOL_SIZ
 )
 
 
-@pytest.mark.slow
 @given(cases())
 @example(ARENA)
 @fewer(2, phases=[Phase.explicit, Phase.generate])
@@ -132,7 +133,6 @@ def test_the_answer_passes_check_and_one_step_more_does_not(case: Case) -> None:
                 assert judge.problems(one_more(answer.values, bound)) - unavoidable
 
 
-@pytest.mark.slow
 @given(cases())
 @fewer(5, phases=[Phase.explicit, Phase.generate])
 def test_the_pool_that_fit_says_is_needed_to_the_page(case: Case) -> None:
@@ -407,7 +407,6 @@ def test_a_size_that_nothing_judges_is_no_answer(tmp_path: Path) -> None:
     assert "launch.sizes" in {finding.check for finding in found.answer.unknown}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("goal", ["l2", "pool", "balanced"])
 def test_a_host_whose_memory_is_not_known_takes_no_size(goal: str, tmp_path: Path) -> None:
     """The gates that are left could allow petabytes: no size is given."""
@@ -450,7 +449,6 @@ def test_a_segment_that_only_few_sizes_of_pass_is_found(tmp_path: Path) -> None:
     assert [finding.check for finding in found.bounds[0].findings] == ["memlock.limit"]
 
 
-@pytest.mark.slow
 def test_each_limit_of_a_host_binds_by_its_own_name(tmp_path: Path) -> None:
     """A memory cgroup, a hugetlb cgroup, locked memory: each is what stops one step more."""
     rdma = SCRIPT.replace("MOONCAKE_PROTOCOL=tcp", "MOONCAKE_PROTOCOL=rdma")

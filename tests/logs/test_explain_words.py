@@ -117,6 +117,7 @@ def test_a_quoted_line_says_nothing_of_the_log_that_it_stood_in() -> None:
 # Which of it is so here -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "check", "found"),
     [

@@ -477,6 +477,7 @@ def test_the_page_size_of_the_log_counts() -> None:
     assert "hugepage" not in " ".join(only([line], "mooncake.mmap").checks[:2])
 
 
+@pytest.mark.slow
 def test_counts_and_lines_are_exact_over_blocks() -> None:
     """Far more than one block, one literal among others, every third line."""
     failing = "E1121 master_client.cpp:239] RPC call failed: invalid rpc arg"

@@ -17,6 +17,8 @@ from tests.checks.test_synthetic import FITTED, LAUNCH, NICS
 from tests.paths import ROOT
 from tests.pictures.markup import Markup, faults
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -196,7 +198,6 @@ def test_the_documented_map_of_too_much_is_printed(
     assert short in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "blocks"), [("utf-8", True), ("ascii", False)])
 def test_blocks_where_the_terminal_has_them(
     fitted: Path, tmp_path: Path, encoding: str, blocks: bool
@@ -216,7 +217,6 @@ def test_blocks_where_the_terminal_has_them(
     assert b"Memory of this host" in done.stdout
 
 
-@pytest.mark.slow
 def test_no_picture_is_loaded_without_being_asked_for(fitted: Path, tmp_path: Path) -> None:
     words = ["check", "--root", str(fitted)]
     code = f"import sys; from preflight.cli.main import run; run({words!r})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def reported(findings: list[Finding], command: str = "run this", root: str = "/"
     return report(found, {"memlock.limit": "known"}, None, root)
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=4), ANY_TEXT, ANY_TEXT, ANY_TEXT)
 def test_any_finding_is_text(findings: list[Finding], command: str, root: str, reason: str) -> None:
     sections = [PagePart("A", lambda: Unknown(reason)), PagePart("B", lambda: escape(reason))]

@@ -170,6 +170,7 @@ def test_a_missing_model_and_a_command_line_are_told_as_one_types_them() -> None
     ]
 
 
+@pytest.mark.slow
 def test_of_many_refused_flags_the_first_few_are_corrected() -> None:
     flags = " ".join(f"--no-such-{number}" for number in range(400))
     commands = read_script(TWO_LINES.format(flags), "launch.sh", {}).commands
