@@ -355,17 +355,6 @@ def test_an_assumed_release_is_said_to_be_assumed(tmp_path: Path, capsys: Captur
     assert (release["from"], release["to"]) == ("0.3.12", "0.3.14 (assumed: nothing says which)")
 
 
-def test_what_may_arise_comes_and_goes_too(tmp_path: Path, host: str, capsys: Capture) -> None:
-    """0024 is mended in 0.3.13; it takes a NIC that fails, so check names it in a count alone."""
-    path = launch(tmp_path, CLIENT.replace("tcp", "rdma"))
-    words = ("--from", "mooncake=0.3.12", "--to", "mooncake=0.3.13.post1")
-    _, changes = differs(capsys, "--root", host, *words, path)
-    gone = {row["subject"]: row for row in changes if row["section"] == "advisories"}
-    row = gone["advisory.mp-2026-0024"]
-    assert row["from"].startswith("may arise, where one of several NICs fails to open: A NIC that")
-    assert row["to"] is None
-
-
 def test_check_writes_a_lock_and_exec_compares_the_start_with_it(tmp_path: Path) -> None:
     """The same starts; what differs is said; what is worse does not start; --strict refuses all."""
     master = tmp_path / "mooncake_master"

@@ -539,33 +539,6 @@ def test_words_alone_are_no_known_line() -> None:
     assert ids(harmless) == []
 
 
-def test_the_text_shows_everything_and_fits() -> None:
-    """Every row within the width, root cause first, the checks by name."""
-    reading = read_log([ENOMEM, f"{MKEY}, status limits exceeded(0x8), syndrome (0x18af6)"])
-    text = explanations_text(reading, plain, 80)
-    assert text.index("kernel.mlx5-limits") < text.index("mooncake.register-enomem")
-    assert "rdma.resources" in text
-    assert max(len(row) for row in text.splitlines()) <= 80
-
-
-def test_a_log_without_known_lines_says_so() -> None:
-    """And where to look then; the empty log as well."""
-    assert explanations_text(read_log(["all is well"]), plain, 90).startswith(
-        "Nothing known was found in 1 line:"
-    )
-    assert "0 lines" in explanations_text(read_log([]), plain, 90)
-
-
-def test_the_object_is_plain_data() -> None:
-    """JSON takes it, and it says what the text says."""
-    import json
-
-    answer = json.loads(json.dumps(explanations_object(read_log([ENOMEM]), 2)))
-    assert answer["exit_code"] == 2
-    assert answer["explanations"][0]["id"] == "mooncake.register-enomem"
-    assert answer["explanations"][0]["values"]["address"] == "0x7f0a"
-
-
 FRAGMENTS = st.sampled_from(
     [literal for pattern in PATTERNS for literal in pattern.find]
     + [line for line, _ in LINES]

@@ -44,27 +44,9 @@ EXAMPLES = [
     ),
     Example(
         REFUSED,
-        ("mooncake_master --enable_ha=on",),
-        "ERROR: illegal value 'on' specified for bool flag 'enable_ha'",
-        ("mooncake_master --enable_ha=No",),
-    ),
-    Example(
-        REFUSED,
         ("mooncake_master --put_start_release_timeout_sec=-1",),
         "specified for uint64 flag",
         ("mooncake_master --put_start_release_timeout_sec=31",),
-    ),
-    Example(
-        REFUSED,
-        ("mooncake_master --nometrics_port",),
-        "boolean value (nometrics_port) specified for int32 command line flag",
-        ("mooncake_master --noenable_metric_reporting",),
-    ),
-    Example(
-        REFUSED,
-        ("mooncake_master --rpc_port",),
-        "flag '--rpc_port' is missing its argument",
-        ("mooncake_master --rpc_port 1",),
     ),
     Example(
         REFUSED,
@@ -104,12 +86,6 @@ EXAMPLES = [
     ),
     Example(
         REFUSED,
-        ("mooncake_master --enable_ha --rpc_port=$PORT",),
-        "--enable_ha without --etcd_endpoints",
-        ("mooncake_master --enable_ha $MORE",),
-    ),
-    Example(
-        REFUSED,
         ("mooncake_master --enable_oplog",),
         "enable_oplog requires enable_ha=true",
         ("mooncake_master --enable_oplog --enable_ha --etcd_endpoints=a:1",),
@@ -125,18 +101,6 @@ EXAMPLES = [
         ("mooncake_master --enable_offload false",),
         "--enable_offload false is read as --enable_offload=true",
         ("mooncake_master --enable_offload=false --enable_disk_eviction true",),
-    ),
-    Example(
-        "mooncake-switch-is-on",
-        ("mooncake_client --enable_http_server 0",),
-        "--enable_http_server 0 is read as --enable_http_server=true",
-        ("mooncake_client --noenable_http_server",),
-    ),
-    Example(
-        "mooncake-flag-of-some-releases",
-        ("mooncake_master --enable_snapshot=true",),
-        "--enable_snapshot is there from 0.3.10 to 0.3.13.post1",
-        ("mooncake_master --snapshot_interval_seconds=600",),
     ),
 ]
 

@@ -57,12 +57,6 @@ EXAMPLES = [
         (f"{HICACHE} --hicache-size 30",),
     ),
     Example(
-        "hicache-size-per-rank",
-        (f"{HICACHE} --hicache-size 100",),
-        "100 x 10^9 bytes for each of 8 ranks",
-        (f"{HICACHE} --hicache-size 100 --tp 1",),
-    ),
-    Example(
         "hicache-size-unset",
         (f"{HICACHE} --hicache-size=-1",),
         "--hicache-size -1: taken as not set",

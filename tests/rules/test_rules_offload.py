@@ -65,12 +65,6 @@ EXAMPLES = [
         {"on.json": ON},
     ),
     Example(
-        "offload-one-sided",
-        ("mooncake_master --noenable_offload", env(MOONCAKE_ENABLE_SSD_OFFLOAD="1")),
-        "SGLang server (launch.sh:2) offloads",
-        ("mooncake_master --enable_offload=$SSD", env(MOONCAKE_ENABLE_SSD_OFFLOAD="1")),
-    ),
-    Example(
         "offload-unused",
         ("mooncake_master --enable_offload=true", GOOD),
         "mooncake_master (launch.sh:1) offers offload, no client uses it",
@@ -106,18 +100,6 @@ EXAMPLES = [
         (OFFLOADS, OFFLOADS),
         "SGLang server (launch.sh:1) and SGLang server (launch.sh:2) offload to /ssd",
         (OFFLOADS, env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "/ssd2"})),
-    ),
-    Example(
-        "offload-folder-common",
-        (CLIENT, f"{CLIENT} --port=50053"),
-        "offload to /data/file_storage",
-        (CLIENT, (f"{CLIENT} --port=50053", {FOLDER: "/ssd"})),
-    ),
-    Example(
-        "offload-quota-unset",
-        (OFFLOADS,),
-        "8 clients offload, and MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE is not set",
-        ((OFFLOADS[0], {**OFFLOADS[1], "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": "1000000000"}),),
     ),
     Example(
         "offload-quota-unset",

@@ -247,19 +247,6 @@ def test_a_dependency_that_is_not_installed_is_no_defect(
     assert "pip install PyYAML" in told[0]
 
 
-def test_a_sizing_fits_a_terminal_of_80_columns_and_breaks_no_name(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    # A path is not broken either, and how long the folder's is depends on who runs the tests.
-    text = ask(gpu_host(), "sizing", HUGE).replace(f"{tmp_path}/", "/a/")
-    # What was given stands in a table, or, with a folder that is long, in sentences.
-    mapped = re.split(r"\n  (?:input|source)\b", text.partition("What is mapped")[2])[0]
-    assert max(map(len, mapped.splitlines())) <= 80
-    assert "  run.sh" not in mapped, "names of processes stand above their table"
-    assert "Qwen/Qwen3-235B-A22B-Instruct-2507" in text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "at_boot", "status", "said"),
