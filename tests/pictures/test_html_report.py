@@ -146,32 +146,6 @@ def test_a_capacity_of_any_names_is_well_formed(name: str, what: str) -> None:
     assert faults(within(capacity_figure(Capacity((tier,), 1, rounds)))) == []
 
 
-def test_bars_fill_their_width_and_mark_the_end_of_memory() -> None:
-    """Shares in per cent: 5, 5, 10 of 20, of which the last 4 are not there."""
-    bar = Bar(16, (BarPart("used", 5), BarPart("pool", 5), BarPart("l2", 10)), 4)
-    figure = memory_figure(MemoryMap((MemoryPlace("host", bar, None),)))
-    shapes = Markup(f"<!DOCTYPE html>\n{figure}").all("rect")
-    drawn = [
-        (each["x"], each["width"], each["class"]) for each in shapes if each.get("height") == "30"
-    ]
-    assert drawn == [
-        ("0.0000%", "25.0000%", "k-used"),
-        ("25.0000%", "25.0000%", "k-pool"),
-        ("25.0000%", "25.0000%", "p-dots"),
-        ("50.0000%", "50.0000%", "k-l2"),
-        ("80.0000%", "20.0000%", "p-over"),
-    ]
-    label = next(
-        each["aria-label"]
-        for each in Markup(f"<!DOCTYPE html>\n{figure}").all("svg")
-        if each.get("class") == "membar"
-    )
-    assert label == (
-        "host now: system and other processes 5 B, HugeTLB pages, free 5 B, L2 10 B; "
-        "4 B of it is not there"
-    )
-
-
 def test_what_is_locked_beyond_the_limit_is_marked() -> None:
     """8 of 20 bytes may be locked; without a limit nothing is marked, and unknown has no bar."""
     demanded = Demand(2, 20, "2 NICs x 10 B")

@@ -558,17 +558,6 @@ def test_progress_is_for_a_terminal_and_leaves_no_trace(monkeypatch: pytest.Monk
             assert lines == [""]
 
 
-def test_what_is_over_soon_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", stream := Terminal())
-    now = iter((0.0, 1.9, 2.1))
-    monkeypatch.setattr("preflight.base.progress.time.monotonic", lambda: next(now))
-    progress = Progress(after_seconds=2)
-    progress.show("early")
-    assert stream.getvalue() == ""
-    progress.show("late")
-    assert stream.getvalue() == "\rlate"
-
-
 def test_every_way_out_has_its_object() -> None:
     for code in (64, 70, 130):
         valid(error_object(NAME, code, "why"), SCHEMA)
