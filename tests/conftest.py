@@ -1,6 +1,8 @@
-"""Settings for all tests: none depends on a time, and under CI the same inputs are drawn anew.
+"""Settings for all tests: none depends on a time, on chance, or on what ran before it.
 
-``--hypothesis-profile=thorough`` draws a thousand examples, not ten (CI: 25).
+A law draws fixed examples, the same each time and wherever it runs. Random ones have a command of
+their own, ``--hypothesis-profile=random``: a hundred times as many; what it finds becomes an
+``@example`` of its law.
 
 Side by side (``pytest -n 3``) each test goes to whichever process is free; but those of one group
 share what this machine has once (its huge pages, its cgroups, its ports, a browser, the guests),
@@ -17,24 +19,14 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT
 
-settings.register_profile(
-    "project",
-    deadline=None,
-    max_examples=25 if os.environ.get("CI") else 10,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize=bool(os.environ.get("CI")),
-)
-settings.register_profile(
-    "thorough",
-    deadline=None,
-    max_examples=1000,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize=False,
-)
-settings.load_profile("project")
+_ALIKE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", _ALIKE, max_examples=10, derandomize=True, database=None)
+settings.register_profile("random", _ALIKE, max_examples=1000, derandomize=False, print_blob=True)
+settings.load_profile("fixed")
 
 # Whoever starts the tests may ignore Ctrl-C and Ctrl-\\ (a shell does for what runs in the
 # background) and a lost terminal (nohup does), or say how wide its terminal is; the programs that
@@ -79,7 +71,14 @@ IN_MEMORY_BYTES = 1 << 30
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The quick tests write their hosts in memory: on a disk that takes half of their time."""
+    """The quick tests write their hosts in memory: on a disk that takes half of their time.
+
+    Hypothesis draws constants of the modules that are imported at that moment, which depends on the
+    tests before; a fixed example may not.
+    """
+    assert settings.default is not None
+    if settings.default.derandomize:
+        providers._get_local_constants = lambda: providers._local_constants
     if "not slow" in config.getoption("markexpr") and os.access(IN_MEMORY, os.W_OK):
         found = os.statvfs(IN_MEMORY)
         if found.f_bavail * found.f_frsize >= IN_MEMORY_BYTES:
@@ -98,8 +97,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         groups = [group for name, group in GROUPS.items() if item.get_closest_marker(name)]
         if groups:
-            item.add_marker(pytest.mark.xdist_group(groups[0]))
+            item.add_marker(pytest.mark.xdist_group(_group(item, groups[0])))
             item.add_marker(pytest.mark.slow)
+
+
+def _group(item: pytest.Item, group: str) -> str:
+    """Return the group of an item: its module where it runs wheels, and sets no huge pages."""
+    fixtures = getattr(item, "fixturenames", ())
+    alone = item.path.parent.name == "real" and "huge_pages" not in fixtures
+    return item.path.stem if alone else group
 
 
 @pytest.fixture(autouse=True)

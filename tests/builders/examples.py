@@ -1,11 +1,13 @@
 """How many examples a property test draws: few as a rule, many where that is asked for.
 
 The profile says how many (``tests/conftest.py``); a test whose examples take long draws a part of
-them, so that a thorough run is thorough everywhere.
+them.
 """
 
 from __future__ import annotations
 
+import os
+from random import Random, SystemRandom
 from typing import Any
 
 from hypothesis import settings
@@ -16,3 +18,22 @@ def fewer(divisor: int, **more: Any) -> settings:
     profile = settings.default
     assert profile is not None
     return settings(max_examples=max(2, profile.max_examples // divisor), **more)
+
+
+def seed() -> int:
+    """Return the seed of what a test draws itself: the same each time.
+
+    PREFLIGHT_SEED gives another; with ``--hypothesis-profile=random`` and outside of pytest it is
+    random. It is printed: a failure shows it.
+    """
+    profile = settings.default
+    assert profile is not None
+    fixed = 1 if profile.derandomize else SystemRandom().randrange(1 << 32)
+    number = int(os.environ.get("PREFLIGHT_SEED") or fixed)
+    print(f"PREFLIGHT_SEED={number}", flush=True)
+    return number
+
+
+def seeded() -> Random:
+    """Return a generator that begins with ``seed``."""
+    return Random(seed())

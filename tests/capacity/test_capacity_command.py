@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -115,18 +114,3 @@ def test_a_command_line_is_a_launch_too(ask: Ask, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert out.startswith("SGLang server (command line): Qwen/Qwen3-8B, 144.00 KiB per token")
     assert "conversations" in out
-
-
-def test_a_launch_is_read_once(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within the time that reading it has: what names a dead mount is not read again after it."""
-    from preflight.inputs import written_launch
-
-    read, times = written_launch.read_launch, []
-
-    def counted(*arguments: Any) -> written_launch.WrittenLaunch:
-        times.append(arguments)
-        return read(*arguments)
-
-    monkeypatch.setattr(written_launch, "read_launch", counted)
-    assert ask("--gpu-memory", "80gb", script=H800_L2) == 0
-    assert len(times) == 1

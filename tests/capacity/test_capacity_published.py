@@ -16,7 +16,7 @@ from checks.base.units import GIB
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
 from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of
-from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions
+from preflight.capacity.workload import MultiTurnWorkload
 from tests.builders.capacity_launches import answer_to, server_of, tokens_of
 from tests.builders.made_rounds import rounds_requests
 from tests.paths import ROOT
@@ -158,32 +158,6 @@ def test_dgx_with_ssd_offload_it_holds_on(tmp_path: Path) -> None:
     assert first_evicting(rounds, "L3") == 7
     assert first_maybe(rounds, "SSD") is None
     assert all(each.hits[-1] == ("SSD", 1.0, 1.0) for each in rounds)
-
-
-@pytest.mark.parametrize("mooncake", RELEASES)
-def test_a10_the_pool_of_150_gb_never_evicts(mooncake: str, tmp_path: Path) -> None:
-    """A token of Qwen3-14B is 2 x 128 x 8 heads x 40 layers x 2 = 163 840 bytes over both ranks.
-    Three clients that are not in this launch contribute 30, 60 and 60 GiB: 0.9 x 150 GiB are
-    884 736 tokens. 20 clients have 10 x (2048 + 16) - 1 tokens, 20 608 in whole pages: 412 160.
-    """
-    server = server_of(tmp_path, A10, gpu_bytes=24 * GIB, other_bytes=150 * GIB, mooncake=mooncake)
-    assert server.capacity.bytes_per_token == 163_840
-    assert tokens_of(server, "L3").least >= 884_736
-    rounds = server.capacity.rounds
-    assert rounds[-1].held_tokens == 412_160
-    assert first_maybe(rounds, "L3") is None
-
-
-def test_the_workload_may_be_given_as_its_command_line(tmp_path: Path) -> None:
-    """In place of the benchmark in the launch, with another number of clients."""
-    command = (
-        "python3 bench_multiturn.py --num-clients 40 --request-length 2048 "
-        "--output-length 1 --num-rounds 10"
-    )
-    asked = WorkloadOptions(command=command)
-    rounds = server_of(tmp_path, H800_L2, wanted=asked).capacity.rounds
-    # Half of the clients, and so twice the rounds: 7.6 of them.
-    assert first_evicting(rounds, "L2") == 8
 
 
 @pytest.mark.slow

@@ -175,6 +175,7 @@ def test_what_is_played_lies_between_the_bounds(
             assert served >= least * each.reusable_tokens - 1e-6
 
 
+@pytest.mark.slow
 def test_the_same_order_and_its_reverse_reach_the_bounds() -> None:
     """Nearly: a leaf goes as a whole, which the lower bound has room for."""
     work = workload(20, 8, 100)

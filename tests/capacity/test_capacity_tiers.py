@@ -390,16 +390,6 @@ def test_a_policy_that_writes_later_is_said_and_widens_the_answer(tmp_path: Path
     assert any(note.startswith("write policy write_back") for note in back.notes)
 
 
-def test_conversations_are_counted_by_the_length_of_one(tmp_path: Path) -> None:
-    """A question of 4096 alone, or a whole conversation of three."""
-    server = server_of(tmp_path, STORE, wanted=WorkloadOptions(request_length=4096))
-    assert tier_of(server, "L2").conversations == Bounds(366_272 // 4096, 366_272 // 4096)
-    asked = WorkloadOptions(clients=1, rounds=3, request_length=4096, output_length=64)
-    server = server_of(tmp_path, STORE, wanted=asked)
-    # 3 x 4160 tokens, the last of which is not kept: 12 479, in whole pages 12 416.
-    assert tier_of(server, "L2").conversations == Bounds(366_272 // 12_416, 366_272 // 12_416)
-
-
 def test_a_launch_without_a_server_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="starts no SGLang server"):
         answer_to(tmp_path, "mooncake_client --global_segment_size=30GB")

@@ -154,17 +154,6 @@ def test_the_launch_s_router_says_who_gets_a_request(
     assert "the router spreads requests over it and" in second["unknown"]
 
 
-def test_the_command_line_goes_over_the_router(
-    ask: Ask, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = f"{QWEN} &\n{QWEN} --port 30001 &\n{ROUTED.format(flags='')}"
-    words = ("--gpu-memory", "80gb", "--routing", "round-robin")
-    first, _ = answer(ask, capsys, *words, script=script)["servers"]
-    assert (first["routing"], first["caches"]) == ("round-robin", 2)
-    # Three conversations in turn over two caches: the pool has what the other one wrote.
-    assert {tier["name"]: tier["rate"] for tier in first["least"]["tiers"]}["L3"] > 0
-
-
 def test_servers_with_a_router_in_front(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     script = QWEN.replace("sglang.launch_server", "sglang_router.launch_server")
     script += " --dp-size 2 --router-policy round_robin --router-cache-threshold 0.2"
@@ -254,17 +243,6 @@ def test_tiers_of_one_size_are_one_mark_with_all_their_names(
     assert "2 as large as" not in out  # no letter in the legend that the plot has not
     assert ask("--curve", "--gpu-memory", "80gb", script=f"{script} --hicache-ratio 4") == 0
     assert "1 as large as L1, 2 as large as L2" in " ".join(capsys.readouterr().out.split())
-
-
-def test_nothing_to_draw(ask: Ask, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "once.jsonl").write_text(json.dumps(TURNS[0]))
-    words = ("--gpu-memory", "80gb", "--curve", "--svg", "o.svg", "--html", "o.html")
-    assert ask(*words, trace="once.jsonl") == 0
-    out, err = capsys.readouterr()
-    assert "ceiling: 0.0%" in out
-    assert "--svg o.svg: not written: nothing is asked for twice" in err
-    assert not (tmp_path / "o.svg").exists()
-    assert "<svg" not in (tmp_path / "o.html").read_text()
 
 
 def test_a_kind_of_traffic_stands_in_for_a_trace(

@@ -138,18 +138,6 @@ def test_a_reader_that_hangs_is_unknown_in_time_and_the_others_answer(
     assert module.__name__ in sys.modules
 
 
-def test_a_reader_that_ends_the_thread_is_unknown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def leaves(root: Root, needs: Any) -> None:
-        sys.exit(0)
-
-    installed(monkeypatch, found(PASS), leaves)
-    parsed = answer(capsys)
-    assert parsed["exit_code"] == 3
-    assert "SystemExit" in parsed["findings"][0]["text"]
-
-
 def test_a_launch_on_a_dead_mount_is_unknown_and_the_host_is_still_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -371,22 +359,6 @@ def test_a_finding_says_what_was_seen_why_and_what_mends_it(
         {"kind": "sysctl", "name": "vm.max_map_count", "wanted": "262144", "now": "65530"}
     ]
     assert row["actions"][0]["text"] == "sudo sysctl -w vm.max_map_count=262144"
-
-
-def test_quiet_is_the_verdict_and_verbose_is_everything(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    installed(monkeypatch, found(WARN, PASS, SKIP))
-    *verdict, hint = text(capsys, "-q").splitlines()
-    assert len(verdict) <= 2
-    assert hint == "More: without -q, or mooncake-preflight explain test.warn"
-    usual = text(capsys)
-    assert "1 pass, 1 skip" in usual
-    assert "test.pass" not in usual
-    assert "test.skip" not in usual
-    everything = text(capsys, "-v")
-    assert "test.pass" in everything
-    assert "skip: test.skip, thing 2: so it is" in everything
 
 
 @pytest.mark.parametrize("protocol", ["nagios", "npd", "slurm-prolog"])

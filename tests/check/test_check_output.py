@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Consequence, Evidence, Finding, Status, unknown
 from checks.base.fold import fold_names
-from checks.base.unknown import Unknown
 from preflight.base.shell import Line
 from preflight.check.forms import (
     FAIL_ON,
@@ -183,15 +182,6 @@ def test_no_line_is_wider_than_the_terminal(width: int, verbosity: int) -> None:
     assert max(len(line) for line in lines) <= width
 
 
-def test_a_narrow_terminal_gets_no_table_and_nothing_less() -> None:
-    narrow = report_text(reported([LONG]), plain, 60, 1)
-    wide = report_text(reported([LONG]), plain, 100, 1)
-    assert "-------" in wide
-    assert "-------" not in narrow
-    for words in (LONG.have, LONG.need, LONG.formula, LONG.text, LONG.advice, "run this"):
-        assert words in " ".join(narrow.split())
-
-
 def test_the_page_is_a_line_for_each_finding_and_what_to_do() -> None:
     others = [Finding("a.b", WARN, f"mlx5_{n}", text="it is so", advice="mend") for n in "012"]
     lines = report_text(reported([LONG, *others]), plain, 80, 0).splitlines()
@@ -239,36 +229,6 @@ def test_a_command_of_one_step_is_not_typed_again_in_another() -> None:
     text = report_text(reported(rows), plain, 80, 0)
     assert text.count("run this") == 1
     assert "2. a.c: or that" in text
-
-
-def test_a_long_path_gives_way_to_what_is_said_of_it() -> None:
-    path = f"/home/somebody/{'deployments/' * 8}launch.sh:10"
-    row = Finding("a.b", UNKNOWN, f"SGLang server ({path})", text="what it maps is not known")
-    said = " ".join(report_text(reported([row]), plain, 80, 0).split())
-    assert "/launch.sh:10): what it maps is not known" in said
-    assert path in report_text(reported([row]), plain, 80, 1)
-
-
-def test_what_is_not_known_for_one_reason_names_its_file() -> None:
-    why = Unknown("/etc/store.json: not in this capture", cause="not in this capture")
-    rows = [unknown("launch", why)._replace(check=name) for name in ("a.b", "a.c", "a.d")]
-    text = report_text(
-        report(Findings(rows, lambda _: None, lambda _: ()), {}, None, "/"), plain, 80, 0
-    )
-    assert "unknown  a.b and 2 more: /etc/store.json: not in this capture" in text
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_a_narrow_terminal_shows_the_number_that_is_needed(width: int) -> None:
-    short = Finding(
-        "hugetlb.node-shortage",
-        FAIL,
-        "2 MiB pages on node 0",
-        "60000 available of 60000 pages",
-        "75688 pages (147.83 GiB)",
-    )
-    text = " ".join(report_text(reported([short]), plain, width, 0).split())
-    assert "need 75688 pages (147.83 GiB)" in text
 
 
 def test_a_page_longer_than_a_screen_ends_with_the_verdict() -> None:
@@ -384,6 +344,7 @@ def test_fail_on_takes_in_what_is_worse(protocol: str) -> None:
     assert PASS not in no["warn"]
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=6))
 def test_one_line_protocols_keep_their_form(findings: list[Finding]) -> None:
     shown = reported(findings)
@@ -429,35 +390,3 @@ def test_junit_is_xml_whatever_the_host_says(findings: list[Finding]) -> None:
 def test_junit_of_a_refusal_is_an_error(message: str) -> None:
     suites = ElementTree.fromstring(error_junit(message))
     assert len(suites.findall(".//error")) == 1
-
-
-def test_the_last_line_names_what_this_command_can_say_more() -> None:
-    """An exec has no -v; a page on which nothing is wanting says how to see what was looked at."""
-    failed = reported([Finding("a.b", FAIL, "x", text="one")])
-    told = {
-        more: report_text(failed, plain, 80, 0, more=more).splitlines()[-1]
-        for more in (("-v", "--html FILE"), (), None)
-    }
-    assert told[("-v", "--html FILE")] == "More: -v, --html FILE, or mooncake-preflight explain a.b"
-    assert told[()] == "More: mooncake-preflight explain a.b"
-    assert told[None] is not None
-    assert not told[None].startswith("More")
-    fine = reported([Finding("a.b", PASS, "x", "1 B", "1 B")])
-    assert report_text(fine, plain, 80, 0).endswith("\n\nMore: -v lists what was looked at")
-    assert "More" not in report_text(fine, plain, 80, 0, more=())
-
-
-def test_variables_that_are_wanted_are_asked_for_at_once() -> None:
-    """One step, though each finding knows of its own variable alone."""
-    origin = Origin("/srv/launch.sh", 3)
-    words = [Word(f"--x=${name}", origin, (name,)) for name in ("TP", "PORT", "TP")]
-    rows = [
-        unknown("launch", unresolved(word))._replace(check=check)
-        for word, check in zip(words, ("a.b", "a.c", "a.d"), strict=True)
-    ]
-    text = report_text(
-        report(Findings(rows, lambda _: None, lambda _: ()), {}, None, "/"), plain, 80, 0
-    )
-    said = " ".join(text.split())
-    assert "1. a.b, a.d and 1 more: give TP=... PORT=... in an --env-file or, on this" in said
-    assert " 2. " not in said

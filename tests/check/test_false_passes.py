@@ -6,28 +6,21 @@ The rows are those of a survey of the field's tools; each name says what the too
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
-from checks.run import runner
 from preflight.cli.main import run
 from tests.builders.synthetic import (
     GIB,
     PATIENCE_SECONDS,
     SyntheticHost,
     build_host,
-    gpu_host,
     tree_of,
 )
-from tests.checks.test_synthetic import FITTED, LAUNCH, NICS, script
-from tests.sizing.test_sizing_command import run as run_sizing
-
-USER = {"uid": 1000, "capabilities": 0}
+from tests.checks.test_synthetic import FITTED, LAUNCH
 
 
 class Answer(NamedTuple):
@@ -66,14 +59,6 @@ def checking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checking:
 
 
 @pytest.mark.slow
-def test_a_bare_number_of_gigabytes_is_not_bytes(tmp_path: Path) -> None:
-    """The documented helper: --hicache-size 64 is 64 bytes, and every pool suffices."""
-    done = run_sizing(["--tp-size", "8", "--hicache-size", "64"], root=tmp_path)
-    assert done.code == 64
-    assert "64" in done.err
-
-
-@pytest.mark.slow
 def test_a_pool_that_is_missing_or_anothers_is_no_plan(checking: Checking) -> None:
     """The documented helper: planning_only, exit 0; and nr_hugepages whoever holds the pages."""
     missing = checking(replace(FITTED, pools={GIB: 1000}), LAUNCH)
@@ -84,33 +69,6 @@ def test_a_pool_that_is_missing_or_anothers_is_no_plan(checking: Checking) -> No
     assert held.statuses["hugetlb.shortage"] == {"fail"}
 
 
-def test_no_rdma_device_is_not_skipped(checking: Checking) -> None:
-    """gpud: 0 InfiniBand ports is "skipped evaluation", Healthy."""
-    found = checking(replace(FITTED, nics=()), LAUNCH)
-    assert found.statuses["rdma.device-missing"] == {"fail"}
-    assert found.code == 2
-
-
-def test_ports_that_are_down_are_seen_on_ethernet_too(checking: Checking) -> None:
-    """gpud looks at InfiniBand link layers alone; here every RoCE port is down."""
-    down = [nic._replace(state="1: DOWN") for nic in gpu_host().nics]
-    found = checking(replace(FITTED, nics=down), LAUNCH)
-    assert found.code == 2
-    assert "fail" in found.statuses["rdma.port-down"]
-
-
-def test_access_control_between_gpu_and_nic_is_said(checking: Checking) -> None:
-    """gpud: ACS "needs to be disabled" is Healthy."""
-    found = checking(replace(FITTED, acs_control=0x1D), LAUNCH)
-    assert found.statuses["pci.acs"] == {"warn"}
-
-
-def test_a_missing_driver_library_is_no_empty_list_of_gpus(checking: Checking) -> None:
-    """NVSentinel: where nvidia-smi fails there are no PCI devices to judge, so all is well."""
-    found = checking(replace(FITTED, nvml_error=(18, "mismatch")), LAUNCH)
-    assert found.statuses["gpu.driver"] == {"fail"}
-
-
 @pytest.mark.slow
 def test_what_is_found_decides_the_exit_code(checking: Checking) -> None:
     """gpud scan and NVSentinel's STORE_ONLY exit 0 whatever they find."""
@@ -118,17 +76,6 @@ def test_what_is_found_decides_the_exit_code(checking: Checking) -> None:
     assert checking(replace(FITTED, iommu="DMA-FQ"), LAUNCH).code == 1
     assert checking(replace(FITTED, gpus=FITTED.gpus[:7]), LAUNCH).code == 2
     assert checking(replace(FITTED, ports=()), LAUNCH).code == 3
-
-
-def test_what_is_switched_off_is_not_what_passed(checking: Checking) -> None:
-    """gcm: a check behind its kill switch is OK, 0. Here it stays visible, with its reason."""
-    broken = replace(FITTED, gpus=FITTED.gpus[:7])
-    found = checking(broken, LAUNCH, "--ignore", "gpu.count=one GPU is being replaced")
-    waived = [one for one in found.found["findings"] if one["check"] == "gpu.count"]
-    assert [one["status"] for one in waived] == ["fail"]
-    assert waived[0]["ignored"] == "one GPU is being replaced"
-    alone = checking(broken, LAUNCH, "--only", "gpu.count", "--ignore", "gpu.count=known")
-    assert alone.code == 3  # nothing was judged
 
 
 def test_no_checks_are_no_pass(checking: Checking) -> None:
@@ -142,50 +89,6 @@ def test_no_checks_are_no_pass(checking: Checking) -> None:
 def test_an_empty_launch_is_no_launch_that_fits(checking: Checking, text: str) -> None:
     """troubleshoot: an empty or half-parsed spec exits 0."""
     assert checking(FITTED, text).code == 64
-
-
-def test_a_module_that_cannot_be_imported_does_not_vanish(
-    checking: Checking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """rapids doctor: a plugin with an ImportError is dropped without a message."""
-
-    broken = ModuleType("checks.broken_checks")  # without CHECKS
-    monkeypatch.setitem(sys.modules, broken.__name__, broken)
-    monkeypatch.setattr(runner, "CHECK_MODULES", (*runner.CHECK_MODULES, broken.__name__))
-    found = checking(FITTED, LAUNCH)
-    assert found.code == 3
-    assert any("not-loaded" in name for name in found.statuses)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        # Primus and railmap warn or fail below a fixed size, whatever the capability.
-        ({"memlock": ("8388608", "8388608")}, "pass"),
-        # They pass 64 GiB, and eight NICs with tens of GiB each need eight times that.
-        ({"memlock": (str(64 * GIB), str(64 * GIB)), **USER}, "fail"),
-        # libibverbs warns at 32 KiB and less, and says nothing of 8 MiB.
-        ({"memlock": ("8388608", "8388608"), **USER}, "fail"),
-        # docker run --cap-add IPC_LOCK as another user: allowed, and not in effect.
-        ({"memlock": ("8388608", "8388608"), "uid": 1000, "capabilities": 0}, "fail"),
-        ({"memlock": ("unlimited", "unlimited"), **USER}, "pass"),
-    ],
-)
-def test_locked_memory_is_what_is_registered_on_every_nic(
-    checking: Checking, changes: dict[str, Any], expected: str
-) -> None:
-    found = checking(replace(FITTED, **changes), LAUNCH)
-    assert found.statuses["memlock.limit"] == {expected}
-
-
-@pytest.mark.slow
-def test_a_name_that_is_no_device_is_not_left_to_the_engine(checking: Checking) -> None:
-    """Mooncake drops it and goes on, over TCP in the end, while the log says rdma."""
-    text = script("Qwen/Qwen3-32B", 8, NICS.replace("mlx5_0", "mlx5_99"), "64gb")
-    found = checking(FITTED, text)
-    assert found.code in (1, 2)
-    assert found.statuses["rdma.device-missing"] & {"warn", "fail"}
 
 
 @pytest.mark.slow

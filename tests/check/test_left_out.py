@@ -57,6 +57,7 @@ def test_the_sentence_of_check_names_a_service_that_its_profile_leaves_out(
 SERVED = f"{SERVICES}    shm_size: 8g\n".replace("mooncake_master --port 50051", SERVER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -89,6 +89,7 @@ def _answers(capsys: pytest.CaptureFixture[str], root: Path, size: str) -> dict[
     return found
 
 
+@pytest.mark.slow
 def test_check_and_fit_know_a_cpuset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """1200 MiB are 600 pages: there on both nodes together, and not on the one that is allowed."""
     good = _answers(capsys, _host(tmp_path / "a/host", "0-1"), "1200MB")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from checks.base.device_nodes import device_nodes, gpu_nodes
-from checks.base.installed import installed_mooncake, installed_sglang
 from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
@@ -210,23 +209,6 @@ def test_nics_and_gpus_and_their_nodes(tmp_path: Path) -> None:
 def test_no_rdma_is_a_fact(tmp_path: Path) -> None:
     assert device_nodes(Root(str(tmp_path))) == {}
     assert gpu_nodes(Root(str(tmp_path))) == ()
-
-
-def test_installed_wheels_are_found_by_name(tmp_path: Path) -> None:
-    for name in (
-        "mooncake_transfer_engine_cuda13-0.3.14.dist-info",
-        "mooncake_transfer_engine-0.3.13.post1.dist-info",
-        "mooncake-1.dist-info",
-        "sglang-0.5.23.dist-info",
-        "sglang_router-0.3.dist-info",
-    ):
-        (tmp_path / name).mkdir()
-    assert installed_mooncake([str(tmp_path), "/no/such/folder"]) == (
-        ("mooncake-transfer-engine", "0.3.13.post1"),
-        ("mooncake-transfer-engine-cuda13", "0.3.14"),
-    )
-    assert installed_sglang([str(tmp_path)]) == "0.5.23"
-    assert installed_sglang([]) is None
 
 
 @pytest.mark.slow

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Finding, Kind, Status
-from checks.base.fold import fold_names
 from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
 from checks.base.pages import Region
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
-from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit
+from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from checks.memlock.demand import QUEUES_PER_NIC_BYTES, demand
 from checks.rdma.registration import through_peermem
 from checks.run.runner import every_check, judge
@@ -112,18 +111,6 @@ def test_the_peermem_switch_is_read_as_mooncake_reads_it(value: str, counts: boo
     assert through_peermem({"WITH_NVIDIA_PEERMEM": value}) is counts
 
 
-def test_the_formula_names_every_term() -> None:
-    """What the table shows is what was added up."""
-    regions = (
-        Region("L2 host pool", 28 * GIB, 4096),
-        Region("global segment", 2 * GIB, 4096),
-        Region("L2 host pool", GIB, 4096),
-    )
-    wanted = demand(rank(regions=regions), 2, 4096)
-    assert not isinstance(wanted, Unknown)
-    assert wanted.formula == "2 NICs x (29.00 GiB L2 host pool + 2.00 GiB global segment)"
-
-
 def test_a_buffer_of_malloc_takes_one_page_more_of_each_nic() -> None:
     """16 MiB that begin 64 bytes before a page's end touch 4097 pages: so VmPin, with 2 devices."""
     buffer = Region("local buffer", 16 * MIB, 4096, 4032)
@@ -206,18 +193,6 @@ def test_a_limit_of_zero_has_another_error() -> None:
     assert "Operation not permitted [1]" in one("memlock.limit", launch(rank()), limits(0)).text
 
 
-def test_a_login_that_would_do_is_named() -> None:
-    """limits.d already says unlimited: this shell is older than that, or came another way."""
-    rows = (
-        PamLimit("*", "-", None, "/etc/security/limits.d/90-rdma.conf"),
-        PamLimit("@x", "hard", None, "/etc/security/limits.d/91-hard.conf"),
-    )
-    host = limits(runtimes=NO_RUNTIMES._replace(pam=rows))
-    finding = one("memlock.limit", launch(rank()), host)
-    assert finding.status is Status.FAIL
-    assert "90-rdma.conf" in finding.advice
-
-
 def test_the_remedy_makes_it_pass() -> None:
     """Applying the setting, memlock unlimited, is enough on any bare host."""
     for other in ({}, {**ROOT, "initial_user_namespace": False}):
@@ -291,20 +266,6 @@ def test_equal_ranks_are_one_line() -> None:
     first, second = found("memlock.limit", needs)
     assert first.subject == "rank 0-7 (each of 8)"
     assert second.subject == "service"
-
-
-@pytest.mark.parametrize(
-    ("names", "subject"),
-    [
-        (["rank 0", "rank 1"], "rank 0-1 (each of 2)"),
-        (["rank 0", "rank 2"], "rank 0, rank 2 (each of 2)"),
-        (["a", "b"], "a, b (each of 2)"),
-        (["prefill 0", "decode 1"], "prefill 0, decode 1 (each of 2)"),
-    ],
-)
-def test_names_fold(names: list[str], subject: str) -> None:
-    """Only names that count up without a gap become a range."""
-    assert fold_names(names) == subject
 
 
 def test_without_a_launch_or_rdma_there_is_nothing_to_hold() -> None:

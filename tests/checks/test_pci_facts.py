@@ -28,7 +28,6 @@ from checks.pci.facts import (
 from tests.builders.synthetic import (
     SyntheticHost,
     build_host,
-    erdma_host,
     gpu_host,
     limited_container,
     plain_host,
@@ -150,17 +149,6 @@ def test_a_host_with_switches(tmp_path: Path) -> None:
     assert set(facts.acs.values()) == {0}
     assert len(facts.acs) == 16
     assert not facts.direct_nic
-
-
-def test_a_virtual_machine_shows_no_links(tmp_path: Path) -> None:
-    """No lanes, no IOMMU group, no NUMA node: on a host with one node, that node."""
-    facts = read(tmp_path, erdma_host())
-    nic = facts.nics["erdma_0"]
-    assert isinstance(nic.link.width, Unknown)
-    assert nic.link.width.absent
-    assert (nic.iommu, nic.node) == ("none", None)
-    assert set(facts.paths.values()) == {PathClass.PHB}
-    assert facts.acs == {}
 
 
 def test_no_pci_and_no_devices(tmp_path: Path) -> None:

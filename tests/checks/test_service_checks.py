@@ -14,10 +14,9 @@ import pytest
 
 from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds, Service
-from checks.base.root import LIMIT_SECONDS, Root
+from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.network import network_checks
-from checks.network.calls import connect
 from checks.run.facts import Facts, read_facts
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
 
@@ -135,24 +134,6 @@ def test_who_is_slow_is_not_dead_before_mooncake_gives_it_up(
     facts = _recorded(tmp_path, {"services.connect 10.0.0.9 50051": refused}, needs)
     (found,) = _find(facts, needs, "service.reachable")
     assert found.status is expected
-
-
-def test_how_long_a_connection_was_tried_is_told() -> None:
-    with socket.socket() as full:  # a queue of none takes one or two, and drops what comes then
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(full.getsockname())
-        token = LIMIT_SECONDS.set(1.0)
-        try:
-            told = connect(*full.getsockname())
-        finally:
-            LIMIT_SECONDS.reset(token)
-            for one in waiting:
-                one.close()
-    assert (told["error"], told["timeout"]) == ("timeout", 0.2)
 
 
 @pytest.mark.parametrize(

@@ -229,16 +229,6 @@ def test_mooncake_missing(seen: SoftwareFacts, status: Status) -> None:
     assert one("software.mooncake-missing", launch(rank()), seen).status is status
 
 
-def test_the_text_is_sglangs() -> None:
-    """What the user sees, and the command for that interpreter."""
-    seen = software(environment(mooncake=(), package=None))
-    finding = one("software.mooncake-missing", launch(rank()), seen)
-    assert "Please install mooncake by following the instructions" in finding.text
-    (setting,) = finding.settings
-    python = "/opt/venv/bin/python3"
-    assert setting.words == (python, "-m", "pip", "install", "mooncake-transfer-engine")
-
-
 def test_a_launch_without_mooncake_is_not_asked() -> None:
     """An SGLang without RDMA and without a master may run without it."""
     plain = launch(rank(rdma=None), rank(program="router", rdma=None))
@@ -411,14 +401,6 @@ def test_who_has_the_library(library: str, distribution: str, setting: Setting |
     assert f"{library}: cannot open shared object file" in finding.text
     assert finding.advice[0].islower()
     assert not finding.advice.endswith(".")
-
-
-def test_what_is_to_do_about_two_libraries_is_one_sentence() -> None:
-    missing = (("libnuma.so.1", "store.so"), ("libmlx5.so.1", "store.so"))
-    seen = software(files=(CompiledFile("store.so", missing, ""),))
-    finding = one("software.library-missing", launch(rank()), seen, distribution="debian")
-    packages = "install the package that has {}".format
-    assert finding.advice == f"{packages('libnuma.so.1')}; {packages('libmlx5.so.1')}"
 
 
 @pytest.mark.parametrize(

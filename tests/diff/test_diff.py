@@ -21,6 +21,8 @@ from tests.paths import ROOT
 from tests.rows import subject
 from tests.valid import valid
 
+pytestmark = pytest.mark.slow
+
 STORE = "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL={protocol} "
 SERVER = (
     "python3 -m sglang.launch_server --model-path {model} --tp 2 --page-size 64 "
@@ -79,7 +81,6 @@ def test_the_releases_differ_where_the_bytes_are_not_known(
     assert (code, row["from"], row["to"]) == (1, "0.3.8", "0.3.9")
 
 
-@pytest.mark.slow
 def test_known_problems_and_defaults_come_and_go(
     tmp_path: Path, host: str, capsys: Capture
 ) -> None:
@@ -126,7 +127,6 @@ def test_another_kernel_library_and_driver(tmp_path: Path, host: str, capsys: Ca
     assert "system.kernel-old" in checks
 
 
-@pytest.mark.slow
 def test_the_verdict_stands_under_its_heading_also_where_it_stays(
     tmp_path: Path, host: str, capsys: Capture
 ) -> None:
@@ -171,7 +171,6 @@ def test_one_launch_in_two_files_differs_in_nothing(
     assert not [row for row in changes if row["section"] == "memory"]
 
 
-@pytest.mark.slow
 def test_two_launches_and_two_hosts(tmp_path: Path, host: str, capsys: Capture) -> None:
     old = launch(tmp_path, LAUNCHES["heads"])
     new = launch(tmp_path, LAUNCHES["heads"].replace("size 4 ", "size 5 "), "new.sh")
@@ -225,7 +224,6 @@ def test_without_a_launch_there_is_nothing_to_compare(host: str, capsys: Capture
     assert "launch" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_locked_answer_says_what_is_different_since(
     tmp_path: Path, host: str, capsys: Capture
 ) -> None:
@@ -333,15 +331,6 @@ def test_a_waiver_of_a_lock_ends_on_its_day(tmp_path: Path, host: str, capsys: C
     assert (code, changes[0]["from"], changes[0]["to"]) == (2, "warn", "unknown")
 
 
-def test_an_older_lock_has_no_waivers(tmp_path: Path, host: str, capsys: Capture) -> None:
-    path, lock = lock_of(tmp_path, host)
-    del lock["waivers"]
-    (tmp_path / "good.json").write_text(json.dumps(lock))
-    capsys.readouterr()
-    words = ("--root", host, "--mooncake-version", "0.3.14", path)
-    assert differs(capsys, "--locked", str(tmp_path / "good.json"), *words)[0] == 2
-
-
 NO_DATE = {"check": "x", "reason": "r", "until": 5}
 
 
@@ -367,18 +356,6 @@ def test_an_assumed_release_is_said_to_be_assumed(tmp_path: Path, capsys: Captur
     assert (release["from"], release["to"]) == ("0.3.12", "0.3.14 (assumed: nothing says which)")
 
 
-def test_what_may_arise_comes_and_goes_too(tmp_path: Path, host: str, capsys: Capture) -> None:
-    """0024 is mended in 0.3.13; it takes a NIC that fails, so check names it in a count alone."""
-    path = launch(tmp_path, CLIENT.replace("tcp", "rdma"))
-    words = ("--from", "mooncake=0.3.12", "--to", "mooncake=0.3.13.post1")
-    _, changes = differs(capsys, "--root", host, *words, path)
-    gone = {subject(row): row for row in changes if row["section"] == "advisories"}
-    row = gone["advisory.mp-2026-0024"]
-    assert row["from"].startswith("may arise, where one of several NICs fails to open: A NIC that")
-    assert row["to"] is None
-
-
-@pytest.mark.slow
 def test_check_writes_a_lock_and_exec_compares_the_start_with_it(tmp_path: Path) -> None:
     """The same starts; what differs is said; what is worse does not start; --strict refuses all."""
     master = tmp_path / "mooncake_master"

@@ -65,6 +65,7 @@ def test_every_id_that_an_output_prints_is_explained(capsys: pytest.CaptureFixtu
         assert out.lower().startswith(page.lower()) or f": {id_} (" in out.split("\n")[2], out
 
 
+@pytest.mark.slow
 def test_the_notices_that_are_explained_are_those_of_the_code() -> None:
     said = {id_ for module in sorted((ROOT / "preflight").rglob("*.py")) for id_ in said_in(module)}
     ends = tuple(id_ for id_ in said if id_[0] == "-")

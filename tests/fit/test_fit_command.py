@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -481,167 +480,21 @@ def test_describing_needs_memory_first() -> None:
 
 SETS = SizeValues(129 * GB, 700 * GIB, 8 * GIB)
 GONE = SizeValues(129 * GB, 700 * GIB + MIB, 0)
-COMPOSE = f"""\
-services:
-  sglang:
-    image: sglang
-    environment:
-      MOONCAKE_MASTER: 10.0.0.1:50051
-      MOONCAKE_GLOBAL_SEGMENT_SIZE: 4gb   # for all
-      MC_MMAP_ARENA_POOL_SIZE: "8gb"
-    command: {SERVER} {STORE} --hicache-size 30
-"""
-COMPOSE_LISTS = """\
-services:
-  sglang:
-    image: sglang
-    environment:
-      - MOONCAKE_MASTER=10.0.0.1:50051
-      - MC_MMAP_ARENA_POOL_SIZE=8gb
-    command:
-      - python3
-      - -m
-      - sglang.launch_server
-      - --model-path
-      - Qwen/Qwen3-14B
-      - --enable-hierarchical-cache
-      - --hicache-storage-backend
-      - mooncake
-"""
-POD = """\
-apiVersion: v1
-kind: Pod
-metadata: {name: s}
-spec:
-  containers:
-    - name: sglang
-      image: x
-      env:
-        - name: MOONCAKE_MASTER
-          value: 10.0.0.1:50051
-        - name: MOONCAKE_GLOBAL_SEGMENT_SIZE
-          value: 4gb
-        - name: MC_MMAP_ARENA_POOL_SIZE
-          value: "8gb"
-      command: ["python3", "-m", "sglang.launch_server"]
-      args: ["--model-path", "Qwen/Qwen3-14B", "--enable-hierarchical-cache",
-             "--hicache-ratio", "2", "--hicache-storage-backend", "mooncake"]
-"""
-EXTRA = '{"master_server_address": "10.0.0.1:50051", "global_segment_size": "4gb"}'
-EXPORTS = "export MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb MC_MMAP_ARENA_POOL_SIZE=8gb"
-# A launch, the lines that come to stand in it, and lines of it that are gone.
-FORMS: Mapping[str, tuple[str, SizeValues, tuple[str, ...], tuple[str, ...]]] = {
-    "compose.yaml": (
-        COMPOSE,
-        SETS,
-        (
-            "      MOONCAKE_GLOBAL_SEGMENT_SIZE: 700gb   # for all",
-            '      MC_MMAP_ARENA_POOL_SIZE: "8192mb"',
-            f"    command: {SERVER} {STORE} --hicache-size 129",
-        ),
-        (),
-    ),
-    "plain number.yaml": (
-        COMPOSE,
-        GONE,
-        ('      MOONCAKE_GLOBAL_SEGMENT_SIZE: "751620325376"   # for all',),
-        ('      MC_MMAP_ARENA_POOL_SIZE: "8gb"',),
-    ),
-    "lists.yaml": (
-        COMPOSE_LISTS,
-        GONE,
-        (
-            "      - MOONCAKE_GLOBAL_SEGMENT_SIZE=751620325376",
-            '      - "--hicache-size"',
-            '      - "129"',
-        ),
-        ("      - MC_MMAP_ARENA_POOL_SIZE=8gb",),
-    ),
-    "pod.yaml": (
-        POD,
-        GONE,
-        (
-            '          value: "751620325376"',
-            '      args: ["--model-path", "Qwen/Qwen3-14B", "--enable-hierarchical-cache", '
-            '"--hicache-size", "129",',
-        ),
-        ("        - name: MC_MMAP_ARENA_POOL_SIZE", '          value: "8gb"'),
-    ),
-    "exports.sh": (
-        f"{EXPORTS}\n{SERVER} {STORE} --hicache-size=30\n",
-        GONE,
-        (
-            "export MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=751620325376",
-            f"{SERVER} {STORE} --hicache-size=129",
-        ),
-        (),
-    ),
-    "variables.sh": (
-        f"SIZE=30\nTP=2\nSEG='4gb'\nexport MOONCAKE_MASTER=a:1\n"
-        f"MOONCAKE_GLOBAL_SEGMENT_SIZE=$SEG {SERVER} --tp ${{TP}} {STORE} --hicache-size $SIZE\n",
-        SizeValues(129 * GB, 700 * GIB),
-        ("SIZE=129", "TP=2", "SEG='700gb'"),
-        (),
-    ),
-    "docker.sh": (
-        "docker run --rm -e MC_MMAP_ARENA_POOL_SIZE=8gb -e MOONCAKE_MASTER=a:1 \\\n"
-        f'  -e "MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb" sglang {SERVER} {STORE} --hicache-size "30"\n',
-        GONE,
-        (
-            "docker run --rm -e MOONCAKE_MASTER=a:1 \\",
-            f'  -e "MOONCAKE_GLOBAL_SEGMENT_SIZE=751620325376" sglang {SERVER} {STORE} '
-            '--hicache-size "129"',
-        ),
-        (),
-    ),
-    "json.sh": (
-        f"MC_MMAP_ARENA_POOL_SIZE=8gb {SERVER} {STORE} --hicache-size 30 "
-        f"--hicache-storage-backend-extra-config '{EXTRA}'\n",
-        SETS,
-        (
-            f"MC_MMAP_ARENA_POOL_SIZE=8192mb {SERVER} {STORE} --hicache-size 129 "
-            f"--hicache-storage-backend-extra-config '{EXTRA.replace('4gb', '700gb')}'",
-        ),
-        (),
-    ),
-    "two.sh": (
-        f"export MOONCAKE_MASTER=a:1\n{SERVER} {STORE} --hicache-size 30 &\n"
-        f"{SERVER} --port 30001 --base-gpu-id 1 {STORE} --hicache-size 20\n",
-        SizeValues(129 * GB, 700 * GIB),
-        (
-            "export MOONCAKE_GLOBAL_SEGMENT_SIZE=700gb",
-            f"{SERVER} {STORE} --hicache-size 129 &",
-            f"{SERVER} --port 30001 --base-gpu-id 1 {STORE} --hicache-size 129",
-        ),
-        (),
-    ),
-    "ratio.sh": (
-        f"MOONCAKE_MASTER=a:1 {SERVER} {STORE} --hicache-ratio 2 --max-total-tokens 999\n",
-        SizeValues(129 * GB),
-        (
-            f"MOONCAKE_MASTER=a:1 {SERVER} --enable-hierarchical-cache --hicache-size 129 "
-            "--hicache-storage-backend mooncake --hicache-ratio 2 --max-total-tokens 999",
-        ),
-        (),
-    ),
-    "windows.sh": (
-        f"export MOONCAKE_MASTER=a:1\r\n{SERVER} {STORE} --hicache-size 30 \r\n",
-        SizeValues(129 * GB),
-        (f"{SERVER} {STORE} --hicache-size 129 \r",),
-        (),
-    ),
-    "service.sh": (
-        "MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb "
-        "python3 -m mooncake.mooncake_store_service --port 1\n"
-        "mooncake_client --global_segment_size=4GB --master_server_address a:1\n",
-        SizeValues(None, 700 * GIB),
-        (
-            "MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=700gb "
-            "python3 -m mooncake.mooncake_store_service --port 1",
-            "mooncake_client --global_segment_size=700gb --master_server_address a:1",
-        ),
-        (),
-    ),
+# Each is edited to the file of its name in ``after``.
+EDITS = ROOT / "tests" / "data" / "edits"
+FORMS = {
+    "compose.yaml": SETS,
+    "plain-number.yaml": GONE,
+    "lists.yaml": GONE,
+    "pod.yaml": GONE,
+    "exports.sh": GONE,
+    "variables.sh": SizeValues(129 * GB, 700 * GIB),
+    "docker.sh": GONE,
+    "json.sh": SETS,
+    "two.sh": SizeValues(129 * GB, 700 * GIB),
+    "ratio.sh": SizeValues(129 * GB),
+    "windows.sh": SizeValues(129 * GB),
+    "service.sh": SizeValues(None, 700 * GIB),
 }
 
 
@@ -659,17 +512,12 @@ def edit(path: Path, values: SizeValues, *env_files: str) -> Edited:
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_the_users_own_file_is_edited_token_by_token(name: str, tmp_path: Path) -> None:
     """In each way of writing a launch: what is said stands there, all other lines stay."""
-    text, values, there, gone = FORMS[name]
-    path = tmp_path / name
-    path.write_bytes(text.encode())
+    values, path = FORMS[name], tmp_path / name
+    path.write_bytes((EDITS / name).read_bytes())
     found = edit(path, values)
     assert found.advice == ()
     (changed,) = found.edits
-    after = changed.after.split("\n")
-    assert all(line in after for line in there)
-    assert all(line not in after for line in gone)
-    others = [line for line in text.split("\n") if line in after]
-    assert [line for line in after if line in others] == others
+    assert changed.after.encode() == (EDITS / "after" / name).read_bytes()
     assert edit_again(path, changed.after, values) == ()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given
+from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 from checks.base.finding import Status
@@ -41,7 +41,16 @@ from tests.builders.fit_hosts import (
     root_of,
     written,
 )
-from tests.builders.synthetic import PATIENCE_SECONDS, SyntheticHost, gpu_host, plain_host, tree_of
+from tests.builders.synthetic import (
+    PATIENCE_SECONDS,
+    SyntheticHost,
+    erdma_host,
+    gpu_host,
+    plain_host,
+    tree_of,
+)
+
+pytestmark = pytest.mark.slow
 
 GB = 10**9
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B"
@@ -81,8 +90,29 @@ class Judge:
         return written(self._folder, self._case, text)
 
 
-@pytest.mark.slow
+# The answer has an arena on 2 MiB pages, and the least sizes have none.
+ARENA = Case(
+    replace(
+        erdma_host(),
+        nodes=1,
+        node_bytes=248 * GIB,
+        node_free_bytes=188 * GIB,
+        pools={2 * MIB: 0, GIB: 0},
+    ),
+    f"""\
+export MOONCAKE_MASTER=10.0.0.1:50051 MOONCAKE_PROTOCOL=tcp MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb
+export MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=1GB MC_MMAP_ARENA_POOL_SIZE=4gb
+{SERVER} --page-size 64 {STORE} --hicache-size 1
+""",
+    "l2",
+    0,
+    "0.5.2",
+    "0.3.13.post1",
+)
+
+
 @given(cases())
+@example(ARENA)
 @fewer(2, phases=[Phase.explicit, Phase.generate])
 def test_the_answer_passes_check_and_one_step_more_does_not(case: Case) -> None:
     """On random hosts: what check finds of the answer it finds of the least sizes as well."""
@@ -103,7 +133,6 @@ def test_the_answer_passes_check_and_one_step_more_does_not(case: Case) -> None:
                 assert judge.problems(one_more(answer.values, bound)) - unavoidable
 
 
-@pytest.mark.slow
 @given(cases())
 @fewer(5, phases=[Phase.explicit, Phase.generate])
 def test_the_pool_that_fit_says_is_needed_to_the_page(case: Case) -> None:
@@ -378,7 +407,6 @@ def test_a_size_that_nothing_judges_is_no_answer(tmp_path: Path) -> None:
     assert "launch.sizes" in {finding.check for finding in found.answer.unknown}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("goal", ["l2", "pool", "balanced"])
 def test_a_host_whose_memory_is_not_known_takes_no_size(goal: str, tmp_path: Path) -> None:
     """The gates that are left could allow petabytes: no size is given."""
@@ -421,7 +449,6 @@ def test_a_segment_that_only_few_sizes_of_pass_is_found(tmp_path: Path) -> None:
     assert [finding.check for finding in found.bounds[0].findings] == ["memlock.limit"]
 
 
-@pytest.mark.slow
 def test_each_limit_of_a_host_binds_by_its_own_name(tmp_path: Path) -> None:
     """A memory cgroup, a hugetlb cgroup, locked memory: each is what stops one step more."""
     rdma = SCRIPT.replace("MOONCAKE_PROTOCOL=tcp", "MOONCAKE_PROTOCOL=rdma")

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from comparing.corpus import Corpus, take
 from comparing.differences import differences
 
-from tests.builders.launch_text import process
 from tests.paths import ROOT
 
 TOOL = ROOT / "tools" / "compare_answers.py"
@@ -84,7 +80,6 @@ def found(*words: object) -> tuple[int, dict[str, Any]]:
     return code, json.loads(out)
 
 
-@pytest.mark.slow
 def test_equal_trees_have_no_differences(tmp_path: Path, old: Path, corpus: Path) -> None:
     new = version(tmp_path / "new", number=2)
     code, answer = found("--old", old, "--new", new, "--keep", corpus)
@@ -95,7 +90,6 @@ def test_equal_trees_have_no_differences(tmp_path: Path, old: Path, corpus: Path
     assert answer["skipped"] == {"it": "absent"}
 
 
-@pytest.mark.slow
 def test_a_changed_number_is_one_row(tmp_path: Path, old: Path, corpus: Path) -> None:
     new = version(tmp_path / "new", "'9 MiB of ' + host")
     code, answer = found("--old", old, "--new", new, "--keep", corpus, "--only", "check")
@@ -111,7 +105,6 @@ def test_a_changed_number_is_one_row(tmp_path: Path, old: Path, corpus: Path) ->
     assert "6 differences of answers, 0 of wording" in text
 
 
-@pytest.mark.slow
 def test_what_an_old_tree_answered_is_kept(tmp_path: Path, old: Path, corpus: Path) -> None:
     """Of these very files: once they are changed, it is asked anew."""
     words = ("--keep", corpus, "--only", "check")
@@ -126,7 +119,6 @@ def test_what_an_old_tree_answered_is_kept(tmp_path: Path, old: Path, corpus: Pa
     assert found("--old", old, "--new", new, *words)[0] == 0
 
 
-@pytest.mark.slow
 def test_an_allowed_difference_says_why(tmp_path: Path, old: Path, corpus: Path) -> None:
     new = version(tmp_path / "new", "'9 MiB of ' + host")
     allow = tmp_path / "allow.toml"
@@ -142,16 +134,6 @@ def test_an_allowed_difference_says_why(tmp_path: Path, old: Path, corpus: Path)
     assert (code, answer["allowed"][0]["count"]) == (1, 0)
 
 
-@pytest.mark.slow
-def test_wording_is_told_apart(tmp_path: Path, old: Path, corpus: Path) -> None:
-    new = version(tmp_path / "new", text="'not enough'")
-    words = ("--old", old, "--new", new, "--keep", corpus, "--only", "capacity")
-    code, answer = found(*words)
-    assert (code, [row["wording"] for row in answer["differences"]]) == (1, [True])
-    assert found(*words, "--no-wording")[0] == 0
-
-
-@pytest.mark.slow
 def test_nothing_of_a_request_is_left_for_the_next(old: Path, corpus: Path) -> None:
     worker = ROOT / "tools" / "comparing" / "worker.py"
     arguments = ["check", "--root", "/", "x"]
@@ -207,16 +189,6 @@ def test_where_answers_differ(
     assert list(differences(sides[0], sides[0])) == []
 
 
-def test_text_and_exit_codes_are_compared_too() -> None:
-    old = {"exit": 0, "out": "one\ntwo\nthree\n", "err": ""}
-    new = {"exit": 1, "out": "one\n2\nthree\n", "err": "why\n"}
-    assert [tuple(one) for one in differences(old, new)] == [
-        ("exit code", "0", "1"),
-        ("stdout", "two", "2"),
-        ("stderr", "(absent)", "why"),
-    ]
-
-
 TESTS = '''
 from dataclasses import dataclass, replace
 import pytest
@@ -246,7 +218,6 @@ def test_one(tmp_path, text):
 '''
 
 
-@pytest.mark.slow
 def test_hosts_and_launches_are_found_in_the_tests(tmp_path: Path, old: Path) -> None:
     """Constants, parameters, expressions and functions of no argument; the rest has a reason."""
     tree = version(tmp_path / "tree")
@@ -280,43 +251,10 @@ def test_hosts_and_launches_are_found_in_the_tests(tmp_path: Path, old: Path) ->
     assert "no such folder" in skipped["captures"]
 
 
-@pytest.mark.slow
-def test_an_interrupt_shows_what_was_found_until_then(
-    tmp_path: Path, old: Path, corpus: Path
-) -> None:
-    asked, go_on = tmp_path / "asked", tmp_path / "go-on"
-    new = version(tmp_path / "new", text="held()")
-    with (new / "fake.py").open("a") as file:
-        file.write(
-            "import os, time\n"
-            "def held():\n"
-            f"    open({str(asked)!r}, 'w').close()\n"
-            f"    while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
-            "    return 'not enough'\n"
-        )
-    words = ["--old", old, "--new", new, "--keep", corpus, "--json", "--jobs", "1"]
-    command = [sys.executable, str(TOOL), *(str(word) for word in words)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as running:
-        while not asked.exists() and running.poll() is None:
-            time.sleep(0.01)
-        running.terminate()
-        assert running.stderr is not None
-        assert running.stderr.readline() == "ending after what is being asked\n"
-        go_on.touch()
-        answer = json.loads(running.communicate()[0])
-    assert running.returncode == 1
-    assert answer["not_asked"] > 0
-    assert [row["new"] for row in answer["differences"]] == ["not enough"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--new", "/nowhere"), "/nowhere: no such file or folder"),
-        (("--new", "/dev/null"), "/dev/null: Permission denied"),
-        (("--allow", "/dev/null/x"), "Not a directory"),
         (("--allow", "UNEXPLAINED"), "has a reason"),
         (("--new", "EMPTY"), "cannot be run"),
         (("--sample", "-1"), "--sample -1"),
@@ -332,13 +270,3 @@ def test_what_cannot_be_compared_is_no_difference(
     code, out, err = compare("--old", old, "--new", old, "--keep", corpus, *given)
     assert (code, out) == (2, "")
     assert message in err
-
-
-def test_an_example_as_a_reader_gives_it_is_a_script_with_its_variables(tmp_path: Path) -> None:
-    line = process("python3 -m sglang.launch_server --model-path m", {"MC_TE_METRIC": "1"})
-    example = SimpleNamespace(id="rule", wrong=[line], right=[line])
-    corpus = Corpus(tmp_path)
-    take(corpus, "examples", example)
-    assert list(corpus.launches) == ["rule-wrong"]
-    (file,) = (tmp_path / "launches").rglob("launch.sh")
-    assert file.read_text().startswith("MC_TE_METRIC=1 python3 -m sglang.launch_server")

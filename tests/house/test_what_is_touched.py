@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.house.test_layers import MODULES, name_of, package_of
+from tests.house.test_layers import MODULES, name_of, nodes, package_of
+
+pytestmark = pytest.mark.slow
 
 _HOW = ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")
 # By what a module imports, or calls of ``os``.
@@ -40,10 +43,11 @@ ALLOWED = {
 }
 
 
+@cache
 def named(path: Path) -> set[str]:
     """Return the modules that a file imports, and the members of ``os`` that it names."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

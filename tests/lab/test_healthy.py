@@ -12,6 +12,8 @@ from tests.lab.fault_guest import HEALTHY_LAUNCHES, IN_FULL, Answer, Seen
 from tests.lab.faults import Fault
 from tests.lab.replayed import replayed
 
+pytestmark = pytest.mark.slow
+
 NO_GPU = {"gpu.count": "fail"}
 # What is not as it should be in the guest, and why it cannot be otherwise.
 ALWAYS = {"numa.unknown-nic-node": "warn"}  # a soft-RoCE device has no device behind it

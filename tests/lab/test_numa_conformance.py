@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from checks.hugetlb.fit import Fit
 from tests.lab.core import recorded_and_live
 from tests.lab.experiments import ALL, Experiment
 from tests.lab.measure import Measured
 from tests.lab.prediction import judge, predict
+
+pytestmark = pytest.mark.slow
 
 Results = Mapping[str, Measured]
 

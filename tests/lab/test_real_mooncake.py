@@ -11,6 +11,8 @@ from tests.lab.core import recorded_and_live
 from tests.lab.fault_guest import HEALTHY_LAUNCHES, IN_FULL, Seen
 from tests.lab.faults import FAULTS, Fault
 
+pytestmark = pytest.mark.slow
+
 # What is short here only makes Mooncake leave devices out; elsewhere it ends the start.
 SEVERAL = {"rdma.cgroup-limit"}
 Results = Mapping[str, Seen]
@@ -40,7 +42,6 @@ def test_what_is_healthy_or_only_degraded_starts(fault: Fault, seen: Results) ->
     assert all(harmless) or set(fault.expect) <= SEVERAL, failed
 
 
-@pytest.mark.slow
 @recorded_and_live("fault", FAULTS)
 def test_what_is_mended_starts(fault: Fault, seen: Results) -> None:
     """The same launch, once the printed remedy was carried out: every fault of the list."""
@@ -50,7 +51,6 @@ def test_what_is_mended_starts(fault: Fault, seen: Results) -> None:
     assert found.mended_start["said"] == "ok", found.mended_start["log"][-3000:]
 
 
-@pytest.mark.slow
 @recorded_and_live("fault", HEALTHY_LAUNCHES)
 def test_what_is_healthy_starts(fault: Fault, seen: Results) -> None:
     """Client, store service and master; and the store of an SGLang server."""

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.lab.core import recorded_and_live
 from tests.lab.rehearsals import ALL, Rehearsal
 from tests.lab.rehearse_guest import Rehearsed
 from tests.real.rehearse_answers import measured_pages, predicted_pages
+
+pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2}

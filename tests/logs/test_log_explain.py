@@ -22,7 +22,6 @@ from preflight.logs.explain import (
 )
 from preflight.logs.patterns import TABLES, Case, Pattern, Stage, read_patterns
 from preflight.logs.search import read_blocks
-from tests.builders.log_lines import LINES as FURTHER
 from tests.paths import ROOT
 
 if sys.version_info >= (3, 11):
@@ -33,6 +32,13 @@ else:
 PATTERNS = read_patterns()
 KNOWN = {pattern.id for pattern in PATTERNS}
 EXAMPLES = tuple((pattern.example, pattern.id) for pattern in PATTERNS if pattern.cause)
+FURTHER = [
+    (line, expected)
+    for expected, _, line in (
+        row.partition("\t") for row in (ROOT / "tests/data/log_lines.tsv").read_text().splitlines()
+    )
+    if line
+]
 LINES = (*EXAMPLES, *FURTHER)
 # What the functions of conclusions add to the groups of a line.
 COMPUTED = set(
@@ -474,6 +480,7 @@ def test_the_page_size_of_the_log_counts() -> None:
     assert "hugepage" not in " ".join(only([line], "mooncake.mmap").checks[:2])
 
 
+@pytest.mark.slow
 def test_counts_and_lines_are_exact_over_blocks() -> None:
     """Far more than one block, one literal among others, every third line."""
     failing = "E1121 master_client.cpp:239] RPC call failed: invalid rpc arg"
@@ -533,32 +540,6 @@ def test_words_alone_are_no_known_line() -> None:
         "OpenBLAS blas_thread_init: RLIMIT_NPROC 4096 current, 4096 max",
     ]
     assert ids(harmless) == []
-
-
-def test_the_text_shows_everything_and_fits() -> None:
-    """Every row within the width, root cause first, the checks by name."""
-    reading = read_log([ENOMEM, f"{MKEY}, status limits exceeded(0x8), syndrome (0x18af6)"])
-    text = explanations_text(reading, plain, 80)
-    assert text.index("kernel.mlx5-limits") < text.index("mooncake.register-enomem")
-    assert "rdma.resources" in text
-    assert max(len(row) for row in text.splitlines()) <= 80
-
-
-def test_a_log_without_known_lines_says_so() -> None:
-    """And where to look then; the empty log as well."""
-    assert explanations_text(read_log(["all is well"]), plain, 90).startswith(
-        "Nothing known was found in 1 line:"
-    )
-    assert "0 lines" in explanations_text(read_log([]), plain, 90)
-
-
-def test_the_object_is_plain_data() -> None:
-    """JSON takes it, and it says what the text says."""
-    import json
-
-    answer = json.loads(json.dumps(explanations_object(read_log([ENOMEM]))))
-    assert answer["explanations"][0]["pattern"] == "mooncake.register-enomem"
-    assert answer["explanations"][0]["values"]["address"] == "0x7f0a"
 
 
 FRAGMENTS = st.sampled_from(

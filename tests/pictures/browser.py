@@ -128,15 +128,6 @@ class Browser:
             if event.get("method") == sent
         ]
 
-    def picture(self, path: Path, top: int = 0, height: int = 900) -> None:
-        """A stretch of the page as PNG."""
-        width = self.value("innerWidth")
-        clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
-        answer = self.call(
-            "Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip
-        )
-        path.write_bytes(base64.b64decode(answer["data"]))
-
     def pdf(self, path: Path) -> None:
         """The page as it is printed."""
         answer = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)

@@ -101,23 +101,6 @@ def test_a_picture_in_ascii() -> None:
     assert tables.count("part") == 4  # one place beside another does not fit
 
 
-BLOCKS = """\
-Memory of this host
-host: 64.00 GiB
-  [▒o▒··········································───r────]
-
-      part                             host
-  --  --------------------------  ---------
-  o   system and other processes   4.00 GiB
-  .   free, or page cache         50.00 GiB
-  r   reserve for the system      10.00 GiB
-      memory                      64.00 GiB"""
-
-
-def test_a_picture_in_blocks() -> None:
-    assert bars_text(memory_map(memory_facts(ONE_NODE), None), uncoloured, 57, False) == BLOCKS
-
-
 OVER = """\
 Memory after this launch
 host: 64.00 GiB
@@ -156,13 +139,6 @@ def test_an_unknown_launch_leaves_the_picture_of_now() -> None:
     text = bars_text(found, uncoloured, 80, plain=True)
     assert "host: 64.00 GiB; with the launch unknown: no size" in lines(text)
     assert any(re.fullmatch(r"  \[o+\.+r+\]", line) for line in lines(text))
-
-
-def test_colours_change_nothing_else() -> None:
-    found = memory_map(memory_facts(TWO_NODES), TAKES)
-    painted = bars_text(found, coloured, 100, plain=False)
-    assert "\x1b[" in painted
-    assert re.sub(r"\x1b\[\d+m", "", painted) == bars_text(found, uncoloured, 100, plain=False)
 
 
 def test_every_part_has_a_letter_of_its_own_and_a_shade() -> None:

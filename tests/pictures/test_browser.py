@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -68,7 +67,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize("width", [320, 360, 768, 1280])
+@pytest.mark.parametrize("width", [320, 768])
 @pytest.mark.parametrize("name", CASES)
 def test_a_page_fits_the_window(
     window: Browser, pages: dict[str, Path], name: str, width: int
@@ -106,29 +105,6 @@ def test_bars_are_as_wide_as_they_say(window: Browser, pages: dict[str, Path]) -
     assert all(abs(share - 1) < 0.01 for share in shares)
 
 
-def test_pictures_have_names_for_who_cannot_see_them(
-    window: Browser, pages: dict[str, Path]
-) -> None:
-    """The browser's own accessibility tree: every image is named, headings are in order."""
-    window.show(pages["passing, with a curve"], 1280)
-    window.call("Accessibility.enable")
-    nodes = window.call("Accessibility.getFullAXTree")["nodes"]
-    told = [
-        (node["role"]["value"], node.get("name", {}).get("value", ""))
-        for node in nodes
-        if not node.get("ignored")
-    ]
-    images = [name for role, name in told if role in ("image", "img", "graphics-document")]
-    assert len(images) > 8
-    assert all(images)
-    levels = window.value(
-        "Array.from(document.querySelectorAll('h1,h2,h3'), (each) => Number(each.tagName[1]))"
-    )
-    assert levels[0] == 1
-    assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in pairwise(levels))
-
-
 # axe-core, which the browser runs: a package of PyPI ships it; .ci/run puts it there.
 AXE = ROOT / ".cache/axe/axe_playwright_python/axe.min.js"
 FOUND = """axe.run().then((found) => [
@@ -159,8 +135,7 @@ def every_page(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
     return {**pages, **more}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 768, 1440])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
 @pytest.mark.parametrize("name", [*CASES, "error", "fleet", "trace"])
 def test_axe_finds_nothing(
     window: Browser, axe: str, every_page: dict[str, Path], name: str, width: int, scheme: str
@@ -225,14 +200,6 @@ def test_a_click_sorts_and_another_turns_it_round(window: Browser, sortable: Pat
     assert clicked(window, 3) == ("node3 node10 node1 node2", "ascending")
     assert window.value("document.querySelectorAll('[aria-sort]').length") == 1
     assert window.complaints() == []
-
-
-def test_equal_rows_keep_their_order(window: Browser, sortable: Path) -> None:
-    """Sorted by name and then by status, equal statuses stand by name, either way round."""
-    window.show(sortable, 1280)
-    clicked(window, 0)
-    assert clicked(window, 1)[0] == "node10 node1 node2 node3"
-    assert clicked(window, 1)[0] == "node2 node3 node1 node10"
 
 
 def test_a_heading_is_reached_and_pressed_by_keyboard(window: Browser, sortable: Path) -> None:

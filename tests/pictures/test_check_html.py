@@ -17,6 +17,8 @@ from tests.checks.test_synthetic import FITTED, LAUNCH, NICS
 from tests.paths import ROOT
 from tests.pictures.markup import Markup, faults
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -69,13 +71,6 @@ def test_a_page_beside_the_answer(
         assert said in text
     assert "Not shown" not in text
     assert sorted(tmp_path.iterdir()) == [tmp_path / each for each in ("launch.sh", "page.html")]
-
-
-def test_a_page_in_place_of_the_text(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checked(tmp_path, fitted, LAUNCH, "--html", "-")
-    assert faults(capsys.readouterr().out) == []
 
 
 def test_the_same_page_twice(
@@ -189,16 +184,6 @@ def test_the_memory_map_stands_below_the_text(
     assert picture.isascii()
 
 
-def test_the_memory_map_is_drawn_whatever_is_checked(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its facts are read although no chosen check asks for them."""
-    checked(tmp_path, fitted, LAUNCH, "--memory-map", "--ascii", "--only", "gpu.count", "-q")
-    text = capsys.readouterr().out
-    assert "host: 2.00 TiB\n" in text
-    assert "unknown" not in text
-
-
 def test_the_documented_map_of_too_much_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +198,6 @@ def test_the_documented_map_of_too_much_is_printed(
     assert short in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "blocks"), [("utf-8", True), ("ascii", False)])
 def test_blocks_where_the_terminal_has_them(
     fitted: Path, tmp_path: Path, encoding: str, blocks: bool
@@ -233,7 +217,6 @@ def test_blocks_where_the_terminal_has_them(
     assert b"Memory of this host" in done.stdout
 
 
-@pytest.mark.slow
 def test_no_picture_is_loaded_without_being_asked_for(fitted: Path, tmp_path: Path) -> None:
     words = ["check", "--root", str(fitted)]
     code = f"import sys; from preflight.cli.main import run; run({words!r})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def reported(findings: list[Finding], command: str = "run this", root: str = "/"
     return report(found, {"memlock.limit": "known"}, None, root)
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=4), ANY_TEXT, ANY_TEXT, ANY_TEXT)
 def test_any_finding_is_text(findings: list[Finding], command: str, root: str, reason: str) -> None:
     sections = [PagePart("A", lambda: Unknown(reason)), PagePart("B", lambda: escape(reason))]
@@ -90,13 +92,6 @@ def test_the_worst_stands_first_and_passes_are_folded() -> None:
     assert places == sorted(places)
     assert text.index('<details class="screen"><summary>What passed: 1') < places[3]
     assert '<article class="card pass">' not in text
-
-
-def test_what_is_ignored_stays_visible_with_its_reason() -> None:
-    text = report_page(reported([Finding("memlock.limit", FAIL, "rank 0")]), [], MADE)
-    markup = Markup(text)
-    assert markup.all("article") == [{"class": "card ignored", "id": "finding-1"}]
-    assert "was fail; known" in markup.text
 
 
 def test_a_picture_that_breaks_leaves_the_page_whole() -> None:
@@ -149,32 +144,6 @@ def test_a_capacity_of_any_names_is_well_formed(name: str, what: str) -> None:
     tier = Tier(name, what, Unknown(what), Bounds(1, 2), what, Bounds(3, 3))
     rounds = tuple(Round(n, n, n - 1, ((name, 0.2, 0.4),), (name,)) for n in (1, 2, 3))
     assert faults(within(capacity_figure(Capacity((tier,), 1, rounds)))) == []
-
-
-def test_bars_fill_their_width_and_mark_the_end_of_memory() -> None:
-    """Shares in per cent: 5, 5, 10 of 20, of which the last 4 are not there."""
-    bar = Bar(16, (BarPart("used", 5), BarPart("pool", 5), BarPart("l2", 10)), 4)
-    figure = memory_figure(MemoryMap((MemoryPlace("host", bar, None),)))
-    shapes = Markup(f"<!DOCTYPE html>\n{figure}").all("rect")
-    drawn = [
-        (each["x"], each["width"], each["class"]) for each in shapes if each.get("height") == "30"
-    ]
-    assert drawn == [
-        ("0.0000%", "25.0000%", "k-used"),
-        ("25.0000%", "25.0000%", "k-pool"),
-        ("25.0000%", "25.0000%", "p-dots"),
-        ("50.0000%", "50.0000%", "k-l2"),
-        ("80.0000%", "20.0000%", "p-over"),
-    ]
-    label = next(
-        each["aria-label"]
-        for each in Markup(f"<!DOCTYPE html>\n{figure}").all("svg")
-        if each.get("class") == "membar"
-    )
-    assert label == (
-        "host now: system and other processes 5 B, HugeTLB pages, free 5 B, L2 10 B; "
-        "4 B of it is not there"
-    )
 
 
 def test_what_is_locked_beyond_the_limit_is_marked() -> None:
@@ -232,12 +201,6 @@ def test_what_the_launch_uses_is_marked_and_named() -> None:
     kinds = [each["class"] for each in markup.all("rect")]
     assert kinds == ["device gpu", "device nic taken", "device nic", "device gpu taken"]
     assert "rank 0-1" in markup.text
-
-
-def test_a_device_on_no_known_node_has_a_box_of_its_own() -> None:
-    stray = GPU0._replace(node=None)
-    figure = topology_figure(TOPOLOGY._replace(gpus=(stray, GPU1)))
-    assert "on no known node" in Markup(f"<!DOCTYPE html>\n{figure}").text
 
 
 def test_a_host_without_devices_says_so() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.units import GIB, MIB
+from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.run.facts import Facts
 from preflight.inputs.host_source import Sized, open_host, size_and_needs
@@ -23,7 +23,7 @@ from preflight.pictures.memory_map import (
     launch_takes,
     memory_map,
 )
-from tests.builders.synthetic import build_host, gpu_host
+from tests.builders.synthetic import build_host
 from tests.checks.test_synthetic import FITTED, LAUNCH
 from tests.pictures.memory_hosts import (
     ONE_NODE,
@@ -326,19 +326,6 @@ def test_what_is_drawn_is_what_the_checks_judge_by(tmp_path: Path, text: str) ->
     assert {take.node for take in takes} == {0, 1}
 
 
-def test_owners_are_told_apart(tmp_path: Path) -> None:
-    """8 ranks: 30 * 10**9 bytes of L2 each and a page, a segment of 8 GiB, a buffer of 16 MiB."""
-    takes = launch_takes(sized(tmp_path, LAUNCH))
-    assert not isinstance(takes, Unknown)
-    sizes: dict[str, int] = {}
-    for each in takes:
-        sizes[each.owner] = sizes.get(each.owner, 0) + each.bytes
-    assert sizes["segment"] == 64 * GIB
-    assert sizes["buffer"] == 8 * 16 * MIB
-    assert 8 * 30 * 10**9 <= sizes["l2"] < 8 * 30 * 10**9 + 8 * GIB
-    assert set(sizes) == {"segment", "buffer", "l2"}
-
-
 def test_a_launch_of_unknown_size_is_unknown(tmp_path: Path) -> None:
     """--hicache-ratio of a model that nobody knows: the L2 pool has no upper bound."""
     launch = LAUNCH.replace("--hicache-size 30", "--hicache-ratio 2")
@@ -346,16 +333,3 @@ def test_a_launch_of_unknown_size_is_unknown(tmp_path: Path) -> None:
     takes = launch_takes(found)
     assert isinstance(takes, Unknown)
     assert "nobody/knows" in takes.reason
-
-
-def test_the_synthetic_host_is_read_as_it_was_built(tmp_path: Path) -> None:
-    """1 TiB on each of two nodes, through the real readers."""
-    from checks.base.root import Root
-    from checks.run.facts import read_facts
-
-    root = Root(str(build_host(tmp_path, gpu_host())))
-    facts = read_facts(root, None, 600.0, ["memory", "hugetlb", "numa"])
-    found = memory_map(facts, None)
-    assert [place.name for place in found.places] == ["node 0", "node 1", "host"]
-    for name in ("node 0", "node 1"):
-        assert bar(found, name).total_bytes == 1024 * GIB

@@ -554,17 +554,6 @@ def test_progress_is_for_a_terminal_and_leaves_no_trace(monkeypatch: pytest.Monk
             assert lines == [""]
 
 
-def test_what_is_over_soon_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", stream := Terminal())
-    now = iter((0.0, 1.9, 2.1))
-    monkeypatch.setattr("preflight.base.progress.time.monotonic", lambda: next(now))
-    progress = Progress(after_seconds=2)
-    progress.show("early")
-    assert stream.getvalue() == ""
-    progress.show("late")
-    assert stream.getvalue() == "\rlate"
-
-
 def test_root_and_user_keep_results_where_checks_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert calls_registration.state_folders() == [

@@ -82,23 +82,6 @@ def test_all_variables_are_one_step_each_in_its_place(
     assert out.count("-e TP2") == 1
 
 
-def test_variables_of_one_place_stand_together() -> None:
-    run_a, run_b = Inside("run", "docker run (a:1)"), Inside("run", "docker run (a:2)")
-    variables = [
-        OpenVariable("A", run_a),
-        OpenVariable("B"),
-        OpenVariable("C", run_a),
-        OpenVariable("A", run_b),
-        OpenVariable("D", Inside("operator", "D")),
-        OpenVariable("E", Inside("operator", "E")),
-    ]
-    assert give_variables(variables) == (
-        "write -e A=... -e C=... into docker run (a:1); give B=... in an --env-file or, on this "
-        "host, in front of this command; write -e A=... into docker run (a:2); run this check in "
-        "the pod: its operator sets D, E there"
-    )
-
-
 @pytest.mark.parametrize("kind", get_args(get_type_hints(Inside)["kind"]))
 def test_every_kind_of_place_has_its_sentence(kind: Any) -> None:
     assert "TP" in give_variables([OpenVariable("TP", Inside(kind, "there"))])

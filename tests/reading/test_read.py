@@ -245,7 +245,7 @@ def test_a_file_named_by_the_folder_of_the_script_is_that_beside_it(
 
 def test_of_several_ways_it_is_said_which_holds(read: Callable[..., Any]) -> None:
     _, said = read(f'if [ "$R" = a ]; then T=2; else T=4; fi\n{PLAIN} --tp $T\n')
-    assert "tp 4" in said
+    assert "tp_size 4" in " ".join(said.split())
     assert "read each way, the last one holds" in " ".join(said.split())
 
 
@@ -256,7 +256,7 @@ def test_of_several_ways_it_is_said_which_holds(read: Callable[..., Any]) -> Non
 def test_env_splits_a_text(read: Callable[..., Any], line: str) -> None:
     code, said = read(f"{line.format(PLAIN)}\n")
     assert code == 0
-    assert "tp 2" in said
+    assert "tp_size 2" in " ".join(said.split())
 
 
 def test_a_project_is_scaled(read: Callable[..., Any], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ root, under CI, or with MOONCAKE_PREFLIGHT_REAL=1.
 from __future__ import annotations
 
 import ctypes.util
+import fcntl
 import json
 import os
 import platform
@@ -19,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random, SystemRandom
 from typing import Any
 
 import pytest
@@ -78,37 +78,24 @@ class Wheel:
         return {**kept, **paths, **more}
 
 
-def seed() -> int:
-    """Another one each time; what a failure prints begins the same course again."""
-    number = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
-    print(f"PREFLIGHT_SEED={number}", flush=True)
-    return number
-
-
-def seeded() -> Random:
-    return Random(seed())
-
-
 def install(distribution: str, version: str, *also: str) -> Path:
-    """Install a wheel into a folder of its own, once."""
+    """Install a wheel into a folder of its own, once, also where two processes ask for it."""
     folder = CACHE / f"{distribution}-{version}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _install(folder, [f"{distribution}=={version}", *also])
+
+
+def _install(folder: Path, wanted: list[str]) -> Path:
     if not (folder / "installed").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-        ]
-        wanted = [f"{distribution}=={version}", *also]
+        pip = [sys.executable, *"-m pip install --quiet --no-deps --only-binary=:all:".split()]
         done = subprocess.run(
             [*pip, "--target", str(folder), *wanted], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            pytest.skip(f"{distribution} {version} cannot be installed: {done.stderr[-300:]}")
+            pytest.skip(f"{wanted[0]} cannot be installed: {done.stderr[-300:]}")
         (folder / "installed").touch()
     return folder
 
@@ -159,13 +146,12 @@ def _install_with_driver(version: str) -> Wheel:
         pytest.skip("needs gcc, to build a stand-in for libcuda.so.1")
     folder = install("mooncake-transfer-engine-cuda13", version, "nvidia-cuda-runtime==13.*")
     driver = folder / "libcuda.so.1"
-    source = "".join(f"int cu{name}(void) {{ return 100; }}\n" for name in CUDA_DRIVER)
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(driver)],
-        input=source,
-        text=True,
-        check=True,
-    )
+    if not driver.exists():
+        made = driver.with_name(f"{driver.name}.{os.getpid()}")  # others may load it meanwhile
+        source = "".join(f"int cu{name}(void) {{ return 100; }}\n" for name in CUDA_DRIVER)
+        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
+        subprocess.run(command, input=source, text=True, check=True)
+        made.replace(driver)
     runtime = tuple(path.parent for path in folder.rglob("libcudart.so.13"))
     return Wheel(version, folder, (folder, *runtime))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -21,13 +20,14 @@ from preflight.programs.memory_records import Launch, MappedProcess, Protocol, S
 from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.store_environment import read_store_settings
 from preflight.programs.store_processes import read_mooncake_client
-from tests.real import random_launches
-from tests.real.cases import MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
-from tests.real.conftest import HugePages, Store, Wheel, seed
+from tests.real.cases import GRID, MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
+from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.prediction import predict
 
 pytestmark = pytest.mark.real
 CASES = RECORDED + MORE
+# Each of the grid on one of two releases.
+OLD, NEW = CASES + GRID[::2], CASES + GRID[1::2]
 # One release of each row of the table in checks.releases.mooncake.
 RELEASES = ("0.3.8", "0.3.8.post1", "0.3.10.post2", "0.3.11.post1", "0.3.12.post1")
 # What ``tools/add_release.py`` adds: every case, and random launches.
@@ -55,7 +55,7 @@ def assert_conforms(case: Case, store: Store, huge_pages: HugePages) -> None:
         assert said.startswith(predicted.error.removeprefix("setup raises ") or "ok")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", OLD, ids=lambda case: case.id)
 def test_pages_taken_are_pages_predicted(
     case: Case, wheel_0_3_13: Wheel, stores: Stores, huge_pages: HugePages
 ) -> None:
@@ -63,7 +63,7 @@ def test_pages_taken_are_pages_predicted(
 
 
 @pytest.mark.real_newest
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", NEW, ids=lambda case: case.id)
 def test_newest_release(
     case: Case, wheel_0_3_14: Wheel, stores: Stores, huge_pages: HugePages
 ) -> None:
@@ -73,7 +73,7 @@ def test_newest_release(
 @pytest.mark.parametrize(
     ("case", "version"),
     [(case, version) for version in RELEASES for case in RELEASE_CASES]
-    + [(case, version) for version in ASKED for case in RELEASE_CASES + CASES],
+    + [(case, version) for version in ASKED for case in RELEASE_CASES + CASES + GRID],
     ids=lambda part: getattr(part, "id", part),
 )
 def test_each_row_of_the_release_table(
@@ -190,24 +190,3 @@ def test_the_arena_that_mooncake_client_is_told_of(
     finally:
         store.stop_clients()
     assert started is (short.failure is None)
-
-
-@pytest.mark.real_newest
-def test_random_launches(
-    wheel_of: Callable[[str], Wheel], stores: Stores, huge_pages: HugePages, tmp_path: Path
-) -> None:
-    """Others each time. A difference names its seed: PREFLIGHT_SEED repeats it. Many of them:
-    ``python -m tests.real.random_launches --count 1000``."""
-    done, differences = random_launches.run(
-        2 * len(random_launches.WHEELS),
-        seed(),
-        wheel_of,
-        stores,
-        huge_pages,
-        tmp_path,
-        ASKED or tuple(random_launches.WHEELS),
-        seconds=120,
-    )
-    if not done:
-        pytest.skip("this host's memory has no huge pages to give")
-    assert not differences

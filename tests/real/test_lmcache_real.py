@@ -21,8 +21,9 @@ import pytest
 from preflight.consumers.lmcache import mooncake_setup
 from preflight.consumers.lmcache_settings import lmcache_settings, lmcache_values, overridden
 from preflight.judging.store_keys import Meeting, compared, launch_keys
+from tests.builders.examples import seeded
 from tests.consumers.test_store_keys import lmcache, sized
-from tests.real.conftest import install, seeded
+from tests.real.conftest import install
 
 pytestmark = pytest.mark.real
 CASES = int(os.environ.get("PREFLIGHT_CASES", "1000"))

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from preflight.judging.store_keys import Meeting, compared, launch_keys
+from tests.builders.examples import seeded
 from tests.consumers.test_store_keys import sized
-from tests.real.conftest import install, seeded
+from tests.real.conftest import install
 
 pytestmark = pytest.mark.real
 SERVERS = 46  # 1,035 pairs

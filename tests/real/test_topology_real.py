@@ -34,7 +34,7 @@ from tests.real.conftest import Wheel, install
 pytestmark = pytest.mark.real
 
 HERE = Path(__file__).parent
-RANDOM_HOSTS = 30
+RANDOM_HOSTS = 12
 # The rule as it is, the one before nodes were looked at, and a build without CUDA.
 NEWEST, OLDEST, NO_CUDA = RELEASES = ("0.3.14", "0.3.7.post2", "0.3.13.post1")
 

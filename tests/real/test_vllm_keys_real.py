@@ -23,8 +23,8 @@ import pytest
 
 from preflight.consumers.vllm import store_config
 from preflight.judging.store_keys import Meeting, compared, launch_keys
+from tests.builders.examples import seeded
 from tests.consumers.test_store_keys import sized, vllm
-from tests.real.conftest import seeded
 
 FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_VLLM", "")
 without_wheel = pytest.mark.skipif(

@@ -139,20 +139,12 @@ TRAPS = (
         "MooncakeStoreConnector reads mc.json alone",
         (STORE,),
     ),
-    Trap(
-        "the master's variable is never read",
-        (f"MOONCAKE_MASTER=a:1 {STORE}",),
-        IGNORED,
-        "MooncakeStoreConnector reads mc.json alone",
-        (STORE,),
-    ),
     of_file(
         "local_hostname of the file is never read", "local_hostname", "a", "no such key", IGNORED
     ),
     of_file(
         "4GiB", "global_segment_size", "4GiB", "Invalid format: '4GiB'", BY_ASSUMED, right="4GB"
     ),
-    of_file("4G", "global_segment_size", "4G", "Invalid format: '4G'", BY_ASSUMED, right="4GB"),
     of_file(
         "a negative size",
         "global_segment_size",
@@ -213,14 +205,6 @@ TRAPS = (
         "NCCL's spelling",
         "device-name-syntax",
         right="mlx5_0,mlx5_0",
-    ),
-    of_file(
-        "SGLang's map of devices",
-        "device_name",
-        '{"0": "mlx5_0"}',
-        "NCCL's spelling",
-        "device-name-syntax",
-        right="mlx5_0",
     ),
     Trap(
         "a device of a transfer engine has a port; one that is named twice is taken once",

@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
-from preflight.processes.processes import SglangServer
+from preflight.launches.launch_files import read_source
+from preflight.processes.processes import LaunchOptions, SglangServer
 from preflight.rules.launch_rules import RULE_SETS, RULES
 from preflight.rules.rules import Rule, Versions
 from preflight.sglang.model_geometry import ModelGeometry
 from preflight.sglang.well_known_models import well_known_model
+from preflight.sizing.launch_sizing import size_launch
+from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, SERVICE, STORE, understood
 from tests.rules.test_rules_memory import UNEQUAL
 
@@ -123,3 +128,26 @@ def test_the_words_after_mend_what_the_words_before_do(rule: Rule) -> None:
 def test_every_rule_that_words_can_mend_shows_them() -> None:
     """The others are named here, so that a new rule is not forgotten."""
     assert {rule.id for rule in RULES.values() if not rule.before} == WITHOUT
+
+
+RIGHT = """\
+export MOONCAKE_MASTER=10.0.0.1:50051 MOONCAKE_LOCAL_HOSTNAME=10.0.0.2
+export MOONCAKE_GLOBAL_SEGMENT_SIZE=8gb MOONCAKE_DEVICE=mlx5_0
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2 --page-size 64 \\
+    --enable-hierarchical-cache --hicache-ratio 2 --hicache-mem-layout page_first \\
+    --hicache-io-backend kernel --hicache-storage-backend mooncake \\
+    --hicache-storage-prefetch-policy timeout --mooncake-ib-device mlx5_0
+"""
+
+
+def test_a_correct_launch_says_nothing(tmp_path: Path) -> None:
+    """So that no rule is one that always speaks."""
+    nics, gpus = {"mlx5_0": 0, "mlx5_1": 0}, (0, 0)
+    host = Host({2 * MIB: HostPool(200000)}, memory_bytes=1024 * GIB, nics=nics, gpus=gpus)
+    root = Root(str(host.write(tmp_path / "host")))
+    script = tmp_path / "launch.sh"
+    script.write_text(RIGHT)
+    options = LaunchOptions(mooncake_version="0.3.14", sglang_version="0.5.23", gpu_bytes=80 * GIB)
+    sizing = size_launch(read_source(str(script), {}), "launch.sh", options, root, root.text)
+    assert sizing.shown is not None
+    assert (sizing.inputs.findings, sizing.shown.inputs.notes) == ((), ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.rules.launch_rules import findings
-from tests.builders.launch_text import MASTER, SERVICE, STORE, understood
+from tests.builders.launch_text import MASTER, STORE, understood
 from tests.builders.rule_examples import Example, Line, name_of, prove
 
 CACHELIB = "mooncake_master --memory_allocator=cachelib"
@@ -26,12 +26,6 @@ EXAMPLES = [
     ),
     Example(
         SIZE,
-        (CACHELIB, (SERVICE, {**MASTER, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "1000000000"})),
-        "a client mounts 1000000000 bytes",
-        ("mooncake_master", (SERVICE, {**MASTER, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "1000000000"})),
-    ),
-    Example(
-        SIZE,
         (CACHELIB, server("17179869192")),
         "a client mounts 2147483649 bytes",
         (CACHELIB, server("16gb")),
@@ -40,18 +34,6 @@ EXAMPLES = [
         SIZE,
         (CACHELIB, server("17179869192", MC_STORE_USE_HUGEPAGE="1")),
         "a client mounts 2149580800 bytes (2.00 GiB)",
-        (CACHELIB, server("16gb", MC_STORE_USE_HUGEPAGE="1", MC_STORE_HUGEPAGE_SIZE="1GB")),
-    ),
-    Example(
-        BASE,
-        (CACHELIB, server("16gb", MC_STORE_USE_HUGEPAGE="1")),
-        "2.00 GiB a client on pages of 2 MiB",
-        ("mooncake_master --memory_allocator=offset", server("16gb", MC_STORE_USE_HUGEPAGE="1")),
-    ),
-    Example(
-        BASE,
-        (CACHELIB, server("16gb", MC_STORE_USE_HUGEPAGE="1", MC_STORE_HUGEPAGE_SIZE="2MB")),
-        "on pages of 2 MiB",
         (CACHELIB, server("16gb", MC_STORE_USE_HUGEPAGE="1", MC_STORE_HUGEPAGE_SIZE="1GB")),
     ),
 ]

@@ -44,45 +44,15 @@ EXAMPLES = [
     ),
     Example(
         REFUSED,
-        ("mooncake_master --enable_ha=on",),
-        "ERROR: illegal value 'on' specified for bool flag 'enable_ha'",
-        ("mooncake_master --enable_ha=No",),
-    ),
-    Example(
-        REFUSED,
-        ("mooncake_master --client_ttl=-9999999999999999999",),
-        "specified for int64 flag 'client_ttl'",
-        ("mooncake_master --client_ttl=-5",),
-    ),
-    Example(
-        REFUSED,
         ("mooncake_master --put_start_release_timeout_sec=-1",),
         "specified for uint64 flag",
         ("mooncake_master --put_start_release_timeout_sec=31",),
     ),
     Example(
         REFUSED,
-        ("mooncake_master --nometrics_port",),
-        "boolean value (nometrics_port) specified for int32 command line flag",
-        ("mooncake_master --noenable_metric_reporting",),
-    ),
-    Example(
-        REFUSED,
-        ("mooncake_master --rpc_port",),
-        "flag '--rpc_port' is missing its argument",
-        ("mooncake_master --rpc_port 1",),
-    ),
-    Example(
-        REFUSED,
         ("mooncake_master --eviction_ratio=2",),
         "--eviction_ratio=2: it must be between 0.0 and 1.0",
         ("mooncake_master --eviction_ratio=0x1p-1 --offload_cap_ratio=.5",),
-    ),
-    Example(
-        REFUSED,
-        ("mooncake_master --eviction_high_watermark_ratio -1",),
-        "--eviction_high_watermark_ratio=-1: it must be between",
-        ("mooncake_master --eviction_high_watermark_ratio 0.95",),
     ),
     Example(
         REFUSED,
@@ -116,18 +86,6 @@ EXAMPLES = [
     ),
     Example(
         REFUSED,
-        ("mooncake_master --enable_ha --rpc_port=$PORT",),
-        "--enable_ha without --etcd_endpoints",
-        ("mooncake_master --enable_ha $MORE",),
-    ),
-    Example(
-        REFUSED,
-        ("mooncake_master --enable_ha --ha_backend_type=redis --etcd_endpoints=a:1",),
-        "--enable_ha without",
-        ("mooncake_master --enable_ha --ha_backend_type=redis --ha_backend_connstring=a:1",),
-    ),
-    Example(
-        REFUSED,
         ("mooncake_master --enable_oplog",),
         "enable_oplog requires enable_ha=true",
         ("mooncake_master --enable_oplog --enable_ha --etcd_endpoints=a:1",),
@@ -143,24 +101,6 @@ EXAMPLES = [
         ("mooncake_master --enable_offload false",),
         "--enable_offload false is read as --enable_offload=true",
         ("mooncake_master --enable_offload=false --enable_disk_eviction true",),
-    ),
-    Example(
-        "mooncake-switch-is-on",
-        ("mooncake_client --enable_http_server 0",),
-        "--enable_http_server 0 is read as --enable_http_server=true",
-        ("mooncake_client --noenable_http_server",),
-    ),
-    Example(
-        "mooncake-flag-of-some-releases",
-        ("mooncake_master --enable_snapshot=true",),
-        "--enable_snapshot is there from 0.3.10 to 0.3.13.post1",
-        ("mooncake_master --snapshot_interval_seconds=600",),
-    ),
-    Example(
-        "mooncake-flag-of-some-releases",
-        ("mooncake_master --metrics_host=127.0.0.1",),
-        "--metrics_host is there from 0.3.13 on",
-        ("mooncake_master --enable_offload",),
     ),
 ]
 

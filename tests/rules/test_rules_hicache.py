@@ -51,22 +51,10 @@ EXAMPLES = [
         (SERVER,),
     ),
     Example(
-        "arguments-refused",
-        (f"{SERVER} \N{HORIZONTAL ELLIPSIS}",),
-        "an example leaves words out here",
-        (f"{SERVER} --chat-template ...",),
-    ),
-    Example(
         "hicache-not-enabled",
         (f"{SERVER} --hicache-size 30 --hicache-storage-backend mooncake",),
         "--hicache-size, --hicache-storage-backend: without --enable-hierarchical-cache",
         (f"{HICACHE} --hicache-size 30",),
-    ),
-    Example(
-        "hicache-size-per-rank",
-        (f"{HICACHE} --hicache-size 100",),
-        "100 x 10^9 bytes for each of 8 ranks",
-        (f"{HICACHE} --hicache-size 100 --tp 1",),
     ),
     Example(
         "hicache-size-unset",

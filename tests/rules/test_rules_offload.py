@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders.launch_text import MASTER, SERVICE, STORE, service
+from tests.builders.launch_text import SERVICE, service
 from tests.builders.rule_examples import ADDRESS, GOOD, Example, env, extra, name_of, prove
 
 CLIENT = "mooncake_client --enable_offload"
@@ -58,23 +58,11 @@ EXAMPLES = [
         (env(MOONCAKE_OFFLOAD_ENABLED="1", MOONCAKE_ENABLE_SSD_OFFLOAD="1"),),
     ),
     Example(
-        "offload-switch-misplaced",
-        (("mooncake_client", {"MOONCAKE_ENABLE_SSD_OFFLOAD": "true"}),),
-        "mooncake_client does not read it",
-        (("mooncake_master", {"MOONCAKE_ENABLE_SSD_OFFLOAD": "true"}),),
-    ),
-    Example(
         "offload-one-sided",
         ("mooncake_master", f"{SERVICE} --config=on.json"),
         "Mooncake store service (launch.sh:2) offloads, the master does not",
         ("mooncake_master --config_path=master.yaml", f"{SERVICE} --config=on.json"),
         {"on.json": ON},
-    ),
-    Example(
-        "offload-one-sided",
-        ("mooncake_master --noenable_offload", env(MOONCAKE_ENABLE_SSD_OFFLOAD="1")),
-        "SGLang server (launch.sh:2) offloads",
-        ("mooncake_master --enable_offload=$SSD", env(MOONCAKE_ENABLE_SSD_OFFLOAD="1")),
     ),
     Example(
         "offload-unused",
@@ -108,28 +96,10 @@ EXAMPLES = [
         ((extra('{"enable_ssd_offload": true, "ssd_offload_path": "/ssd", ' + ADDRESS + "}"), {}),),
     ),
     Example(
-        "offload-folder-default",
-        (env(MOONCAKE_ENABLE_SSD_OFFLOAD="1"),),
-        "offload to /data/file_storage",
-        ((f"{STORE} --tp 1", {**MASTER, "MOONCAKE_ENABLE_SSD_OFFLOAD": "1"}),),
-    ),
-    Example(
         "offload-folder-common",
         (OFFLOADS, OFFLOADS),
         "SGLang server (launch.sh:1) and SGLang server (launch.sh:2) offload to /ssd",
         (OFFLOADS, env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "/ssd2"})),
-    ),
-    Example(
-        "offload-folder-common",
-        (CLIENT, f"{CLIENT} --port=50053"),
-        "offload to /data/file_storage",
-        (CLIENT, (f"{CLIENT} --port=50053", {FOLDER: "/ssd"})),
-    ),
-    Example(
-        "offload-quota-unset",
-        (OFFLOADS,),
-        "8 clients offload, and MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE is not set",
-        ((OFFLOADS[0], {**OFFLOADS[1], "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": "1000000000"}),),
     ),
     Example(
         "offload-quota-unset",

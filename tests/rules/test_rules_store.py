@@ -69,18 +69,6 @@ EXAMPLES = [
         (env(MOONCAKE_PROTOCOL="efa"),),
     ),
     Example(
-        "store-config-refused",
-        (env(MOONCAKE_PROTOCOL="RDMA"),),
-        "protocol 'RDMA' (MOONCAKE_PROTOCOL at launch.sh:1): setup fails",
-        (env(MOONCAKE_PROTOCOL="RDMA", MC_MS_AUTO_DISC="1"),),
-    ),
-    Example(
-        "store-config-refused",
-        (extra('{"prefetch_threshold": "256", ' + ADDRESS + "}"),),
-        "SGLang: prefetch_threshold must be int, got str",
-        (extra('{"prefetch_threshold": 256, ' + ADDRESS + "}"),),
-    ),
-    Example(
         "segment-size-refused",
         (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="512mb"),),
         "ValueError: invalid literal for int() with base 10: '512mb'",
@@ -97,12 +85,6 @@ EXAMPLES = [
         (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="4"),),
         "'4' (MOONCAKE_GLOBAL_SEGMENT_SIZE at launch.sh:1) is 4 bytes",
         (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="816043786240"),),
-    ),
-    Example(
-        "segment-size-plain",
-        (extra('{"global_segment_size": true, ' + ADDRESS + "}"),),
-        "is 1 bytes to SGLang",
-        (extra('{"global_segment_size": "1gb", ' + ADDRESS + "}"),),
     ),
     Example(
         "string-is-true",
@@ -153,12 +135,6 @@ EXAMPLES = [
             env(MOONCAKE_MASTER="$HOST"),
             "mooncake_client --master_server_address=10.0.0.7:1 --protocol=tcp",
         ),
-    ),
-    Example(
-        "segment-nowhere",
-        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"),),
-        "global_segment_size is 0 in every server",
-        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"), "mooncake_client --global_segment_size=80GB"),
     ),
     Example(
         "keys-collide",

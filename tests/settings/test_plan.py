@@ -15,9 +15,7 @@ from checks.base.unknown import Unknown
 from checks.memory.mapping_checks import CHECKS as MAPPING_CHECKS
 from checks.run.facts import Facts
 from checks.run.runner import judge
-from preflight.settings.dialects import ArtefactNames
-from preflight.settings.dialects.text import text as plan_text
-from preflight.settings.plan import plan, plan_object, safer
+from preflight.settings.plan import plan, safer
 from preflight.settings.records import Plan, Planned, Scope
 from tests.builders.plans import (
     anywhere,
@@ -125,25 +123,6 @@ def test_the_safer_value_is_one_of_them_whatever_the_order(a: str, b: str, c: st
     assert results <= {a, b, c, "unlimited"}
 
 
-def test_the_order_of_findings_changes_nothing(tmp_path: Path) -> None:
-    settings = [
-        MEMLOCK,
-        Setting(Kind.SYSCTL, "vm.max_map_count", "262144", "65530"),
-        Setting(Kind.DEVICE, "/dev/infiniband/uverbs10", "/dev/infiniband/uverbs10"),
-        Setting(Kind.DEVICE, "/dev/infiniband/uverbs9", "/dev/infiniband/uverbs9"),
-        Setting(Kind.KERNEL_ARGUMENT, "iommu", "pt"),
-        Setting(Kind.FLAG, "--page-size", "64"),
-    ]
-    facts = plain_facts(tmp_path)
-    plans = [
-        plan(None, facts, [finding(setting) for setting in order]).settings
-        for order in (settings, settings[::-1], settings[3:] + settings[:3])
-    ]
-    assert plans[0] == plans[1] == plans[2]
-    names = [setting.name for setting in plans[0] if setting.kind is Kind.DEVICE]
-    assert names == ["/dev/infiniband/uverbs9", "/dev/infiniband/uverbs10"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "scope", "lasts"),
@@ -230,16 +209,6 @@ def test_memory_that_is_not_there_makes_the_plan_impossible_now(tmp_path: Path) 
     facts = plain_facts(tmp_path)
     assert plan(None, facts, [short._replace(status=Status.WARN)]).impossible == ()
     assert plan(None, facts, [short]).impossible == ("2 MiB pages: have 1 GiB, need 2 GiB: no",)
-
-
-def test_what_is_not_read_and_decides_is_shown_in_both_forms(tmp_path: Path) -> None:
-    """So that apply's refusal comes as no surprise."""
-    unread = Finding("memory.host", Status.UNKNOWN, "this host", text="no MemAvailable")
-    other = Finding("rdma.mtu", Status.UNKNOWN, "mlx5_0", text="not read")
-    found = plan(None, plain_facts(tmp_path), [unread, other])
-    assert found.undecided == ("memory.host, this host: no MemAvailable",)
-    assert "memory.host, this host: no MemAvailable" in plan_text(found, ArtefactNames()).text
-    assert plan_object(found)["undecided"] == list(found.undecided)
 
 
 # The launch in full ----------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.env_files import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv
-from preflight.settings.dialects import FORMATS, ArtefactNames, Rendering, missing, render
+from preflight.settings.dialects import FORMATS, ArtefactNames, missing, render
 from preflight.settings.plan import plan, plan_object
 from preflight.settings.records import Plan, PoolTarget
 from preflight.settings.targets import (
@@ -301,11 +301,6 @@ def test_sysctl_itself_reads_the_drop_in(tmp_path: Path) -> None:
         "net.ipv4.ip_local_reserved_ports = 9003,50051",
         "vm.max_map_count = 262144",
     ]
-
-
-@pytest.mark.parametrize("name", ["my", "my.service"])
-def test_a_unit_is_named_with_and_without_its_suffix(rdma_plan: Plan, name: str) -> None:
-    assert "/etc/systemd/system/my.service.d/" in text(rdma_plan, "systemd", service=name)
 
 
 @pytest.mark.slow
@@ -775,15 +770,6 @@ def test_the_object_is_as_its_schema_says(rdma_plan: Plan) -> None:
     assert {row["name"] for row in found["settings"]} == {
         s.setting.label for s in rdma_plan.settings
     }
-
-
-def test_the_text_shows_every_change_with_its_reason(rdma_plan: Plan) -> None:
-    shown = render(rdma_plan, "text", ArtefactNames())
-    assert isinstance(shown, Rendering)
-    for setting in rdma_plan.settings:
-        assert setting.name in shown.text
-        if setting.change and setting.reasons[0].check:
-            assert setting.reasons[0].check in shown.text
 
 
 WORDS = ("a b", "$HOME", "${X}", "$(touch P1)", "$$", "a'b", 'a"b', "a\\b", "- x", "&a", "a #b")

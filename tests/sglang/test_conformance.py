@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from random import Random, SystemRandom
 from typing import Any
 
 import pytest
 
-from checks.base.unknown import known
 from checks.releases.sglang import sglang_release
 from preflight.sglang.admission_gate import FreeMemory, gate
 from preflight.sglang.host_pool_records import (
     HostPool,
     HostPools,
-    PoolRequest,
-    Refusal,
-    stage_rows,
 )
 from preflight.sglang.host_pools import host_pools
-from preflight.sglang.model_geometry import (
-    AttentionKind,
-    Heads,
-    LayerKind,
-    LinearState,
-    ModelGeometry,
-)
 from tests.sglang.cases import CASES, VERSIONS, Case
-from tests.sglang.rerun import RECORDED, run, run_all
+from tests.sglang.rerun import RECORDED, run_all
 
 PAIRS = [(version, case) for version in VERSIONS for case in CASES if case.runs_on(version)]
 
@@ -104,122 +92,3 @@ def test_asked_release(version: str) -> None:
     for case in CASES:
         if case.id in results:
             assert_predicted(version, case, results[case.id])
-
-
-def drawn(random: Random, case: Case, number: int) -> Case:
-    """A case of the same kind with other numbers."""
-    found = case._replace(
-        id=f"{number}: {case.id}",
-        page_tokens=random.choice((1, 16, 32, 64, 128)),
-        device_tokens=random.choice((1024, 2048, 4992, 16384)),
-    )
-    if not (case.shared_index or case.packed_drafts):
-        found = found._replace(layers=random.randint(1, 60))
-    if case.head_dim:
-        width = random.choice((64, 80, 128, 192))
-        other = width if case.v_head_dim == case.head_dim else case.v_head_dim
-        heads = random.choice((1, 2, 4, 8))
-        found = found._replace(kv_heads=heads, head_dim=width, v_head_dim=other)
-    if case.size_gb:
-        return found._replace(size_gb=random.randint(1, 40))
-    return found._replace(ratio=random.choice((1.1, 1.5, 2.0, 3.3)))
-
-
-@pytest.mark.sglang
-@pytest.mark.parametrize("version", ["0.5.9", "0.5.11", "0.5.16", "0.5.20", "0.5.23"])
-def test_random_geometries(version: str) -> None:
-    """Eighty others each time, on the real classes of each release; PREFLIGHT_SEED repeats them."""
-    seed = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
-    print(f"PREFLIGHT_SEED={seed}")
-    random = Random(seed)
-    known = [case for case in CASES if case.runs_on(version)]
-    cases = [drawn(random, random.choice(known), number) for number in range(80)]
-    real = run(version, [case.as_json() for case in cases])
-    for case in cases:
-        assert_predicted(version, case, real[case.id])
-
-
-def windowed(random: Random, number: int) -> Case:
-    """A geometry of full and sliding-window layers: gpt-oss and its kin, with other numbers."""
-    width = random.choice((64, 80, 128, 192))
-    found = Case(
-        f"{number}: window",
-        layers=random.randint(1, 40),
-        kv_heads=random.choice((1, 2, 4, 8)),
-        head_dim=width,
-        v_head_dim=width,
-        window_layers=random.randint(1, 40),
-        window_heads=random.choice((1, 2, 4, 8)),
-        item_bytes=random.choice((1, 2)),
-        page_tokens=random.choice((1, 16, 32, 64, 128)),
-        device_tokens=random.choice((1024, 2048, 4992, 16384, 1_234_432)),
-        # The layouts by page stop with an IndexError where a pool has fewer pages than layers.
-        layout=random.choice(("layer_first", "page_first")),
-    )
-    if random.random() < 0.7:
-        return found._replace(size_gb=random.randint(1, 60))
-    return found._replace(ratio=random.choice((0.5, 1.1, 1.5, 2.0, 3.3)))
-
-
-@pytest.mark.sglang
-@pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.16", "0.5.18", "0.5.23"])
-def test_random_sliding_windows(version: str) -> None:
-    """Sixty others each time: both pools, split by the release's own function where it has one."""
-    seed = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
-    print(f"PREFLIGHT_SEED={seed}")
-    random = Random(seed)
-    cases = [windowed(random, number) for number in range(60)]
-    real = run(version, [case.as_json() for case in cases])
-    for case in cases:
-        assert_predicted(version, case, real[case.id])
-
-
-@pytest.mark.sglang
-@pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.16", "0.5.18", "0.5.23"])
-def test_random_linear_states(version: str) -> None:
-    """Bytes of a slot, the slots of a size, and the layouts that stop the server."""
-    seed = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
-    print(f"PREFLIGHT_SEED={seed}")
-    random = Random(seed)
-    cases, requests = [], []
-    for number in range(60):
-        key_heads, layers = random.choice((4, 8, 16)), random.randint(1, 40)
-        state = LinearState(
-            key_heads,
-            key_heads * random.choice((1, 2)),
-            random.choice((64, 128)),
-            random.choice((64, 128)),
-            random.choice((3, 4)),
-            random.choice((2, 4)),
-        )
-        size, tp = random.randint(1, 40), random.choice((1, 2, 4))
-        layout = random.choice(("layer_first", "page_first", "page_first_direct", "page_head"))
-        kinds = (LayerKind.FULL,) + (LayerKind.LINEAR,) * layers
-        model = ModelGeometry("m", AttentionKind.MHA, kinds, 2, Heads(4, 128, 128), linear=state)
-        release = sglang_release(version)
-        requests.append(PoolRequest(model, release, 64, layout, size_gb=size, tp=tp))
-        shape = {
-            "key_heads": key_heads,
-            "value_heads": state.value_heads,
-            "key_dim": state.key_dim,
-            "value_dim": state.value_dim,
-            "kernel": state.conv_kernel,
-            "tp": tp,
-            "temporal_item_bytes": state.temporal_item_bytes,
-            "linear_layers": layers,
-        }
-        of_pool = {"slots": 4, "ratio": 2.0, "size_gb": size, "layout": layout}
-        cases.append({"id": str(number), "window_layers": 0, **shape, **of_pool})
-    real = run(version, cases)
-    for case, request in zip(cases, requests, strict=True):
-        found, answer = real[str(case["id"])], host_pools(request)
-        if "error" in found:
-            assert isinstance(answer, Refusal), (case, found)
-            assert answer.reason.startswith(found["error"]), (answer.reason, found)
-            continue
-        assert not isinstance(answer, Refusal), (case, answer)
-        (row,) = stage_rows(request)
-        slot_bytes = known(row.linear)
-        slots = int(request.size_gb * 1e9 // slot_bytes) + 1  # the first slot holds nothing
-        assert (found["slot_bytes"], found["slots"]) == (slot_bytes, slots), case
-        assert found["bytes"] == slots * slot_bytes, case

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from checks.base.finding import Status
 from checks.base.installed import Installed
 from checks.base.pages import Spot
-from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
@@ -35,7 +34,6 @@ from preflight.programs.memory_records import (
 from preflight.sglang.admission_gate import gate_booked
 from preflight.sglang.host_pool_records import HostPool as Pool
 from preflight.sglang.host_pool_records import PoolKind
-from preflight.sglang.model import Models
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.shown_needs import host_needs
@@ -621,21 +619,6 @@ def test_a_rank_that_names_one_nic_keeps_its_segment_whole(tmp_path: Path) -> No
     }
     sizing = size(root, (f"{QWEN} {STORE} --hicache-size 1", environment))
     assert [segment_nodes(sizing, rank) for rank in (0, 1)] == [{None}, {0, 1}]
-
-
-def test_a_model_is_read_once(tmp_path: Path) -> None:
-    """A draft that is the target's own folder is the same reading, also when the file has gone."""
-    config = tmp_path / "models" / "qwen" / "config.json"
-    config.parent.mkdir(parents=True)
-    config.write_text(
-        '{"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2, "hidden_size": 256, '
-        '"num_attention_heads": 2, "num_key_value_heads": 2, "torch_dtype": "bfloat16"}'
-    )
-    models = Models(Root(str(tmp_path)))
-    target = models.target("/models/qwen")
-    assert not isinstance(target.geometry, Unknown)
-    config.unlink()
-    assert models.named("/models/qwen", "no draft") is target
 
 
 def test_no_storage_backend_maps_l2_before_0_5_7(host: Path) -> None:

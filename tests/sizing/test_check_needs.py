@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from checks.base.installed import Installed
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.pages import Region
 from checks.base.root import Root
 from checks.base.units import GIB, MIB, TIB
@@ -107,24 +107,6 @@ def test_the_ssd_deployment(root: Root) -> None:
         True,  # io_uring
         False,
     )
-
-
-def test_the_prefill_decode_quick_start(root: Root) -> None:
-    needs = _needs(LAUNCHES / "quick-start-prefill-decode.sh", root)
-    prefill, decode = _by_program(needs)["sglang"]
-    assert (prefill.gpu, decode.gpu) == (0, 1)
-    # Without a store, decode still moves KV through a transfer engine of its own.
-    assert decode.rdma is not None
-    assert decode.rdma.devices == ("mlx5_1",)
-    assert prefill.rdma == RdmaUse((), "default of SGLang: MOONCAKE_DEVICE is not set")
-    for server in (prefill, decode):
-        assert isinstance(server.gpu_registered_bytes, Unknown)
-    assert [(s.kind, s.port, s.own) for s in needs.services] == [
-        ("master", 50051, True),
-        ("worker", 30000, True),
-        ("worker", 30001, True),
-    ]
-    assert {port.port for port in needs.ports} == {50051, 9003, 8080, 30000, 8998, 30001, 8000}
 
 
 SERVER = "python3 -m sglang.launch_server --page-size 64 --enable-hierarchical-cache"
@@ -317,12 +299,6 @@ def test_a_map_gives_each_rank_its_devices(tmp_path: Path, root: Root) -> None:
     devices = [process.rdma.devices for process in needs.processes if process.rdma]
     # A rank that the map does not name uses auto-discovery.
     assert devices == [("mlx5_0", "mlx5_1"), ("mlx5_2",), (), ()]
-
-
-def test_tcp_uses_no_devices(tmp_path: Path, root: Root) -> None:
-    text = f"MOONCAKE_PROTOCOL=tcp {STORE} --model-path Qwen/Qwen3-14B --hicache-size 1\n"
-    needs = _needs(_script(tmp_path, text), root)
-    assert needs.rdma_processes == ()
 
 
 def test_several_hosts(tmp_path: Path, root: Root) -> None:

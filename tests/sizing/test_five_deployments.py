@@ -16,7 +16,6 @@ import click
 import pytest
 import yaml
 
-from checks.base.fold import fold_names
 from preflight.base import exit_codes
 from preflight.base.command_frame import run_command
 from preflight.cli.main import run
@@ -232,28 +231,6 @@ def test_kubectl_makes_of_the_patch_what_the_check_then_accepts(ask: Ask, tmp_pa
     assert "fail" not in limits[1]
 
 
-def test_a_container_is_not_blamed_for_what_it_cannot_show(ask: Ask) -> None:
-    """/etc/sysctl.d of a container says nothing of what its host sets at boot."""
-    inside = replace(gpu_host(), container="kubernetes")
-    only = "check --json --only hugetlb.after-reboot"
-    (one,) = of_check(ask(inside, only, HUGE), "hugetlb.after-reboot")
-    assert one["status"] == "skip"
-    (one,) = of_check(ask(gpu_host(), only, HUGE), "hugetlb.after-reboot")
-    assert one["status"] == "warn"
-
-
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        (["master", "run.sh:4 rank 0", "run.sh:4 rank 1"], "master, run.sh:4 rank 0-1 (each of 3)"),
-        (["erdma_0", "erdma_1", "mlx5_0"], "erdma_0-1, mlx5_0 (each of 3)"),
-        (["gpu009", "gpu010"], "gpu009, gpu010 (each of 2)"),
-    ],
-)
-def test_what_counts_up_is_a_range_beside_others_too(names: list[str], shown: str) -> None:
-    assert fold_names(names) == shown
-
-
 def test_a_dependency_that_is_not_installed_is_no_defect(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -270,19 +247,6 @@ def test_a_dependency_that_is_not_installed_is_no_defect(
     assert run_command(needs_yaml, "x", [], refuse) == exit_codes.USAGE
     assert "pip install PyYAML" in capsys.readouterr().err
     assert "pip install PyYAML" in told[0]
-
-
-def test_a_sizing_fits_a_terminal_of_80_columns_and_breaks_no_name(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    # A path is not broken either, and how long the folder's is depends on who runs the tests.
-    text = ask(gpu_host(), "sizing", HUGE).replace(f"{tmp_path}/", "/a/")
-    # What was given stands in a table, or, with a folder that is long, in sentences.
-    mapped = re.split(r"\n  (?:input|source)\b", text.partition("What is mapped")[2])[0]
-    assert max(map(len, mapped.splitlines())) <= 80
-    assert "  run.sh" not in mapped, "names of processes stand above their table"
-    assert "Qwen/Qwen3-235B-A22B-Instruct-2507" in text
 
 
 @pytest.mark.slow
@@ -322,20 +286,6 @@ def test_what_is_set_at_boot_counts_where_it_will_lie(
         assert "'vm.nr_hugepages = 294672'" in command
 
 
-def test_a_name_that_nobody_could_ask_about_is_not_one_that_does_not_resolve(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A tree of files alone, as hwloc records machines: an address is one without being asked."""
-    (tmp_path / "proc").mkdir()
-    script = tmp_path / "run.sh"
-    for host, status in (("127.0.0.1", "pass"), ("master.cluster", "unknown")):
-        script.write_text(HUGE.replace("127.0.0.1", host))
-        options = ["--root", str(tmp_path), "--json", "--only", "service.address"]
-        run(["check", *options, str(script)])
-        (found,) = json.loads(capsys.readouterr().out)["findings"]
-        assert found["status"] == status, found
-
-
 def test_what_a_json_file_gives_a_store_service_is_shown_beside_what_fits(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,12 +301,6 @@ def test_what_a_json_file_gives_a_store_service_is_shown_beside_what_fits(
     text = ask(gpu_host(), "fit --goal pool", launch)
     (row,) = [line for line in text.splitlines() if line.startswith("MOONCAKE_GLOBAL_SEGMENT_SIZE")]
     assert row.split()[1] == "60gb"
-
-
-def test_the_verdict_names_the_launch_that_cannot_be_sized(ask: Ask) -> None:
-    """A store service that refuses its settings has no sizes, and a name all the same."""
-    text = ask(gpu_host(), "check", "python3 -m mooncake.mooncake_store_service --config=none.json")
-    assert re.match(r"\w+: .*run\.sh", text.splitlines()[0] + text.splitlines()[1])
 
 
 def test_a_plan_takes_json_as_the_other_commands_do(

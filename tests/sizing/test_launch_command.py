@@ -55,21 +55,6 @@ def test_a_script(script: Path, host: Path) -> None:
     assert f"{script}:4" in ran.out
 
 
-def test_the_number_to_set_stands_under_the_answer(script: Path, tmp_path: Path) -> None:
-    words = [str(script), "--mooncake-version", "0.3.13.post1"]
-    short = Host({2 * MIB: HostPool(total=PAGES - 1)}, memory_bytes=512 * GIB)
-    head = run(words, root=short.write(tmp_path / "short")).out.split("\n\n")[0].splitlines()
-    assert head[-1] == f"  Set: vm.nr_hugepages={PAGES} (now {PAGES - 1})"
-    assert not head[0].startswith("FITS")
-    enough = Host({2 * MIB: HostPool(total=PAGES)}, memory_bytes=512 * GIB)
-    head = run(words, root=enough.write(tmp_path / "enough")).out.split("\n\n")[0].splitlines()
-    assert head[0].startswith("FITS (huge pages and memory): ")
-    assert head[-2] == "  Set: nothing: the pools are large enough"
-    assert head[-1].startswith(
-        "  Next: mooncake-preflight check, of the same launch: ports, limits"
-    )
-
-
 def test_a_model_that_is_not_known_is_no_plain_fits(script: Path, host: Path) -> None:
     """What an index or a draft pool would take comes on top of --hicache-size."""
     text = SCRIPT.replace("MC_STORE_USE_HUGEPAGE=1 ", "")

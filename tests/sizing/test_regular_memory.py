@@ -38,16 +38,6 @@ def test_of_another_host_the_memory_is_not_known(tmp_path: Path) -> None:
     assert sized(tmp_path, *words, available_bytes=1 << 40).status == "fits"
 
 
-def test_the_answer_says_how_much_where_no_huge_page_is_taken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Host(memory_bytes=64 * GIB).write(tmp_path)
-    words = ["mooncake_client", "--global_segment_size=4GB", "--protocol=tcp"]
-    assert run(["--root", str(tmp_path), "--", *words]) == 0
-    said = "it takes no huge pages, and 4.00 GiB of memory on regular pages"
-    assert said in capsys.readouterr().out.splitlines()[0]
-
-
 def test_an_engine_alone_is_unknown_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

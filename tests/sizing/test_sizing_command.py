@@ -92,21 +92,6 @@ def test_the_schema_is_a_schema() -> None:
 # The quick start -----------------------------------------------------------------------------
 
 
-def test_quick_start_says_what_the_rule_asks_and_what_is_taken(host: Path) -> None:
-    ran = run(QUICK_START, root=host)
-    assert ran.code == 0
-    for number in ("72.00 GiB", "288.00 GiB", "128.00 GiB", "512.00 GiB"):  # documented
-        assert number in ran.out
-    # 4 x (64 GiB of L2 + an arena of 56 GiB that holds 2 GiB of segment and the local buffer)
-    assert "480.00 GiB" in ran.out
-    # Without the arena: 4 x (64 GiB + 2 GiB + 16 MiB)
-    assert "264.06 GiB" in ran.out
-    assert "sudo sysctl -w vm.nr_hugepages=135240" in ran.out  # 135200, and 40 held by others
-    text = " ".join(ran.out.split())
-    assert "it counts the segment once per rank, and SGLang divides it among 4" in text
-    assert "it adds the arena to what the arena holds" in text
-
-
 def test_quick_start_as_json(host: Path) -> None:
     got = answer(QUICK_START, root=host)
     assert (got["status"], got["rule"]) == ("fits", "exact")
@@ -289,12 +274,6 @@ def test_a_device_list_narrows_the_nodes(tmp_path: Path) -> None:
     got = answer(SMALL, {"MOONCAKE_DEVICE": "mlx5_1,mlx5_9"}, root)
     assert got["inputs"]["nic_numa_nodes"]["value"] == [1]
     assert "device-missing" in {note["id"] for note in got["notes"]}
-
-
-def test_without_a_setting_huge_pages_are_on_and_that_is_said(host: Path) -> None:
-    got = answer(f"{SMALL} --protocol tcp", root=host)
-    assert got["inputs"]["use_hugepage"]["value"] is True
-    assert got["inputs"]["use_hugepage"]["origin"].startswith("assumed")
 
 
 def test_rdma_without_a_device_is_said(host: Path) -> None:
@@ -495,11 +474,6 @@ def test_the_pool_to_set_counts_what_others_hold(host: Path) -> None:
     got = advice(answer(f"{SMALL} --dp-size 2 --protocol tcp", root=host))
     # 40 pages are held of 100; the launch needs 2 x 50.
     assert got["reserve-hugepages"]["commands"] == ["sudo sysctl -w vm.nr_hugepages=140"]
-
-
-def test_a_large_enough_pool_is_left_alone(host: Path) -> None:
-    got = advice(answer(f"{SMALL} --protocol tcp", root=host))
-    assert got["reserve-hugepages"]["commands"] == []
 
 
 def test_gigantic_pages_are_for_the_kernel_command_line(host: Path) -> None:

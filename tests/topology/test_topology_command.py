@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -93,12 +92,6 @@ def test_nodes_are_boxes_with_what_sits_on_them(on: Any) -> None:
     assert text.isascii()
 
 
-def test_rows_of_the_matrix_that_are_alike_are_one(on: Any) -> None:
-    _, text = on(gpu_host())
-    assert "GPU0-1  PIX*    PIX*    NODE    NODE    SYS     SYS     SYS     SYS\n" in text
-    assert "cuda:4-5  mlx5_4-5; then mlx5_0-3, mlx5_6-7" in text
-
-
 def test_a_launch_shows_who_uses_what_and_what_it_leaves_out(on: Any, tmp_path: Path) -> None:
     launch = script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_4", 8)
     code, text = on(gpu_host(), "--mooncake-version", "0.3.14", launch)
@@ -154,11 +147,6 @@ def test_a_device_that_is_missing_fails(on: Any, tmp_path: Path) -> None:
     code, text = on(gpu_host(), script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_9", 1))
     assert code in (1, 2)
     assert "mlx5_9" in text
-
-
-def test_the_verdict_praises_no_nic_where_none_is(on: Any) -> None:
-    _, text = on(plain_host())
-    assert text.startswith("PASS: no NIC is here, and nothing is wrong in how the rest sits")
 
 
 def test_without_nodes_mooncake_has_no_location(on: Any) -> None:
@@ -287,21 +275,6 @@ def test_a_locale_without_the_characters_gets_ascii(on: Any, monkeypatch: Any) -
 # The parts ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("names", "text"),
-    [
-        ((), ""),
-        (("mlx5_0",), "mlx5_0"),
-        (("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_8"), "mlx5_0-2, mlx5_8"),
-        (("a", "b"), "a, b"),
-        (("mlx5_1", "rxe2"), "mlx5_1, rxe2"),
-        (("rank 9", "rank 10"), "rank 9-10"),
-    ],
-)
-def test_names_that_count_up_are_folded(names: tuple[str, ...], text: str) -> None:
-    assert folded(names) == text
-
-
 @given(st.sets(st.integers(0, 300), max_size=40))
 def test_folding_loses_no_name(numbers: set[int]) -> None:
     names = [f"n{number}" for number in sorted(numbers)]
@@ -402,31 +375,3 @@ def test_every_line_fits(
     assert cells >= 1
     # One name may be longer than a line: a column that folds many that do not count up.
     assert all(len(line) <= width for line in rows) or any("," in line for line in lines)
-
-
-def test_colours_do_not_move_the_columns() -> None:
-    def marked(text: str, colour: str) -> str:
-        return f"<{text}>"
-
-    topology = large(2, 4)
-    painted = matrix(topology, {}, marked, 80)
-    assert [line.replace("<", "").replace(">", "") for line in painted] == matrix(
-        topology, {}, plain, 80
-    )
-
-
-def test_colours_break_no_line_sooner(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Escape codes take no room on the screen: a finding stands in the lines that it has plain."""
-    monkeypatch.setenv("COLUMNS", "60")
-    root = str(build_host(tmp_path / "root", gpu_host()))
-    launch = script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_9", 8)
-
-    def said(color: str) -> str:
-        run(["topology", "--root", root, "--color", color, launch])
-        return capsys.readouterr().out
-
-    painted = said("always")
-    assert "\x1b[" in painted
-    assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == said("never")

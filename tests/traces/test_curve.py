@@ -138,6 +138,7 @@ def test_the_ceiling_has_a_size_however_it_is_rounded() -> None:
             assert curve.size_for(curve.ceiling) == 7
 
 
+@pytest.mark.slow
 def test_a_sample_takes_bounded_memory_and_says_its_error() -> None:
     requests = made(1, 6000)
     exact = counted(requests).curve()

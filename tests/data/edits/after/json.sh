@@ -1,0 +1,1 @@
+MC_MMAP_ARENA_POOL_SIZE=8192mb python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --enable-hierarchical-cache --hicache-storage-backend mooncake --hicache-size 129 --hicache-storage-backend-extra-config '{"master_server_address": "10.0.0.1:50051", "global_segment_size": "700gb"}'

@@ -1,0 +1,1 @@
+MOONCAKE_MASTER=a:1 python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --enable-hierarchical-cache --hicache-size 129 --hicache-storage-backend mooncake --hicache-ratio 2 --max-total-tokens 999
