@@ -162,7 +162,7 @@ def _of_folder(
 
 def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLaunch:
     if not reading.commands:
-        why = "".join(f"; {note.text}" for note in reading.notes[:1])
+        why = "".join(f"; {note.text} ({note.origin})" for note in reading.notes[:1])
         raise NoLaunchError(f"{name}: starts no program that is known here{why}")
     return WrittenLaunch(reading, name, reads_written(reading.files, _reader(root, folder)))
 

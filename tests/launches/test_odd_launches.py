@@ -14,8 +14,7 @@ from preflight.launches.container import image_words
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.launchers import Tasks, tasks
-from preflight.launches.source import Reading, SourceError, open_names, open_variables
-from preflight.programs.sglang_arguments import unresolved
+from preflight.launches.source import Reading
 from tests.paths import ROOT
 
 
@@ -204,74 +203,3 @@ def test_no_text_takes_a_reader_longer_than_it_is_long() -> None:
 
 def test_words_behind_dashes_are_read_as_a_file_is() -> None:
     assert words(read_argv(["docker", "run", "i", "scripts/start.sh"], {})) == ["scripts/start.sh"]
-
-
-PROGRAM = """\
-import subprocess
-from sglang.test.test_utils import popen_launch_server
-MODEL = "Qwen/Qwen3-8B"
-
-def start(url, cache=False):
-    args = ["--tp-size", "2"]
-    args += ["--page-size", 64]
-    args.append("--enable-hierarchical-cache")
-    if cache:
-        args.extend(["--hicache-ratio", "3"])
-    args = args + unknown
-    popen_launch_server(MODEL, "http://127.0.0.1:31000", timeout=9, other_args=args)
-    popen_launch_server(MODEL, url, timeout=9, other_args=["--tp-size", "4"])
-
-class Master:
-    def run(self):
-        cmd = ["mooncake_master"]
-        cmd += ["--rpc_port", "7"]
-        with open("log") as log:
-            subprocess.Popen(cmd + ["--v=1"], stdout=log)
-        subprocess.run(args)
-"""
-
-
-def test_a_python_program_that_builds_its_lists(tmp_path: Path) -> None:
-    first, second, master = read(tmp_path, "serve.py", PROGRAM).commands
-    assert [word.text for word in first.words] == [
-        *"python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp-size 2".split(),
-        *"--page-size 64 --enable-hierarchical-cache --hicache-ratio 3 unknown".split(),
-        *"--host 127.0.0.1 --port 31000".split(),
-    ]
-    doubted = [word.text for word in first.words if word.doubts]
-    assert doubted == ["--hicache-ratio", "3"]
-    assert [word.text for word in first.words if word.unresolved] == ["unknown"]
-    assert [(w.text, w.unresolved) for w in second.words[-2:]] == [
-        ("--port", ()),
-        ("url", ("url",)),
-    ]
-    assert [word.text for word in master.words] == ["mooncake_master", "--rpc_port", "7", "--v=1"]
-
-
-@pytest.mark.parametrize(
-    "text", ["a = ['x']\n" + "a = a + a\n" * 60, f"run({'+'.join(['a'] * 5000)})\n"]
-)
-def test_a_program_that_grows_is_refused(text: str, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"give the launch alone|is not Python"):
-        read(tmp_path, "serve.py", text)
-
-
-def test_the_arguments_of_a_server_in_python(tmp_path: Path) -> None:
-    text = "from sglang import ServerArgs\nServerArgs(model_path='m', tp_size=2, page_size=PAGE)\n"
-    (command,) = read(tmp_path, "serve.py", text).commands
-    assert " ".join(word.text for word in command.words[3:7]) == "--model-path m --tp-size 2"
-    assert command.words[-1].unresolved == ("PAGE",)
-    assert open_names(command.words[-1]) == "the name PAGE"
-    assert open_variables(command.words[-1]) == ()
-    assert unresolved(command.words[-1]).advice == ""
-
-
-def test_a_name_of_a_program_stays_one_in_the_shell_that_it_starts(tmp_path: Path) -> None:
-    """No --env-file gives it, whatever shell passes it on."""
-    text = (
-        "import subprocess\n"
-        "subprocess.Popen(['bash', '-c', 'mooncake_client --port=$PORT'], env={'PORT': port})\n"
-    )
-    (command,) = read(tmp_path, "serve.py", text).commands
-    assert unresolved(command.words[-1]).reason.startswith("the name port is not known")
-    assert unresolved(command.words[-1]).sets == ()

@@ -10,7 +10,7 @@ import pytest
 from checks.base.needs import LIMIT_NAMES
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
-from preflight.launches.source import Reading, SourceError, open_names
+from preflight.launches.source import Reading, SourceError
 from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread
@@ -492,52 +492,6 @@ def test_a_specifier_is_open_in_the_text_of_a_shell_too(
     assert found.commands[0].words[-1].unresolved == open_
 
 
-@pytest.mark.parametrize(
-    ("over", "ports", "counted"),
-    [("range(3)", ["1", "2", "3"], True), ("GPUS", [], False), ("range(9) if i % 2", [], False)],
-)
-def test_a_list_of_processes_is_a_loop(
-    tmp_path: Path, over: str, ports: list[str], counted: bool
-) -> None:
-    """One for each turn; where nobody counts the turns, that is said of the one that is read."""
-    start = f'[Popen(["mooncake_client", f"--port={{i + 1}}"]) for i in {over}]'
-    reading = read(tmp_path, f"import os\nfrom subprocess import Popen\nprocs = {start}\n", "a.py")
-    doubts = [note.id for command in reading.commands for note in command.doubts]
-    assert doubts == ([] if counted else ["loop-not-counted"])
-    if counted:
-        assert words(reading) == [["mooncake_client", f"--port={port}"] for port in ports]
-
-
-def test_a_python_program(tmp_path: Path) -> None:
-    text = """\
-import os, subprocess
-import sglang as sgl
-
-def main(port):
-    subprocess.Popen(["mooncake_master", "--rpc_port", "50061"])
-    subprocess.run(["mooncake_client", "--port", str(port)])
-    subprocess.run(command)
-    engine = sgl.Engine(model_path="Qwen/Qwen3-8B", tp_size=2, page_size=PAGE,
-                        enable_hierarchical_cache=True, log_level=None, disable_cuda_graph=False)
-
-os.system("touch /tmp/never")
-"""
-    reading = read(tmp_path, text, "serve.py")
-    assert sorted(words(reading)) == [
-        ["mooncake_client", "--port", "str(port)"],
-        ["mooncake_master", "--rpc_port", "50061"],
-        ["python3", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-8B", "--tp-size", "2",
-         "--page-size", "PAGE", "--enable-hierarchical-cache"],
-        ["touch", "/tmp/never"],
-    ]  # fmt: skip
-    by_program = {command.words[0].text: command for command in reading.commands}
-    assert by_program["mooncake_client"].words[2].unresolved == ("str(port)",)
-    assert open_names(by_program["python3"].words[8]) == "the name PAGE"
-    assert [note.id for note in reading.notes] == ["script-not-read"]
-    with pytest.raises(SourceError, match="is not Python"):
-        read(tmp_path, "def (", "broken.py")
-
-
 def test_how_many_a_manifest_asks_for(tmp_path: Path) -> None:
     text = """\
 apiVersion: apps/v1
@@ -662,24 +616,3 @@ def test_a_job_of_ray_has_the_limits_of_its_cluster(tmp_path: Path) -> None:
 def test_what_an_example_leaves_open_is_to_be_written(tmp_path: Path) -> None:
     (command,) = read(tmp_path, "mooncake_client --host=<machine IP> -v\n", "guide.sh").commands
     assert unresolved(command.words[1]).advice == "write a value in place of <machine IP>"
-
-
-GIVEN = "give TP=... in an --env-file or, on this host, in front of this command"
-
-
-@pytest.mark.parametrize(
-    ("value", "advice"),
-    [
-        ("os.environ['TP']", GIVEN),
-        ("os.getenv('TP')", GIVEN),
-        ("tp", ""),  # nothing outside of the program sets its names
-        ("args.tp", ""),
-    ],
-)
-def test_what_makes_a_value_of_a_python_program_known(
-    tmp_path: Path, value: str, advice: str
-) -> None:
-    text = "import os, subprocess\n"
-    text += f"subprocess.run(['mooncake_client', '--port', {value}])\n"
-    (command,) = read(tmp_path, text, "run.py").commands
-    assert unresolved(command.words[-1]).advice == advice
