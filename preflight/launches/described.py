@@ -1,10 +1,12 @@
-"""Programs that start what a file describes: kubectl apply, docker compose up, sbatch."""
+"""Programs that start what a file describes: kubectl apply, docker compose up, sbatch, Python.
+
+Those of which nothing is read are named, with what to give in their place.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from preflight.launches.launch_kind import (
     read_kind,
     started_by_python,
 )
-from preflight.launches.launchers import IN_JOB, slurm_variables
+from preflight.launches.launchers import IN_JOB, SEVERAL_PROGRAMS, TYPISTS, slurm_variables, types
 from preflight.launches.set_limits import of_job
 from preflight.launches.source import (
     Command,
@@ -46,6 +48,16 @@ class _Starter(NamedTuple):
     alone: bool = False
 
 
+class _Unread(NamedTuple):
+    """What a program starts that is not read. give: what to give in its place.
+
+    verbs: of which one is among its first words, () for any words.
+    """
+
+    give: str
+    verbs: tuple[str, ...] = ()
+
+
 _COMPOSE = _Starter(("up", "run", "start", "create"), ("-f", "--file"), COMPOSE_FILES)
 _APPLY = _Starter(("apply", "create", "replace"), ("-f", "--filename", "-k", "--kustomize"))
 _STARTERS = {
@@ -56,29 +68,48 @@ _STARTERS = {
     "podman-compose": _COMPOSE,
     "srtctl": _Starter(("apply", "dry-run"), ("-f", "--file")),
     "sbatch": _Starter(alone=True),
-    "supervisord": _Starter((), ("-c", "--configuration"), ("supervisord.conf",)),
-    "helm": _Starter(("install", "upgrade")),
 }
-# Programs that run a recipe: the option that prints its commands.
-_RECIPES = {"make": "-n", "gmake": "-n", "just": "--dry-run"}
+_ON_HOSTS = _Unread("give what it runs on one host")
+_EACH = _Unread("write each command that it starts on a line of its own")
+_ITSELF = _Unread("give the command itself")
+_UNITS = ("enable", "reenable", "reload-or-restart", "restart", "start")
+_CONTAINER = _Unread("give the run that made the container", ("start", "restart"))
+_SUPERVISED = _Unread("give the lines behind command= as a script")
+_MADE = _Unread("give what make -n prints with these words")
+_UNREAD = {
+    **dict.fromkeys(("ansible", "ansible-playbook", "clush", "parallel-ssh"), _ON_HOSTS),
+    **dict.fromkeys(("pdsh", "pssh"), _ON_HOSTS),
+    **dict.fromkeys(("parallel", "xargs"), _EACH),
+    **dict.fromkeys(("at", "batch", "crontab"), _ITSELF),
+    **dict.fromkeys(("docker", "nerdctl", "podman"), _CONTAINER),
+    **dict.fromkeys(SEVERAL_PROGRAMS, _EACH._replace(verbs=("--multi-prog", ":"))),
+    **dict.fromkeys(TYPISTS, _ITSELF),
+    **dict.fromkeys(("make", "gmake"), _MADE),
+    "just": _Unread("give what just --dry-run prints with these words"),
+    "sky": _ON_HOSTS._replace(verbs=("launch", "exec", "up")),
+    "terraform": _ON_HOSTS._replace(verbs=("apply",)),
+    "helm": _Unread("give what helm template CHART prints", ("install", "upgrade")),
+    "supervisord": _SUPERVISED,
+    "supervisorctl": _SUPERVISED._replace(verbs=("add", "reload", "restart", "start", "update")),
+    "systemctl": _Unread("give what systemctl cat UNIT prints", _UNITS),
+    "service": _Unread("give what systemctl cat UNIT prints", ("start", "restart")),
+}
+# Words with which a program of these only tells, or removes.
+_TELLS = {
+    **dict.fromkeys(("at", "batch"), frozenset("-l -q -r -d -c -V".split())),
+    "crontab": frozenset("-l -r -e".split()),
+}
+# Programs behind xargs that end or move things, or ask; of an engine those verbs that start.
+_ENDS = re.compile(
+    r"awk|basename|cat|chmod|chown|cp|curl|dirname|du|echo|grep|head|kill|ln|ls|mkdir|mv|pkill|ps"
+    r"|rm|sed|stat|tail|tar|touch|wc|wget|(?:docker|podman|kubectl)(?! .*\b(?:run|exec|start|create"
+    r"|apply)\b)"
+)
 _MINORS = ("", *(f".{minor}" for minor in range(6, 16)))
-# Programs whose file says, in words of their own, what is started on which host.
-_PLAYS = {"ansible-playbook": (), "sky": ("launch", "exec", "up"), "terraform": ("apply",)}
 # Targets that build: no server runs after them.
 _BUILDS = re.compile(
     r"(?:all|build|check|clean|compile|install|lint|test|wheel)(?:[-_./]|$)|.*\.o$"
 )
-# Programs that start what stands in files of their own kind: their verbs.
-_MANAGERS = {
-    "crontab": (),
-    "docker": ("start", "restart"),
-    "nerdctl": ("start", "restart"),
-    "podman": ("start", "restart"),
-    "service": ("start", "restart"),
-    "srun": ("--multi-prog",),
-    "supervisorctl": ("add", "reload", "restart", "start", "update"),
-    "systemctl": ("enable", "reenable", "reload-or-restart", "restart", "start"),
-}
 # Units of a host itself, and of what watches it: they take none of a launch's memory.
 _DAEMONS = re.compile(
     r"(?:acpid|apache2|apparmor|atd|auditd|autofs|beegfs.*|caddy|ceph.*|chrony.*|containerd|crio"
@@ -90,10 +121,8 @@ _DAEMONS = re.compile(
     re.IGNORECASE,
 )
 _NO_SERVICES = re.compile(r".*\.(?:automount|device|mount|path|slice|socket|swap|target)")
-# What starts a server, in a line of crontab.
-_STARTED = re.compile(r"sglang|mooncake|vllm|dynamo|lmcache|trtllm")
 _PYTHONS = frozenset(("python", "python2", *(f"python3{minor}" for minor in _MINORS)))
-STARTERS = frozenset((*_STARTERS, *_RECIPES, *_PLAYS, *_MANAGERS, *_PYTHONS))
+STARTERS = frozenset((*_STARTERS, *_UNREAD, *_PYTHONS))
 # Options of Python that take the next word.
 _PYTHON_VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs"))
 # What it is given: a text or a module, attached or in the next word.
@@ -141,13 +170,8 @@ def described(
     name = words[0].text.rpartition("/")[2] if words else ""
     starter = _STARTERS.get(name)
     texts = [word.text for word in words[1:]]
-    if (unread := _recipe(name, texts)) is not None:
-        return Reading((), (SourceNote("script-not-read", unread, words[0].origin),))
-    verbs = _MANAGERS.get(name)
-    near_front = set(texts if name == "srun" else texts[:4])
-    compose = name in _STARTERS and "compose" in near_front
-    if verbs is not None and not compose and (not verbs or set(verbs) & near_front):
-        return _managed(name, words, environment, beside, given)
+    if (said := _unread(name, texts)) is not None:
+        return Reading((), (SourceNote("script-not-read", said, words[0].origin),))
     if name in _PYTHONS:
         return _python(words, environment, beside, given)
     if _is_python_file(name):
@@ -157,10 +181,6 @@ def described(
         return None
     if name == "docker" and "compose" not in texts[:4]:
         return None
-    if name == "helm":
-        chart = next((t for t in texts if "/" in t or t == "."), "CHART")
-        said = f"the chart {chart} is not read: give what helm template {quote(chart)} prints"
-        return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
     if starter.alone:
         return _job(words, environment, beside)
     named = list(_named(words[1:], starter.flags))
@@ -173,184 +193,98 @@ def described(
     if not named:
         said = f"{' '.join([name, *texts])[:80]}: the file that it reads is not here"
         return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
-    if starter is _COMPOSE:  # each is laid over those in front of it
-        first, *others = named
-        laid = [(word.text, None if word.unresolved else beside(word.text)) for word in others]
-        over = [(path, text) for path, text in laid if text is not None]
-        verb, chosen = _chosen(words)
-        if profiles := list(_named(words, ("--profile",))):  # they stand over the variable
-            names = ",".join(word.text for word in profiles)
-            open_ = tuple(name for word in profiles for name in word.unresolved)
-            asked = profiles[0]._replace(text=names, unresolved=open_)
-            environment = {**environment, "COMPOSE_PROFILES": asked}
-        if not chosen and any(word.unresolved for word in words[1:]):
-            # Who names a service starts it, whatever its profiles, and here anybody may be named.
-            environment = {**environment, "COMPOSE_PROFILES": first._replace(text="*")}
-        found = _one(
-            first, environment, beside, given, chosen[: 1 if verb == "run" else None], over
-        )
-        for asked in _named(words, ("--scale",)):
-            found = _scaled(found, asked)
-        said = "is not read: what it changes is unknown"
-        missing = [f"{path} {said}" for path, text in laid if text is None]
-        if verb == "run" and len(chosen) > 1:
-            said = f"docker compose run {quote(chosen[0])} {quote(chosen[1])}"
-            missing.append(f"{said}: what stands in place of the service's command is not read")
-        if chosen and not found.commands and not found.notes:
-            missing.append(f"{first.text} has no service {', '.join(chosen)}")
-        notes = (SourceNote("manifest-not-read", each, first.origin) for each in missing)
-        return found._replace(notes=(*found.notes, *notes))
+    if starter is _COMPOSE:
+        return _compose(words, named, environment, beside, given)
     return joined(_one(word, environment, beside, given) for word in named)
 
 
-def _scaled(found: Reading, asked: Word) -> Reading:
-    """Return a Compose project with as many of a service as ``--scale SERVICE=NUMBER`` asks for."""
-    service, _, number = asked.text.partition("=")
-    if asked.unresolved or not number.isdecimal():
-        said = f"--scale {asked.text}: how many it asks for is not known"
-        return found._replace(
-            notes=(*found.notes, SourceNote("loop-not-counted", said, asked.origin))
+def _compose(
+    words: Sequence[Word],
+    named: Sequence[Word],
+    environment: Mapping[str, Word],
+    beside: Beside,
+    given: Word | None,
+) -> Reading:
+    """Return what ``docker compose up`` starts of one file; several over each other are named."""
+    first, *others = named
+    verb, chosen = _chosen(words)
+    said = []
+    if others:
+        files = " ".join(f"-f {quote(word.text)}" for word in named)
+        said.append(
+            f"files over each other are not read: give what docker compose {files} config prints"
         )
-    commands = (
-        command._replace(copies=int(number))
-        if command.place is not None and command.place.name == (service,)
-        else command
-        for command in found.commands
-    )
-    return found._replace(commands=tuple(command for command in commands if command.copies))
+    if profiles := list(_named(words, ("--profile",))):  # they stand over the variable
+        names = ",".join(word.text for word in profiles)
+        open_ = tuple(name for word in profiles for name in word.unresolved)
+        asked = profiles[0]._replace(text=names, unresolved=open_)
+        environment = {**environment, "COMPOSE_PROFILES": asked}
+    if not chosen and any(word.unresolved for word in words[1:]):
+        # Who names a service starts it, whatever its profiles, and here anybody may be named.
+        environment = {**environment, "COMPOSE_PROFILES": first._replace(text="*")}
+    found = Reading(())
+    if not others:
+        arguments = chosen[: 1 if verb == "run" else None]
+        found = _one(first, environment, beside, given, arguments)
+    if scaled := [word.text for word in _named(words, ("--scale",))]:
+        said.append(
+            f"how many --scale {scaled[0]} starts is not read: write it under deploy.replicas"
+        )
+    if verb == "run" and len(chosen) > 1:
+        run = f"docker compose run {quote(chosen[0])} {quote(chosen[1])}"
+        said.append(f"{run}: what stands in place of the service's command is not read")
+    if chosen and not (found.commands or found.notes or said):
+        said.append(f"{first.text} has no service {', '.join(chosen)}")
+    notes = (SourceNote("manifest-not-read", each, first.origin) for each in said)
+    return found._replace(notes=(*found.notes, *notes))
 
 
-def _recipe(name: str, texts: Sequence[str]) -> str | None:
-    """Return what to say of a recipe or play that is run; None for any other command."""
-    if name in _PLAYS and (not _PLAYS[name] or set(_PLAYS[name]) & set(texts)):
-        return f"{' '.join([name, *texts])[:80]}: what it starts on which host is not read"
-    if name not in _RECIPES:
+def _unread(name: str, texts: Sequence[str]) -> str | None:
+    """Return what to say of a command of which nothing is read; None if it starts nothing."""
+    entry = _UNREAD.get(name)
+    plain = [text for text in texts if text[:1] != "-"]
+    near = texts if name in SEVERAL_PROGRAMS else plain[:2]
+    if entry is None or not _TELLS.get(name, frozenset()).isdisjoint(texts):
         return None
+    if entry.verbs and set(entry.verbs).isdisjoint(near):
+        return None
+    if entry is _CONTAINER and ("compose" in near or len(plain) < 2 or plain[0] == "pull"):
+        return None
+    if entry in (_MADE, _UNREAD["just"]) and _builds(texts):
+        return None
+    if entry is _EACH and _ENDS.match(" ".join(_program(plain))):
+        return None
+    if name in TYPISTS and not types(texts):
+        return None
+    units = [text for text in plain if text not in _UNITS]
+    if name in ("systemctl", "service") and (
+        all(map(_of_host, units)) or ("enable" in near and "--now" not in texts)
+    ):
+        return None
+    return f"{brief(' '.join([name, *texts]))}: what it starts is not read; {entry.give}"
+
+
+def _program(plain: Sequence[str]) -> Sequence[str]:
+    """Return the words from the first that may be a program on: no number, no place for an item."""
+    place = next((at for at, text in enumerate(plain) if re.match(r"[A-Za-z/.]", text)), None)
+    return ["echo"] if place is None else plain[place:]
+
+
+def _of_host(unit: str) -> bool:
+    """Return whether a unit is one of the host itself, or no service."""
+    unit = unit.removesuffix(".service")
+    return bool(_DAEMONS.fullmatch(unit) or _NO_SERVICES.fullmatch(unit))
+
+
+def _builds(texts: Sequence[str]) -> bool:
+    """Return whether all targets of a recipe are such that no server runs after them."""
     behind = ("", *texts)  # what stands in front of each: -C takes a folder, -f a file
     targets = [
         text
         for before, text in zip(behind, texts, strict=False)
         if text[:1] != "-" and "=" not in text and before not in ("-C", "-f")
     ]
-    if all(_BUILDS.match(target) or target.isdigit() for target in targets):
-        return None
-    said = f"its recipe is not read: give what {name} {_RECIPES[name]} prints with these words"
-    return f"{' '.join([name, *texts])[:80]}: {said}"
-
-
-def _managed(
-    name: str,
-    words: Sequence[Word],
-    environment: Mapping[str, Word],
-    beside: Beside,
-    given: Word | None,
-) -> Reading | None:
-    """Return what a manager of services, containers or jobs starts; what is not here is named."""
-    if name == "srun":
-        return _multi_prog(words, environment, beside)
-    plain = [word for word in words[1:] if word.text[:1] != "-"]
-    texts = [word.text for word in plain]
-    origin, note = words[0].origin, "script-not-read"
-    if name == "crontab":
-        asks = {"-l", "-r", "-e"} & {word.text for word in words}
-        if asks or not (texts or given):
-            return None
-        told = beside(texts[0]) if texts else given.text if given and not given.unresolved else None
-        if told is not None and not _STARTED.search(told):
-            return None
-        said = "crontab: what it starts, and when, is not read"
-        return Reading((_itself(words, environment),), (SourceNote(note, said, origin),))
-    if name == "service":
-        named = plain[:1] if texts[1:2] in (["start"], ["restart"]) else []
-    else:
-        verbs = _MANAGERS[name]
-        place = next((at for at, text in enumerate(texts[:2]) if text in verbs), len(texts))
-        named = plain[place + 1 :]
-        if texts[place : place + 1] and texts[place].endswith("enable"):
-            named = named if any(word.text == "--now" for word in words) else []
-        if name == "supervisorctl":
-            named = [words[0]._replace(text=" ".join(texts[place:]))] if texts[place:] else []
-    readings = [_unit(name, word, beside) for word in named]
-    found_all = joined(each for each in readings if each is not None)
-    if not found_all.commands and not found_all.notes:
-        return None
-    own = () if found_all.commands else (_itself(words, environment),)
-    return found_all._replace(commands=(*own, *found_all.commands))
-
-
-def _unit(name: str, word: Word, beside: Beside) -> Reading | None:
-    """Return what one unit or container starts; None for one of the host itself."""
-    unit = word.text.removesuffix(".service")
-    if name in ("systemctl", "service"):
-        if _DAEMONS.fullmatch(unit) or _NO_SERVICES.fullmatch(unit):
-            return None
-        family = f"{unit.partition('@')[0]}@" if "@" in unit else unit
-        for folder in ("/etc/systemd/system/", ""):
-            text = None if word.unresolved else beside(f"{folder}{family}.service")
-            if text is not None and "ExecStart" in text:
-                return _text(text, f"{folder}{unit}.service", {}, beside)
-    what = f"{name} start {unit}" if name not in ("service", "supervisorctl") else f"{name} {unit}"
-    said = f"{brief(what)}: what it starts is not read; give its file on its own to read it"
-    return Reading((), (SourceNote("script-not-read", said, word.origin),))
-
-
-def _multi_prog(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside) -> Reading:
-    """Return what ``srun --multi-prog FILE`` starts: a program for each rank of a line.
-
-    Source: srun(1), "MULTIPLE PROGRAM CONFIGURATION".
-    """
-    plain = [word for word in words[1:] if word.text[:1] != "-"]
-    file = next((word for word in plain if beside(word.text) is not None), None)
-    if file is None:
-        said = "srun --multi-prog: its file is not here: what each rank starts is not read"
-        note = SourceNote("script-not-read", said, words[0].origin)
-        return Reading((_itself(words, environment),), (note,))
-    lines: list[str] = []
-    notes: list[SourceNote] = []
-    for number, line in enumerate((beside(file.text) or "").splitlines(), start=1):
-        ranks, _, rest = line.strip().partition(" ")
-        numbers = [] if ranks.startswith("#") else _ranks(ranks)
-        if numbers is None or len(numbers) > _MOST_RANKS:
-            said = f"how many ranks {brief(ranks)} are is not known: read once"
-            notes.append(SourceNote("loop-not-counted", said, Origin(file.text, number)))
-            numbers = [0]
-        starts = (
-            shlex.join(_split(rest.replace("%t", str(rank)).replace("%o", str(offset))))
-            for offset, rank in enumerate(numbers)
-        )
-        lines.append(" ".join(f"{one} &" for one in starts))
-    found = _text("#!/bin/bash\n" + "\n".join(lines), file.text, environment, beside)
-    above = Origin(file.text)
-    commands = (
-        one._replace(origin=above._replace(line=one.origin.line - 1))
-        if one.origin.source == file.text and one.origin.line
-        else one
-        for one in found.commands
-    )
-    found = found._replace(commands=tuple(commands), notes=(*notes, *found.notes))
-    return _in_job(found, words[0].origin)
-
-
-_MOST_RANKS = 1024
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _ranks(text: str) -> list[int] | None:
-    """Return the ranks of ``0-3,8``; None where they are not written, as in ``*``."""
-    found: list[int] = []
-    for part in text.split(",") if text else ():
-        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
-        if match is None:
-            return None
-        first, last = int(match[1]), int(match[2] or match[1])
-        found += range(first, min(last, first + _MOST_RANKS) + 1)
-    return found
+    return all(_BUILDS.match(target) or target.isdigit() for target in targets)
 
 
 def is_described(words: Sequence[Word]) -> bool:
@@ -507,7 +441,6 @@ def _one(
     beside: Beside,
     given: Word | None,
     arguments: Sequence[str] = (),
-    over: Sequence[tuple[str, str]] = (),
 ) -> Reading:
     name = word.text
     text: str | None = None
@@ -526,7 +459,7 @@ def _one(
         own = posixpath.normpath(posixpath.join(folder, path)) if word.text != "-" else path
         return None if own == posixpath.normpath(name) else beside(own)  # not itself again
 
-    reading = _text(text, name, environment, near, arguments, over)
+    reading = _text(text, name, environment, near, arguments)
     if open_names and word.text == "-":
         commands = tuple(_left_open(command, open_names) for command in reading.commands)
         return reading._replace(commands=commands)
@@ -550,9 +483,8 @@ def _text(
     environment: Mapping[str, Word],
     beside: Beside,
     arguments: Sequence[str] = (),
-    over: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    launch = LaunchText(name, text, False, environment, (), beside, arguments, over=over)
+    launch = LaunchText(name, text, False, environment, (), beside, arguments)
     try:
         return read_kind(launch)
     except SourceError as error:

@@ -40,6 +40,7 @@ _RECIPES = {
     "justfile": "just --dry-run RECIPE 2>&1",
     ".justfile": "just --dry-run RECIPE 2>&1",
 }
+_SUPERVISED = re.compile(r"^\[(?:program:|supervisord\])", re.MULTILINE)
 _COMMENT = re.compile(r"\s*[;#](?!!)")
 _OPENS_SECTION = re.compile(r"\s*\[[^\s\[\]][^\[\]]*\]\s*(?:[;#].*)?$")
 # A list of JSON, but not the shell's [ -f x ].
@@ -113,7 +114,6 @@ class LaunchKind(NamedTuple):
 # that recognises a text reads it.
 KINDS = (
     "systemd_unit",
-    "supervisord",
     "dockerfile",
     "python_program",
     "compose",
@@ -140,6 +140,11 @@ def read_kind(launch: LaunchText) -> Reading:
     prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
     if prints is not None:
         raise SourceError(f"{launch.path} holds recipes, not a script: give what {prints} prints")
+    if launch.begins_with_section and _SUPERVISED.search(launch.text):
+        raise SourceError(
+            f"{launch.path} is a configuration of supervisord, which is not read: give the lines "
+            "behind command= as a script"
+        )
     if name.endswith((".timer", ".path", ".socket")):
         service = f"{name.rpartition('.')[0]}.service, or the one that it names"
         raise SourceError(f"{launch.path} starts another unit: give that unit: {service}")

@@ -28,9 +28,7 @@ from preflight.launches.launch_kind import (
 )
 from preflight.launches.launchers import (
     IN_JOB,
-    Fanned,
     enters_container,
-    fanned,
     reads_all,
     slurm_variables,
     starts_anew,
@@ -78,10 +76,8 @@ from preflight.launches.source import (
     SourceNote,
     Word,
     brief,
-    joined,
     read_inside,
 )
-from preflight.launches.typed_panes import Panes, Typed
 from preflight.launches.variables import (
     Layers,
     Variables,
@@ -117,9 +113,7 @@ _MAKE_FILES = frozenset(
 _KILLS = frozenset("kill killall pkill wait".split())
 # Programs of which one that reads standard input may start what it finds there.
 _LINES = frozenset(("mapfile", "readarray"))
-_READERS = (
-    STARTERS | SHELLS | _LINES | set("at batch parallel read runuser ssh su sudo xargs".split())
-)
+_READERS = STARTERS | SHELLS | _LINES | set("read runuser ssh su sudo".split())
 _ENGINES = frozenset(("docker", "nerdctl", "podman"))
 _STOPS = frozenset(("kill", "rm", "stop"))
 _ASKS = frozenset("-0 -l -L".split())
@@ -245,13 +239,6 @@ def read_words(
     """
     if not words:
         return Reading(())
-    several_words = fanned(words, given)
-    if several_words is not None:
-        readings = [
-            read_words(each, environment, inside=inside, depth=depth, budget=budget, beside=beside)
-            for each in several_words.commands
-        ]
-        return _together(words, several_words, joined(readings))
     stripped = strip_wrappers(words, environment, inside, given is not None)
     found = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, given)
     if stripped.limits or stripped.run_as.origin:
@@ -276,18 +263,6 @@ def read_words(
         return found
     commands = [command._replace(copies=command.copies * hosts) for command in found.commands]
     return found._replace(commands=tuple(each for each in commands for _ in range(beside_each)))
-
-
-def _together(words: Sequence[Word], several: Fanned, found: Reading) -> Reading:
-    """Return what xargs and its like start: at once, or each when the one before has ended."""
-    commands = tuple(each._replace(waited=several.waits) for each in found.commands)
-    texts = (" ".join(word.text for word in command.words) for command in commands)
-    notes = found.notes
-    if not several.known and any(map(STARTED.search, texts)):
-        name = next(w.text for w in words if w.text.rpartition("/")[2] in ("xargs", "parallel"))
-        said = f"{name}: how many it starts is not known; read once, with what it adds unknown"
-        notes = (*notes, SourceNote("loop-not-counted", said, words[0].origin))
-    return found._replace(commands=commands, notes=notes, own_lines=True)
 
 
 def _read_stripped(
@@ -418,14 +393,6 @@ def _deeper(command: Command) -> bool:
     )
 
 
-def _job_of_at(words: list[Word]) -> list[Word]:
-    """Return what ``at -f FILE`` starts: sh with that file, and this environment."""
-    texts = [word.text for word in words]
-    if texts[0].rpartition("/")[2] not in ("at", "batch") or "-f" not in texts[1:-1]:
-        return words
-    return [words[0]._replace(text="sh"), words[texts.index("-f", 1) + 1]]
-
-
 class _Script(ShellFlow):
     """Knows what the simple commands of a script mean: programs, functions, the shell's own."""
 
@@ -440,9 +407,6 @@ class _Script(ShellFlow):
         self.locals: list[dict[tuple[str, str], object]] = []  # what each function hides
         # Of each container that docker run named: what it was given, and its variables.
         self.containers: dict[str, tuple[ContainerSettings, Mapping[str, Word]]] = {}
-        self.panes = Panes()  # of tmux, and the shells in them
-        self.typists: dict[tuple[str, int | None], _Script] = {}
-        self.supervised: set[str] = set()  # files of supervisord that were read already
         # What alias says; a script takes it for nothing until shopt -s expand_aliases.
         self.aliases: dict[str, ShellFunction] = {}
         self.expands = False
@@ -454,10 +418,6 @@ class _Script(ShellFlow):
         for name, origin in self.conditions.assumed.items():
             said = f"{name} is not set: where the script asks whether it is, it is taken as empty"
             self.note("taken-as-empty", said, origin)
-        for line in self.panes.pending.values():
-            if STARTED.search(line.text):
-                said = f"{brief(line.text)} is typed into a pane, and no Enter follows: not read"
-                self.note("script-not-read", said, line.origin)
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def lies(self, name: str) -> bool:
@@ -584,11 +544,10 @@ class _Script(ShellFlow):
         program = reads_all([word.text for word in words])
         if not program or not (feed.rest.text or feed.rest.unresolved):
             return
-        feed.rest = feed.rest._replace(text="", unresolved=())
         mended = "ssh -n" if program == "ssh" else f"{program} ... < /dev/null"
         said = (
-            f"{program} reads the rest of the list that the loop around goes over, which ends "
-            f"after this turn: write {mended}"
+            f"{program} reads the rest of the list that the loop around goes over: how often it "
+            f"goes is not known; write {mended}"
         )
         self.note("loop-not-counted", said, origin)
 
@@ -643,21 +602,8 @@ class _Script(ShellFlow):
                 self.shell.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
         environment = self.environment(text, settings)
-        if program.rpartition("/")[2] == "tmux" and self.depth < DEEPEST_SCRIPT:
-            lines, words = self.panes.typed(words)
-            for typed in lines:
-                self.type(typed, environment, origin, ("tmux", "send-keys"))
-            if not words:
-                return PROGRAM
-        if program.rpartition("/")[2] == "screen" and self.depth < DEEPEST_SCRIPT:
-            stuffed = self.panes.stuffed(words)
-            for typed in stuffed or ():
-                self.type(typed, environment, origin, ("screen", "stuff"))
-            if stuffed is not None:
-                return PROGRAM
         plain = is_ordinary(program) and not is_described(words)
         plain = plain or self.runs_again(words)
-        words = _job_of_at(self.with_configurations(words))
         if plain and not words[0].unresolved and not self.is_script(words):
             self.start(Command(tuple(words), environment, (), origin))
         else:
@@ -683,30 +629,6 @@ class _Script(ShellFlow):
             self.stop = "exit"
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
-    def type(
-        self, typed: Typed, environment: Mapping[str, Word], origin: Origin, by: tuple[str, str]
-    ) -> None:
-        """Read a line that is typed into a pane: its shell has what earlier lines exported."""
-        number = self.panes.shell(typed)
-        if not self.shell.budget.spend(_nested_cost(typed.line.text, self.depth + 1)):
-            return
-        reader = self.typists.get((typed.key, number))
-        if reader is None or (typed.target is not None and typed.target.unresolved):
-            held = environment if number else Layers(environment, {**unread({}, origin)})
-            shell = Shell(Variables(held), self.shell.budget)
-            reader = _Script(self.source, shell, self.depth + 1, self.lying)
-            self.typists[typed.key, number] = reader
-        reader.files, reader.stop = self.files, ""
-        commands, notes = len(reader.commands), len(reader.notes)
-        reader.doubts = typed.line.doubts
-        reader.read(typed.line.text, typed.line.origin.line)
-        for command in reader.commands[commands:]:
-            wrappers = (by, *command.wrappers)
-            # Nobody waits for what runs in a pane.
-            self.start(command._replace(wrappers=wrappers, waited=False), deeper=True)
-        self.notes += reader.notes[notes:]
-        self.panes.entered(typed)
-
     def runs_again(self, words: Sequence[Word]) -> bool:
         """Return whether ``docker start`` starts containers that this script made."""
         program, *texts = [word.text for word in words]
@@ -715,28 +637,6 @@ class _Script(ShellFlow):
             return False
         named = [text for text in texts[verb + 1 :] if text[:1] != "-"]
         return all(name in self.containers for name in named)
-
-    def with_configurations(self, words: list[Word]) -> list[Word]:
-        """Return what ``supervisorctl update`` does with the programs that this script writes."""
-        texts = [word.text.rpartition("/")[2] for word in words]
-        if "supervisorctl" not in texts[:2]:
-            return words
-        found = [
-            path
-            for path in self.files
-            if "supervisor" in path and path.endswith((".conf", ".ini")) and path.startswith("/")
-        ]
-        if not found:
-            return words
-        front = words[: texts.index("supervisorctl")]
-        if not {"add", "reload", "restart", "start", "update"} & set(texts):
-            return words
-        told = [path for path in found if path not in self.supervised]
-        self.supervised.update(told)
-        options = [text for path in told for text in ("-c", path)]
-        if not told:
-            return [*front, *(words[0]._replace(text=text) for text in ("supervisorctl", "status"))]
-        return [*front, *(words[0]._replace(text=text) for text in ("supervisord", *options))]
 
     def is_script(self, words: Sequence[Word]) -> bool:
         """Return whether a command is a shell script that lies here.

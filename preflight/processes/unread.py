@@ -87,7 +87,7 @@ _OF_EACH = frozenset(
 
 
 # What stands in front and starts one process or many, as nothing here shows.
-_SEVERAL = frozenset("clush mpiexec mpirun parallel pdsh prun srun torchrun xargs".split())
+_SEVERAL = frozenset("mpiexec mpirun prun srun torchrun".split())
 
 
 # Flags of engines that neither memory nor ports nor devices follow from.

@@ -27,7 +27,6 @@ from checks.limits.launch_limits import may, start_limit
 from checks.limits.runtimes import Limit
 from checks.system.facts import read_system
 from preflight.cli.main import run
-from preflight.launches import supervisord
 from preflight.launches.launch_kind import LaunchText
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command
@@ -173,15 +172,6 @@ def test_a_prefix_of_execstart_lifts_what_the_unit_sets() -> None:
     lines = "User=llm\nCapabilityBoundingSet=~CAP_IPC_LOCK"
     assert unit(lines, "ExecStart=+/bin/mooncake_client").run_as[:3] == ("root", (), ())
     assert unit(lines, "ExecStart=!/bin/mooncake_client").run_as[:3] == ("root", (), ("IPC_LOCK",))
-
-
-def test_a_program_of_supervisord_is_run_by_its_user() -> None:
-    text = (
-        "[program:a]\ncommand=mooncake_client a\nuser=llm\n[program:b]\ncommand=mooncake_client b\n"
-    )
-    launch = LaunchText("s.conf", text, False, {}, (), lambda name: None)
-    users = [command.run_as.user for command in supervisord.KIND.read(launch).commands]
-    assert users == ["llm", ""]
 
 
 UNREAD = Unknown("limits.identity: says of no user whether it is root")

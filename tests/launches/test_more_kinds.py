@@ -11,7 +11,7 @@ from checks.base.root import Root
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.launch_files import read_source
-from preflight.launches.source import Origin, Reading, SourceError
+from preflight.launches.source import Reading
 from preflight.processes.processes import understand
 from preflight.reading.understood import PROGRAMS
 
@@ -24,29 +24,6 @@ def kind(tmp_path: Path, name: str, text: str, **environment: str) -> Reading:
 
 def words(reading: Reading) -> list[str]:
     return [" ".join(word.text for word in command.words) for command in reading.commands]
-
-
-def test_programs_of_supervisord_with_their_environment_and_numbers(tmp_path: Path) -> None:
-    text = (
-        '[supervisord]\nenvironment=MC_A="1",MC_B="two words"\n\n[program:master]\n'
-        "command=mooncake_master --port %(ENV_P)s ; a comment\n[program:client]\n"
-        "command=mooncake_client --port 500%(process_num)d\n    --protocol=tcp\nnumprocs=2\n"
-        "environment=MC_A=3,MC_C=%(program_name)s\n[eventlistener:x]\ncommand=other\n"
-    )
-    found = kind(tmp_path, "supervisord.conf", text, P="77")
-    assert words(found) == [
-        "mooncake_master --port 77",
-        "mooncake_client --port 5000 --protocol=tcp",
-        "mooncake_client --port 5001 --protocol=tcp",
-    ]
-    assert [found.commands[1].environment[f"MC_{x}"].text for x in "ABC"] == [
-        "3",
-        "two words",
-        "client",
-    ]
-    assert [command.origin.line for command in found.commands] == [5, 7, 7]
-    (missing,) = kind(tmp_path, "s.conf", "[program:m]\ncommand=x %(ENV_NO)s\n").commands
-    assert missing.words[1].unresolved == ("NO",)
 
 
 @pytest.mark.parametrize(
@@ -63,20 +40,6 @@ def test_a_servers_configuration_alone_is_that_server(
     found = kind(tmp_path, "config.yaml", text)
     assert words(found) == [f"{program} config.yaml"]
     assert found.files["config.yaml"].text == text
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("kustomization.yaml", "resources: [a.yaml]\n", "kubectl kustomize"),
-        ("values.yaml", "servingEngineSpec: {}\n", "helm template CHART -f values.yaml"),
-    ],
-)
-def test_what_is_to_be_rendered_first_gets_the_line_that_renders_it(
-    tmp_path: Path, name: str, text: str, said: str
-) -> None:
-    with pytest.raises(SourceError, match=said):
-        kind(tmp_path, name, text)
 
 
 DEPLOYMENT = """\
@@ -223,25 +186,6 @@ def test_what_a_file_that_is_not_here_may_set_is_unknown(
     """An env file with the master's address is often a secret: a server may well have one."""
     (command,) = kind(tmp_path, name, text).commands
     assert command.environment["MOONCAKE_MASTER"].unresolved == ("MOONCAKE_MASTER",)
-
-
-def test_supervisord_reads_what_it_includes(tmp_path: Path) -> None:
-    """Files beside it are read, as its patterns find them; one that is not here is named."""
-    (tmp_path / "conf.d").mkdir()
-    for name, port in (("b.conf", 2), ("a.conf", 1)):
-        text = f"[program:c]\ncommand=mooncake_client --port=%(ENV_P)s{port}\n[include]\nfiles=x\n"
-        (tmp_path / "conf.d" / name).write_text(text)
-    path = tmp_path / "sup.conf"
-    path.write_text(
-        "[supervisord]\nenvironment=P=7\n[include]\n"
-        "files = %(here)s/conf.d/*.conf /nowhere/z.conf\n"
-    )
-    found = read_source(str(path), {})
-    assert [command.words[-1].text for command in found.commands] == ["--port=71", "--port=72"]
-    assert found.commands[0].origin == Origin(str(tmp_path / "conf.d/a.conf"), 2)
-    assert [(note.id, "/nowhere/z.conf" in note.text) for note in found.notes] == [
-        ("include-not-read", True)
-    ]
 
 
 def test_what_a_hook_starts_beside_the_program_is_read(tmp_path: Path) -> None:

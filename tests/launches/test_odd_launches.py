@@ -34,18 +34,6 @@ def ids(reading: Reading) -> list[str]:
     return [note.id for note in reading.notes]
 
 
-def test_a_script_that_writes_a_file_of_supervisord_is_a_script(tmp_path: Path) -> None:
-    text = "cat > s.conf <<E\n[program:x]\ncommand=other\nE\nmooncake_master --port 3\n"
-    assert words(read(tmp_path, "start", text)) == ["cat", "mooncake_master --port 3"]
-
-
-def test_what_supervisord_does_not_start(tmp_path: Path) -> None:
-    text = (
-        "; said\n\n[program:a]\ncommand=mooncake_master\nautostart=False\n[program:b]\ncommand=x\n"
-    )
-    assert words(read(tmp_path, "s.conf", text)) == ["x"]
-
-
 @pytest.mark.parametrize(
     "line",
     ["docker run --entrypoint '' vllm/vllm-openai x y", "docker run --entrypoint= redis x y"],
@@ -115,22 +103,6 @@ def test_options_of_sbatch_win_over_the_lines_of_its_job(
 
 BASE = "services: {m: {image: i, command: mooncake_master --port 1, environment: {A: '1'}}}\n"
 OVER = "services: {m: {command: mooncake_master --port 2, environment: {B: '2'}}}\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "other"),
-    [
-        ("docker compose -f compose.yaml -f prod.yaml up", "prod.yaml"),
-        ("docker compose up -d", "compose.override.yaml"),
-    ],
-)
-def test_files_of_compose_are_laid_over_each_other(line: str, other: str, tmp_path: Path) -> None:
-    found = read(tmp_path, "a.sh", line, **{"compose.yaml": BASE, other: OVER})
-    assert words(found) == ["mooncake_master --port 2"]
-    environment = found.commands[0].environment
-    assert {name: environment[name].text for name in "AB"} == {"A": "1", "B": "2"}
-    missing = read(tmp_path, "a.sh", "docker compose -f compose.yaml -f none.yaml up")
-    assert ids(missing) == ["manifest-not-read"]
 
 
 def test_a_folder_of_compose_with_its_override_and_an_env_file(tmp_path: Path) -> None:

@@ -161,15 +161,6 @@ def test_a_stage_that_builds_on_another_has_what_that_one_has(tmp_path: Path) ->
     assert client.environment["MOONCAKE_DEVICE"].text == "mlx5_0"
 
 
-@pytest.mark.parametrize("line", ["mooncake_client {}", "/bin/bash -c 'exec mooncake_client {}'"])
-def test_a_variable_of_supervisord_is_asked_for_by_its_name(tmp_path: Path, line: str) -> None:
-    """It failed before: the shell behind it was given the brackets of %(ENV_PORT)s."""
-    text = f"[program:store]\ncommand={line.format('--port=%(ENV_PORT)s --config=%(here)s/a')}\n"
-    (command,) = read(tmp_path, text, "store.conf").commands
-    assert command.words[1].unresolved == ("PORT",)
-    assert command.words[2].text == f"--config={tmp_path}/a"
-
-
 def test_a_dockerfile_in_shell_form(tmp_path: Path) -> None:
     text = "FROM x\nENV P=50061\nCMD exec mooncake_master --rpc_port $P\n"
     reading = read(tmp_path, text, "store.Dockerfile")
