@@ -15,7 +15,6 @@ DEEPEST = 64
 
 # What YAML 1.1 resolves to something else than a text, as Go's YAML readers do.
 _BOOLEANS = frozenset("true false yes no on off y n".split())
-_RESET = "!reset"  # Compose takes what stands behind it away
 _LONGEST_NUMBER = 64
 _NUMBER = re.compile(
     r"[+-]?(0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|(\d[\d_]*)?\.?\d[\d_]*\.?([eE][+-]?\d+)?|\.inf)"
@@ -29,7 +28,6 @@ class Node(NamedTuple):
     line: int | None = None
     weight: int = 1  # nodes in it
     plain: bool = False  # a text that stands there without quotes
-    tag: str = ""  # of Compose: !reset, !override
 
     @property
     def text(self) -> str | None:
@@ -160,7 +158,7 @@ def _documents(events: Iterable[Any], name: str, last_wins: bool) -> list[Node]:
             continue
         if kind == "ScalarEvent":
             plain = event.style in (None, "") and event.tag is None
-            node = Node(_scalar(event), event.start_mark.line + 1, plain=plain, tag=event.tag or "")
+            node = Node(_scalar(event), event.start_mark.line + 1, plain=plain)
             anchor = event.anchor
         elif kind == "AliasEvent":
             if event.anchor not in anchors:
@@ -187,20 +185,17 @@ def _documents(events: Iterable[Any], name: str, last_wins: bool) -> list[Node]:
 
 
 def _scalar(event: Any) -> str | None:
-    """Return the text of a scalar; None for a plain null, and for what Compose takes away."""
+    """Return the text of a scalar; None for a plain null."""
     value = str(event.value)
     null = event.style in (None, "") and value in ("", "~", "null", "Null", "NULL")
-    return None if event.tag == _RESET or (null and event.tag is None) else value
+    return None if null and event.tag is None else value
 
 
 def _collection(begun: Any, children: list[Node], name: str, last_wins: bool) -> Node:
     weight = 1 + sum(child.weight for child in children)
     line = begun.start_mark.line + 1
-    tag = begun.tag or ""
-    if tag == _RESET:
-        return Node(None, line, weight, tag=tag)
     if type(begun).__name__ == "SequenceStartEvent":
-        return Node(children, line, weight, tag=tag)
+        return Node(children, line, weight)
     fields: dict[str, Node] = {}
     sources: list[Node] = []
     for key, value in zip(children[::2], children[1::2], strict=True):
@@ -215,4 +210,4 @@ def _collection(begun: Any, children: list[Node], name: str, last_wins: bool) ->
     merged: dict[str, Node] = {}
     for source in reversed(sources):  # the first of them wins
         merged.update(source.fields)
-    return Node({**merged, **fields}, line, weight, tag=tag)
+    return Node({**merged, **fields}, line, weight)

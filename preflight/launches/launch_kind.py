@@ -54,8 +54,7 @@ class LaunchText:
 
     marked: whether the file begins with the mark. environment: the caller's. env_texts: of the
     files behind --env-file, each its path and its text. arguments: what a script is given, None
-    where that is not known. over:
-    Compose files that are laid over this one, each its path and its text.
+    where that is not known.
     """
 
     path: str
@@ -66,7 +65,6 @@ class LaunchText:
     beside: Beside
     arguments: Sequence[str] | None = None
     host_words: HostWords = lambda command: None
-    over: Sequence[tuple[str, str]] = ()
     listed: Listed = lambda folder, pattern: None
 
     @cached_property

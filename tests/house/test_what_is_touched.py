@@ -27,7 +27,6 @@ ALLOWED = {
         "checks.placement",  # asks the installed library in a child
         "checks.system",  # tries io_uring in a child
         "preflight.base",  # every command runs in a child that can be left behind
-        "preflight.inputs",  # kubectl renders a Kustomize folder
         "preflight.probes",
         "preflight.rehearsal",
         "preflight.fleet",

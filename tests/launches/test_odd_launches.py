@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from checks.base.root import Root
+from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.container import image_words
 from preflight.launches.kubernetes import read_kubernetes
@@ -102,30 +103,17 @@ def test_options_of_sbatch_win_over_the_lines_of_its_job(
 
 
 BASE = "services: {m: {image: i, command: mooncake_master --port 1, environment: {A: '1'}}}\n"
-OVER = "services: {m: {command: mooncake_master --port 2, environment: {B: '2'}}}\n"
 
 
-def test_a_folder_of_compose_with_its_override_and_an_env_file(tmp_path: Path) -> None:
+def test_a_folder_of_compose_with_an_env_file_and_with_an_override(tmp_path: Path) -> None:
     text = BASE.replace("--port 1", "--port $PORT")
     (tmp_path / "compose.yaml").write_text(text)
     (tmp_path / "own.env").write_text("PORT=7\n")
     given = (str(tmp_path),), (str(tmp_path / "own.env"),)
     assert words(read_launch(*given, {}, Root("/")).reading) == ["mooncake_master --port 7"]
-    (tmp_path / "compose.override.yml").write_text(OVER)
-    assert words(read_launch(*given, {}, Root("/")).reading) == ["mooncake_master --port 2"]
-
-
-def test_includes_lie_in_includes(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    inner = tmp_path / "a" / "b" / "b.yaml"
-    (tmp_path / "c.yaml").write_text("include: [a/a.yaml]\nservices: {}\n")
-    (tmp_path / "a" / "a.yaml").write_text(
-        "include: [b/b.yaml]\nservices: {x: {image: i, command: x}}\n"
-    )
-    inner.write_text("services: {m: {image: i, command: y}}\n")
-    assert words(read_source(str(tmp_path / "c.yaml"), {})) == ["y", "x"]
-    inner.write_text("include: [b.yaml]\nservices: {}\n")  # itself
-    assert ids(read_source(str(tmp_path / "c.yaml"), {})) == ["include-not-read"]
+    (tmp_path / "compose.override.yml").write_text("services: {m: {command: x}}\n")
+    with pytest.raises(UsageError, match=f"docker compose config prints in {tmp_path}"):
+        read_launch(*given, {}, Root("/"))
 
 
 @pytest.mark.slow
