@@ -46,6 +46,8 @@ from preflight.launches.variables import environment_words, unread
 
 # What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
 _OPERATOR = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL)
+# Of what stands in several services or files.
+_PUT_TOGETHER = ", which is not read: give what docker compose config prints"
 _TRUE = ("true", "yes", "y", "on")
 _COPIES = re.compile(r"[0-9]{1,6}", re.ASCII)
 
@@ -84,7 +86,8 @@ def read_compose(
         include = document.at("include")
         for item in include.items or ([include] if include.value else []):
             shown = item.text or item.at("path").text or "several files"
-            note = _put_together("include-not-read", f"include: {brief(shown)}", name, item)
+            said = f"include: {brief(shown)}{_PUT_TOGETHER}"
+            note = SourceNote("include-not-read", said, Origin(name, item.line))
             readings.append(Reading((), (note,)))
         for called, node in found.items():
             if started and called not in started:
@@ -96,19 +99,14 @@ def read_compose(
                 continue
             if (extends := node.at("extends")).value is not None:
                 base = extends.text or extends.at("service").text or ""
-                said = f"service {called} extends {brief(base)}"
-                note = _put_together("extends-not-read", said, name, extends)
+                said = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
+                note = SourceNote("extends-not-read", said, Origin(name, extends.line))
                 readings.append(Reading((), (note,)))
                 continue
             reader = _ServiceReader(name, called, node, surroundings, read_file)
             reader.configs = document.at("configs").fields
             readings.append(reader.reading())
     return joined(readings)
-
-
-def _put_together(identifier: str, said: str, name: str, node: Node) -> SourceNote:
-    said = f"{said}, which is not read: give what docker compose config prints"
-    return SourceNote(identifier, said, Origin(name, node.line))
 
 
 def _with_dependencies(asked: Sequence[str], found: Mapping[str, Node]) -> tuple[str, ...]:

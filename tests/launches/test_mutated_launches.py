@@ -77,10 +77,9 @@ def _launch(number: int, seeds: list[tuple[str, str]]) -> LaunchText:
         files = dict(project(draw.randrange(160)).files)
         files = {name: mutated(t, draw) if draw.random() < 0.4 else t for name, t in files.items()}
         text = mutated(files["compose.yaml"], draw)
-        over = [("over.yaml", mutated(text, draw))] if draw.random() < 0.3 else []
         return LaunchText(
             "compose.yaml", text, False, {"A": "1"}, (),
-            lambda name: files.get(posixpath.normpath(name)), over=over,
+            lambda name: files.get(posixpath.normpath(name)),
         )  # fmt: skip
     name, text = draw.choice(seeds)
     return LaunchText(name, mutated(text, draw), False, {"A": "1"}, (), lambda _: None)
