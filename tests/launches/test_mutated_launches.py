@@ -57,7 +57,6 @@ def watched() -> Iterator[None]:
 
 def _seeds() -> list[tuple[str, str]]:
     other, pods = test_other_kinds, test_kubernetes_pods
-    job = ("RayJob", "  entrypoint: python3 -m sglang.launch_server --tp 4", "rayClusterSpec")
     return [
         *((p.name, p.read_text()) for p in sorted((ROOT / "tests/data/launches").glob("*"))),
         *(("x.service", unit(number)[0]) for number in range(4)),
@@ -67,7 +66,7 @@ def _seeds() -> list[tuple[str, str]]:
             ("p.py", test_python_program.PROGRAM),
             ("s.conf", "[program:x]\ncommand=mooncake_master --port 3\n"),
         ),
-        *(("r.yaml", pods.RAY % job), ("k.yaml", pods.RAY % ("RayCluster", "  a: b", "c"))),
+        ("r.yaml", pods.DYNAMO),
     ]
 
 
