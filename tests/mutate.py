@@ -209,8 +209,6 @@ def other_launches() -> tuple[tuple[str, str], ...]:
         ("store.service", test_other_kinds.UNIT),
         ("Dockerfile", test_other_kinds.DOCKERFILE),
         ("job.yaml", test_other_kinds.SRT),
-        ("job.yaml", test_other_kinds.VARIANTS),
-        ("server.yaml", "model-path: Qwen/Qwen3-8B\ntp-size: 2\nenable-hierarchical-cache: true\n"),
     )
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from preflight.base.shell import quote
-from preflight.launches.documents import KeyTwiceError, Node, load_documents
+from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import read_env_file
 from preflight.launches.source import Reading, SourceError, SourceNote, Word
 from preflight.launches.variables import environment_words
@@ -31,8 +31,6 @@ COMPOSE_OVERRIDES = tuple(
 )
 _SCRIPTS = (".sh", ".bash")
 _YAML = (".yaml", ".yml", ".json")
-# srtctl reads its jobs with PyYAML, which takes the last of two.
-_SRT_SLURM = re.compile(r"^\s*(?:sglang|vllm|trtllm)_config:", re.MULTILINE)
 # Recipes that another program fills in and runs: what prints the commands of one of them.
 _RECIPES = {
     "makefile": "make -n TARGET",
@@ -41,6 +39,11 @@ _RECIPES = {
     ".justfile": "just --dry-run RECIPE 2>&1",
 }
 _SUPERVISED = re.compile(r"^\[(?:program:|supervisord\])", re.MULTILINE)
+# Keys of a configuration of vLLM alone.
+_OF_VLLM = frozenset(
+    "gpu-memory-utilization kv-transfer-config max-model-len max-num-seqs served-model-name "
+    "tensor-parallel-size".split()
+)
 _COMMENT = re.compile(r"\s*[;#](?!!)")
 _OPENS_SECTION = re.compile(r"\s*\[[^\s\[\]][^\[\]]*\]\s*(?:[;#].*)?$")
 # A list of JSON, but not the shell's [ -f x ].
@@ -76,10 +79,6 @@ class LaunchText:
         if path.endswith(_YAML) or _looks_like_manifest(self.text):
             try:
                 return load_documents(self.text, self.path)
-            except KeyTwiceError:
-                if _SRT_SLURM.search(self.text) is None:
-                    raise
-                return load_documents(self.text, self.path, last_wins=True)
             except SourceError:
                 if _TEMPLATE.search(self.text) is None:
                     raise
@@ -117,7 +116,6 @@ KINDS = (
     "compose",
     "kubernetes",
     "srt_slurm",
-    "config_alone",
     "shell_script",
 )
 
@@ -153,6 +151,12 @@ def read_kind(launch: LaunchText) -> Reading:
     if launch.documents and name.startswith("kustomization"):
         folder = launch.path.removesuffix(name).rstrip("/") or "."
         raise SourceError(f"{launch.path}: give what kubectl kustomize {quote(folder)} prints")
+    keys = {key.replace("_", "-") for document in launch.documents or () for key in document.fields}
+    if "model-path" in keys or ("model" in keys and keys & _OF_VLLM):
+        program = "python3 -m sglang.launch_server" if "model-path" in keys else "vllm serve"
+        raise SourceError(
+            f"{launch.path} is read by a server: give {program} --config {quote(name)}"
+        )
     if launch.documents and "values" in name:
         said = f"give what helm template CHART -f {quote(name)} prints"
         raise SourceError(f"{launch.path} looks like the values of a Helm chart: {said}")

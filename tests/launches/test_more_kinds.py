@@ -1,4 +1,4 @@
-"""A server's own configuration, folders, and what lies beside a Compose file."""
+"""Folders, what lies beside a Compose file, and what a hook starts."""
 
 from __future__ import annotations
 
@@ -23,22 +23,6 @@ def kind(tmp_path: Path, name: str, text: str, **environment: str) -> Reading:
 
 def words(reading: Reading) -> list[str]:
     return [" ".join(word.text for word in command.words) for command in reading.commands]
-
-
-@pytest.mark.parametrize(
-    ("text", "program"),
-    [
-        ("model-path: Qwen/Qwen3-8B\ntp-size: 2\n", "python3 -m sglang.launch_server --config"),
-        ("model_path: m\n", "python3 -m sglang.launch_server --config"),
-        ("model: m\ntensor-parallel-size: 2\n", "vllm serve --config"),
-    ],
-)
-def test_a_servers_configuration_alone_is_that_server(
-    tmp_path: Path, text: str, program: str
-) -> None:
-    found = kind(tmp_path, "config.yaml", text)
-    assert words(found) == [f"{program} config.yaml"]
-    assert found.files["config.yaml"].text == text
 
 
 DEPLOYMENT = """\

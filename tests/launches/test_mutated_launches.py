@@ -61,7 +61,7 @@ def _seeds() -> list[tuple[str, str]]:
         *((p.name, p.read_text()) for p in sorted((ROOT / "tests/data/launches").glob("*"))),
         *(("x.service", unit(number)[0]) for number in range(4)),
         *(("x.service", other.UNIT), ("Dockerfile", other.DOCKERFILE)),
-        *(("job.yaml", text) for text in (other.SRT, other.VARIANTS)),
+        ("job.yaml", other.SRT),
         *(
             ("p.py", test_python_program.PROGRAM),
             ("s.conf", "[program:x]\ncommand=mooncake_master --port 3\n"),

@@ -97,6 +97,10 @@ def test_a_loop_over_what_its_command_may_read_is_not_counted(front: str, tmp_pa
     assert "loop-not-counted" in [note.id for note in read_source(str(path), {}).notes]
 
 
+# A job of srt-slurm.
+JOB = "model: {path: m}, resources: {agg_nodes: 1}, backend: {sglang_config: {aggregated: {a: 1}}}"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -108,6 +112,19 @@ def test_a_loop_over_what_its_command_may_read_is_not_counted(front: str, tmp_pa
         ("serve.timer", "[Timer]\nOnCalendar=daily\n", r"give that unit: serve\.service"),
         ("kustomization.yaml", "resources: [a.yaml]\n", "kubectl kustomize"),
         ("values.yaml", "servingEngineSpec: {}\n", "helm template CHART -f values.yaml"),
+        (
+            "c.yaml",
+            "model-path: m\ntp-size: 2\n",
+            "python3 -m sglang.launch_server --config c.yaml",
+        ),
+        ("c.yaml", "model_path: m\n", "python3 -m sglang.launch_server --config c.yaml"),
+        ("c.yaml", "model: m\ntensor-parallel-size: 2\n", "give vllm serve --config c.yaml"),
+        (
+            "j.yaml",
+            f"base: {{{JOB}}}\noverride_a: {{x: 1}}\n",
+            "variants of a job: give one",
+        ),
+        ("j.yaml", f"{JOB.replace(', ', chr(10))}\nsweep: {{tp: [1, 2]}}\n", "variants of a job"),
         ("x.container", "[Container]\nImage=i\n", "podman-system-generator --dryrun"),
     ],
 )

@@ -11,7 +11,6 @@ from checks.base.needs import LIMIT_NAMES
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading, SourceError
-from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread
 from preflight.processes.written_releases import written_versions
@@ -277,52 +276,6 @@ def test_what_a_job_of_srt_slurm_gives_all_its_workers(tmp_path: Path) -> None:
     assert mounts == {"/m": "/data/m", "/c": "/h"}
 
 
-VARIANTS = """\
-base:
-  name: job
-  model: {path: m}
-  resources: {prefill_nodes: 4, prefill_workers: 2, decode_nodes: 1, decode_workers: 3}
-  backend: {sglang_config: {prefill: {tp-size: 8}, decode: {tp-size: 1}}}
-override_small:
-  resources: {prefill_nodes: 1, prefill_workers: null, decode_nodes: 0}
-zip_override_tp:
-  backend: {sglang_config: {prefill: {tp-size: [16, 32], page-size: [64]}}}
-"""
-
-
-def test_the_variants_of_a_job_of_srt_slurm_are_jobs_of_their_own(tmp_path: Path) -> None:
-    found = of_workers(read(tmp_path, VARIANTS, "job.yaml"))
-    said = [
-        (command.place.name, command.copies, " ".join(w.text for w in command.words[3:]))
-        for command in found.commands
-        if command.place is not None
-    ]
-    first = "--port 6100 --disaggregation-bootstrap-port 7200 --model-path m"
-    prefill = "--disaggregation-mode prefill"
-
-    def decode(*ports: int) -> list[str]:  # on the nodes of prefill where it has none of its own
-        end = "--model-path m --tp-size 1 --disaggregation-mode decode"
-        return [f"--port {port} {end}" for port in ports]
-
-    apart = decode(6100, 6132, 6164)
-    assert said == [
-        (("small", "prefill"), 1, f"{first} --tp-size 8 {prefill}"),
-        *[(("small", "prefill"), 1, one) for one in decode(6132, 6164, 6196)],
-        (("tp_0", "prefill"), 2, f"{first} --tp-size 16 --page-size 64 --nnodes 2 {prefill}"),
-        *[(("tp_0", "decode"), 1, one) for one in apart],
-        (("tp_1", "prefill"), 2, f"{first} --tp-size 32 --page-size 64 --nnodes 2 {prefill}"),
-        *[(("tp_1", "decode"), 1, one) for one in apart],
-    ]
-    groups = host_groups(understand(found.commands, lambda path: Unknown(path)))
-    assert [(group.what, len(group.numbers)) for group in groups] == [
-        ("a prefill node of job small", 4),
-        ("a prefill node of job tp_0", 1),
-        ("a decode node of job tp_0", 3),
-        ("a prefill node of job tp_1", 1),
-        ("a decode node of job tp_1", 3),
-    ]
-
-
 def test_a_job_of_srt_slurm_writes_the_stores_file_for_vllm(tmp_path: Path) -> None:
     text = """\
 model: {path: m}
@@ -356,33 +309,6 @@ runtime: {image: "lmsysorg/sglang:v0.5.9", prefill_port: 30025}
 """
     with pytest.raises(SourceError, match="a job of srt-slurm"):
         read(tmp_path, text, "job.yaml")
-
-
-def test_the_sweep_of_a_job_of_srt_slurm_is_a_job_for_each_set_of_values(tmp_path: Path) -> None:
-    text = """\
-name: s
-sweep: {size: [4096, 8192], graphs: [[1, 2]]}
-model: {path: m}
-resources: {prefill_workers: 1}
-backend:
-  sglang_config: {prefill: {chunked-prefill-size: "{size}", cuda-graph-bs: "{graphs}"}}
-"""
-    found = of_workers(read(tmp_path, text, "job.yaml")).commands
-    assert [command.place.name[0] for command in found if command.place] == [
-        "s_size4096_graphs1-2",
-        "s_size8192_graphs1-2",
-    ]
-    said = [" ".join(word.text for word in command.words[9:14]) for command in found]
-    ends = "--cuda-graph-bs 1 2"
-    assert said == [f"--chunked-prefill-size {size} {ends}" for size in (4096, 8192)]
-
-
-def test_a_key_twice_is_taken_as_srtctl_takes_it(tmp_path: Path) -> None:
-    twice = SRT.replace("model-path: /model", "model-path: /first\n      model-path: /model")
-    assert words(read(tmp_path, twice, "job.yaml")) == words(read(tmp_path, SRT, "job.yaml"))
-    compose = "services:\n  a: {image: x, command: mooncake_master, command: b}\n"
-    with pytest.raises(SourceError, match="the key 'command' twice: keep one"):
-        read(tmp_path, compose, "compose.yaml")
 
 
 def test_what_a_job_of_srt_slurm_adds_for_sglang(tmp_path: Path) -> None:
