@@ -88,6 +88,7 @@ _UNREAD = {
     "just": _Unread("give what just --dry-run prints with these words"),
     "sky": _ON_HOSTS._replace(verbs=("launch", "exec", "up")),
     "terraform": _ON_HOSTS._replace(verbs=("apply",)),
+    "systemd-run": _Unread("write it as a unit of its own"),
     "helm": _Unread("give what helm template CHART prints", ("install", "upgrade")),
     "supervisord": _SUPERVISED,
     "supervisorctl": _SUPERVISED._replace(verbs=("add", "reload", "restart", "start", "update")),

@@ -48,7 +48,6 @@ _TOLD = {
     "mpirun": "how many it starts, and where",
     "prun": "how many it starts, and where",
     "srun": "how many it starts, where, and under which limits",
-    "systemd-run": "the limits and the environment of the unit",
     "torchrun": "how many it starts",
     "apptainer": "what the container brings along",
     "enroot": "what the container brings along",
@@ -230,8 +229,6 @@ def starts_server(words: Sequence[Word]) -> bool:
 def starts_anew(wrapper: Sequence[str]) -> bool:
     """Tell whether what a wrapper starts is no child of the caller: it has other limits."""
     name = wrapper[0].rpartition("/")[2]
-    if name == "systemd-run":
-        return "--scope" not in wrapper
     return name in _ELSEWHERE or (name in _EXEC_ENGINES and "exec" in wrapper)
 
 

@@ -115,11 +115,6 @@ def of(command: Command) -> ProcessNeeds:
         ("setuidgid llm mooncake_client a", "llm"),
         ("setpriv --reuid=llm mooncake_client a", "llm"),
         ("sudo setpriv --reuid 7 --regid 8 mooncake_client a", "7"),
-        ("systemd-run mooncake_client a", "root"),
-        ("systemd-run --uid=llm mooncake_client a", "llm"),
-        ("systemd-run -p User=llm mooncake_client a", "llm"),
-        ("systemd-run --user mooncake_client a", ""),
-        ("sudo -u llm systemd-run --scope mooncake_client a", "llm"),
         ("sudo docker run img mooncake_client a", ""),
         ("docker run img gosu llm mooncake_client a", "llm"),
         ("sudo bash -c 'docker run img mooncake_client a'", ""),
@@ -242,10 +237,6 @@ def test_a_unit_s_missing_limit_has_its_drop_in_as_setting() -> None:
     (setting,) = finding.settings
     assert (setting.name, setting.wanted, setting.unit) == ("memlock", "unlimited", "x.service")
     assert "LimitMEMLOCK=infinity" in finding.advice
-    (transient,) = commands("systemd-run --uid=7 mooncake_client a")
-    finding = one("memlock.limit", launch(of(transient)), limits(**ROOT), rdma=rdma(1))
-    assert finding.settings == ()
-    assert "systemd-run -p LimitMEMLOCK=infinity" in finding.advice
 
 
 def test_a_unit_s_other_limits_are_systemd_s_too() -> None:

@@ -42,6 +42,13 @@ LINES = (
     ("systemctl start mooncake-client", "systemctl cat UNIT"),
     ("sudo systemctl enable --now vllm@1", "systemctl cat UNIT"),
     ("service mooncake-client start", "systemctl cat UNIT"),
+    (f"env -S 'A=1 {CLIENT}'", "write its words apart"),
+    (f"apptainer exec --env A=1,B=2 i.sif {CLIENT}", "put the settings in front"),
+    (f"singularity exec --cleanenv i.sif {CLIENT}", "put the settings in front"),
+    (f"APPTAINERENV_A=1 apptainer run i.sif {CLIENT}", "put the settings in front"),
+    (f"uv run --env-file e {CLIENT}", "put the settings in front"),
+    ("docker compose up -d --scale m=4", "how many --scale m=4 starts"),
+    (f"systemd-run -p LimitMEMLOCK=infinity {CLIENT}", "a unit of its own"),
     ("docker start mooncake-client", "the run that made the container"),
     ("make -C deploy up", "make -n"),
     ("cd deploy && just serve", "just --dry-run"),
@@ -57,6 +64,7 @@ def test_a_command_that_is_not_read_is_named(
 ) -> None:
     """``read`` ends with 3, which no check passes; the line stands beside what is said."""
     (tmp_path / "hosts").write_text("n1\nn2\n")
+    (tmp_path / "compose.yaml").write_text("services: {m: {image: i, command: mooncake_master}}\n")
     path = tmp_path / "launch.sh"
     path.write_text(f"#!/bin/bash\n{SERVER} &\n{line}\n")
     assert run(["read", "--json", "--root", "demo:h800", str(path)]) == 3
