@@ -149,8 +149,8 @@ def strip_wrappers(
     while start < len(words):
         name = _program(words[start])
         if name == "env" and _SPLITS.match("".join(word.text for word in words[start + 1 :][:1])):
-            said = "env -S: what it starts is not read; write its words apart"
-            notes.append(SourceNote("script-not-read", said, words[start].origin))
+            why = "env -S: what it starts is not read; write its words apart"
+            notes.append(SourceNote("script-not-read", why, words[start].origin))
             break
         first = start
         call = shell_call(words, start) if name in SHELLS else None
@@ -187,9 +187,9 @@ def strip_wrappers(
             changes = {**changes, **dict(found.settings)}
             held = Layers(environment, changes, clear)
             if name in _IMAGE_RUNNERS and _sets_variables(own, held):
-                said = f"{name}: what its options make of the environment is not read; "
-                said += "put the settings in front of the program, as env NAME=value program"
-                notes.append(SourceNote("source-not-read", said, words[first].origin))
+                why = f"{name}: what its options make of the environment is not read; "
+                why += "put the settings in front of the program, as env NAME=value program"
+                notes.append(SourceNote("source-not-read", why, words[first].origin))
                 changes = {**changes, **unread(held, words[first].origin)}
             notes += [found.note] if found.note else []
             if name == "srun":
