@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from checks.base.needs import GivenGpus
 from checks.base.unknown import Inside, Unknown
@@ -58,14 +58,12 @@ def read_compose(
     environment: Mapping[str, str | Word],
     env_files: Mapping[str, str] | None = None,
     beside: Beside = lambda _: None,
-    asked: Sequence[str] = (),
 ) -> Reading:
     """Return the process of each service; ``environment`` is what ``${NAME}`` is filled in from.
 
     env_files: texts of files that ``env_file:`` names, by the path written there. beside: reads
-    others, and ``.env``. asked: the services that are started, with what they depend on; () for
-    all. What is put together of several services or files is named. Raises SourceError, as
-    load_documents does.
+    others, and ``.env``. What is put together of several services or files is named. Raises
+    SourceError, as load_documents does.
     """
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
@@ -81,20 +79,14 @@ def read_compose(
         return given[path] if path in given else beside(path)
 
     for document in documents:
-        found = document.at("services").fields
-        started = _with_dependencies(asked, found)
         include = document.at("include")
         for item in include.items or ([include] if include.value else []):
             shown = item.text or item.at("path").text or "several files"
             said = f"include: {brief(shown)}{_PUT_TOGETHER}"
             note = SourceNote("include-not-read", said, Origin(name, item.line))
             readings.append(Reading((), (note,)))
-        for called, node in found.items():
-            if started and called not in started:
-                continue
-            # Who names a service starts it, whatever its profiles.
-            why = () if started else _without_profile(called, node, surroundings, name)
-            if notes := tuple(why):
+        for called, node in document.at("services").fields.items():
+            if notes := tuple(_without_profile(called, node, surroundings, name)):
                 readings.append(Reading((), notes))
                 continue
             if (extends := node.at("extends")).value is not None:
@@ -107,20 +99,6 @@ def read_compose(
             reader.configs = document.at("configs").fields
             readings.append(reader.reading())
     return joined(readings)
-
-
-def _with_dependencies(asked: Sequence[str], found: Mapping[str, Node]) -> tuple[str, ...]:
-    """Return the services that are asked for, and all that Compose starts for them."""
-    started = list(asked)
-    for called in started:
-        node = found.get(called, Node(None))
-        depends = node.at("depends_on")
-        shared = [node.at(key).text or "" for key in ("network_mode", "ipc", "pid")]
-        named = [*depends.fields, *(item.text or "" for item in depends.items)]
-        named += [(item.text or "").partition(":")[0] for item in node.at("links").items]
-        named += [text.partition(":")[2] for text in shared if text.startswith("service:")]
-        started += [one for one in named if one and one not in started]
-    return tuple(started)
 
 
 class _ServiceReader:
@@ -463,7 +441,6 @@ def _read(launch: LaunchText) -> Reading:
         variables,
         texts,
         launch.beside,
-        asked=launch.arguments or (),
     )
     return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
 

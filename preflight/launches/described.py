@@ -1,28 +1,18 @@
-"""Programs that start what a file describes: kubectl apply, docker compose up, sbatch, Python.
+"""Programs that start what stands in a file: Python, whose text is read; all others are named.
 
-Those of which nothing is read are named, with what to give in their place.
+What is named says what to give in its place, as a manifest itself for ``kubectl apply``.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from checks.base.needs import RunAs
-from preflight.base.shell import quote
 from preflight.launches.asking import ASKING
-from preflight.launches.launch_kind import (
-    COMPOSE_FILES,
-    COMPOSE_OVERRIDES,
-    Beside,
-    LaunchText,
-    read_kind,
-    started_by_python,
-)
-from preflight.launches.launchers import IN_JOB, SEVERAL_PROGRAMS, TYPISTS, slurm_variables, types
-from preflight.launches.set_limits import of_job
+from preflight.launches.launch_kind import Beside, LaunchText, started_by_python
+from preflight.launches.launchers import SEVERAL_PROGRAMS, TYPISTS, types
 from preflight.launches.source import (
     Command,
     Origin,
@@ -31,21 +21,7 @@ from preflight.launches.source import (
     SourceNote,
     Word,
     brief,
-    joined,
 )
-
-
-class _Starter(NamedTuple):
-    """verbs: of which one is among the words. flags: each in front of a file.
-
-    usual: the files that it takes where none is named. alone: the first word that is no option is
-    the file, and those behind it are its arguments.
-    """
-
-    verbs: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    usual: tuple[str, ...] = ()
-    alone: bool = False
 
 
 class _Unread(NamedTuple):
@@ -58,22 +34,13 @@ class _Unread(NamedTuple):
     verbs: tuple[str, ...] = ()
 
 
-_COMPOSE = _Starter(("up", "run", "start", "create"), ("-f", "--file"), COMPOSE_FILES)
-_APPLY = _Starter(("apply", "create", "replace"), ("-f", "--filename", "-k", "--kustomize"))
-_STARTERS = {
-    "kubectl": _APPLY,
-    "oc": _APPLY,
-    "docker-compose": _COMPOSE,
-    "docker": _COMPOSE,
-    "podman-compose": _COMPOSE,
-    "srtctl": _Starter(("apply", "dry-run"), ("-f", "--file")),
-    "sbatch": _Starter(alone=True),
-}
 _ON_HOSTS = _Unread("give what it runs on one host")
 _EACH = _Unread("write each command that it starts on a line of its own")
 _ITSELF = _Unread("give the command itself")
 _UNITS = ("enable", "reenable", "reload-or-restart", "restart", "start")
 _CONTAINER = _Unread("give the run that made the container", ("start", "restart"))
+_MANIFEST = _Unread("give the manifest on its own", ("apply", "create", "replace"))
+_COMPOSE = _Unread("give the Compose file on its own", ("up", "run", "start", "create", "restart"))
 _SUPERVISED = _Unread("give the lines behind command= as a script")
 _MADE = _Unread("give what make -n prints with these words")
 _UNREAD = {
@@ -82,6 +49,10 @@ _UNREAD = {
     **dict.fromkeys(("parallel", "xargs"), _EACH),
     **dict.fromkeys(("at", "batch", "crontab"), _ITSELF),
     **dict.fromkeys(("docker", "nerdctl", "podman"), _CONTAINER),
+    **dict.fromkeys(("kubectl", "oc"), _MANIFEST),
+    **dict.fromkeys(("docker-compose", "podman-compose"), _COMPOSE),
+    "sbatch": _Unread("give the script of the job on its own"),
+    "srtctl": _Unread("give the file of the job on its own", ("apply",)),
     **dict.fromkeys(SEVERAL_PROGRAMS, _EACH._replace(verbs=("--multi-prog", ":"))),
     **dict.fromkeys(TYPISTS, _ITSELF),
     **dict.fromkeys(("make", "gmake"), _MADE),
@@ -106,6 +77,8 @@ _ENDS = re.compile(
     r"|rm|sed|stat|tail|tar|touch|wc|wget|(?:docker|podman|kubectl)(?! .*\b(?:run|exec|start|create"
     r"|apply)\b)"
 )
+# Options of kubectl with a manifest behind them.
+_FILES = re.compile(r"-f|-k|--filename|--kustomize")
 _MINORS = ("", *(f".{minor}" for minor in range(6, 16)))
 # Targets that build: no server runs after them.
 _BUILDS = re.compile(
@@ -123,7 +96,7 @@ _DAEMONS = re.compile(
 )
 _NO_SERVICES = re.compile(r".*\.(?:automount|device|mount|path|slice|socket|swap|target)")
 _PYTHONS = frozenset(("python", "python2", *(f"python3{minor}" for minor in _MINORS)))
-STARTERS = frozenset((*_STARTERS, *_UNREAD, *_PYTHONS))
+STARTERS = frozenset((*_UNREAD, *_PYTHONS))
 # Options of Python that take the next word.
 _PYTHON_VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs"))
 # What it is given: a text or a module, attached or in the next word.
@@ -147,15 +120,6 @@ _PACKAGES = frozenset(
     "lm_eval lmcache lmdeploy mindie_llm mooncake pip pytest sglang sglang_router tensorrt_llm "
     "torch unittest venv vllm".split()
 )
-# Options of docker compose that take the next word; -w is --watch to up.
-_VALUED = frozenset(
-    "-f --file -p --project-name --profile --env-file --project-directory --ansi --parallel "
-    "--progress --scale -t --timeout --wait-timeout --attach --no-attach --exit-code-from --pull "
-    "-e --env -v --volume --publish -u --user --workdir --name --entrypoint -l --label --cap-add "
-    "--cap-drop".split()
-)
-_JOBS = (".sh", ".sbatch", ".slurm", ".job", ".batch")
-_NAME = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 
 
 def described(
@@ -164,80 +128,19 @@ def described(
     beside: Beside,
     given: Word | None = None,
 ) -> Reading | None:
-    """Return what the files that a command names start; None for a command that starts nothing.
+    """Return what a text that a command names starts; None for a command that starts nothing.
 
     given: what the command reads from standard input, where that is known.
     """
     name = words[0].text.rpartition("/")[2] if words else ""
-    starter = _STARTERS.get(name)
-    texts = [word.text for word in words[1:]]
-    if (said := _unread(name, texts)) is not None:
+    if (said := _unread(name, [word.text for word in words[1:]])) is not None:
         return Reading((), (SourceNote("script-not-read", said, words[0].origin),))
     if name in _PYTHONS:
         return _python(words, environment, beside, given)
     if _is_python_file(name):
         python = words[0]._replace(text="python3", unresolved=())
         return _python((python, *words), environment, beside, given)
-    if starter is None or (starter.verbs and not set(starter.verbs) & set(texts)):
-        return None
-    if name == "docker" and "compose" not in texts[:4]:
-        return None
-    if starter.alone:
-        return _job(words, environment, beside)
-    named = list(_named(words[1:], starter.flags))
-    usual = next((each for each in starter.usual if beside(each) is not None), None)
-    if not named and usual is not None:
-        lies = [usual]
-        if starter is _COMPOSE:
-            lies += [each for each in COMPOSE_OVERRIDES if beside(each) is not None][:1]
-        named = [words[0]._replace(text=each, unresolved=()) for each in lies]
-    if not named:
-        said = f"{' '.join([name, *texts])[:80]}: the file that it reads is not here"
-        return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
-    if starter is _COMPOSE:
-        return _compose(words, named, environment, beside, given)
-    return joined(_one(word, environment, beside, given) for word in named)
-
-
-def _compose(
-    words: Sequence[Word],
-    named: Sequence[Word],
-    environment: Mapping[str, Word],
-    beside: Beside,
-    given: Word | None,
-) -> Reading:
-    """Return what ``docker compose up`` starts of one file; several over each other are named."""
-    first, *others = named
-    verb, chosen = _chosen(words)
-    said = []
-    if others:
-        files = " ".join(f"-f {quote(word.text)}" for word in named)
-        said.append(
-            f"files over each other are not read: give what docker compose {files} config prints"
-        )
-    if profiles := list(_named(words, ("--profile",))):  # they stand over the variable
-        names = ",".join(word.text for word in profiles)
-        open_ = tuple(name for word in profiles for name in word.unresolved)
-        asked = profiles[0]._replace(text=names, unresolved=open_)
-        environment = {**environment, "COMPOSE_PROFILES": asked}
-    if not chosen and any(word.unresolved for word in words[1:]):
-        # Who names a service starts it, whatever its profiles, and here anybody may be named.
-        environment = {**environment, "COMPOSE_PROFILES": first._replace(text="*")}
-    found = Reading(())
-    if not others:
-        arguments = chosen[: 1 if verb == "run" else None]
-        found = _one(first, environment, beside, given, arguments)
-    if scaled := [word.text for word in _named(words, ("--scale",))]:
-        said.append(
-            f"how many --scale {scaled[0]} starts is not read: write it under deploy.replicas"
-        )
-    if verb == "run" and len(chosen) > 1:
-        run = f"docker compose run {quote(chosen[0])} {quote(chosen[1])}"
-        said.append(f"{run}: what stands in place of the service's command is not read")
-    if chosen and not (found.commands or found.notes or said):
-        said.append(f"{first.text} has no service {', '.join(chosen)}")
-    notes = (SourceNote("manifest-not-read", each, first.origin) for each in said)
-    return found._replace(notes=(*found.notes, *notes))
+    return None
 
 
 def _unread(name: str, texts: Sequence[str]) -> str | None:
@@ -245,11 +148,17 @@ def _unread(name: str, texts: Sequence[str]) -> str | None:
     entry = _UNREAD.get(name)
     plain = [text for text in texts if text[:1] != "-"]
     near = texts if name in SEVERAL_PROGRAMS else plain[:2]
+    if "compose" in near[:1] and entry is _CONTAINER:
+        entry = _COMPOSE
+    if entry is _COMPOSE:
+        near = plain
     if entry is None or not _TELLS.get(name, frozenset()).isdisjoint(texts):
         return None
     if entry.verbs and set(entry.verbs).isdisjoint(near):
         return None
-    if entry is _CONTAINER and ("compose" in near or len(plain) < 2 or plain[0] == "pull"):
+    if entry is _CONTAINER and (len(plain) < 2 or plain[0] == "pull"):
+        return None
+    if entry is _MANIFEST and not any(map(_FILES.match, texts)):
         return None
     if entry in (_MADE, _UNREAD["just"]) and _builds(texts):
         return None
@@ -378,115 +287,3 @@ def _unread_python(shown: str, words: Sequence[Word], environment: Mapping[str, 
 
 def _itself(words: Sequence[Word], environment: Mapping[str, Word]) -> Command:
     return Command(tuple(words), environment, (), words[0].origin)
-
-
-def _chosen(words: Sequence[Word]) -> tuple[str, tuple[str, ...]]:
-    """Return the verb of ``docker compose``, and the services behind it; none where one is open."""
-    plain: list[Word] = []
-    before = ""
-    for word in words[1:]:
-        if before not in _VALUED and word.text[:1] != "-":
-            plain.append(word)
-        before = word.text
-    texts = [word.text for word in plain]
-    place = next((i for i, text in enumerate(texts) if text in _COMPOSE.verbs), len(texts) - 1)
-    open_ = any(word.unresolved for word in plain[place + 1 :])
-    return texts[place], () if open_ else tuple(texts[place + 1 :])
-
-
-def _named(words: Sequence[Word], flags: Sequence[str]) -> Iterator[Word]:
-    before = ""
-    for word in words:
-        name, equals, value = word.text.partition("=")
-        if equals and name in flags:
-            yield word._replace(text=value)
-        elif before in flags:
-            yield from (word._replace(text=each) for each in word.text.split(",") if each)
-        before = word.text
-
-
-def _job(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside) -> Reading:
-    """Read ``sbatch OPTIONS FILE ARGUMENTS`` or ``sbatch --wrap TEXT``."""
-    for index, word in enumerate(words):
-        option, equals, text = word.text.partition("=")
-        if option == "--wrap" and (equals or index + 1 < len(words)):
-            text = text if equals else words[index + 1].text
-            return _in_job(_text(text, word.origin.source, environment, beside), words[0].origin)
-    plain = [index for index, word in enumerate(words) if index and word.text[:1] != "-"]
-    place = next((index for index in plain if beside(words[index].text) is not None), None)
-    if place is None:
-        place = next((i for i in plain if words[i].text.endswith(_JOBS)), None)
-    if place is None:
-        said = "sbatch: the job that it starts is not read: name its script"
-        return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
-    arguments = tuple(word.text for word in words[place + 1 :])
-    options = [word.text for word in words[1:place]]
-    told = slurm_variables(beside(words[place].text) or "", options)
-    variables = {name: Word(text, words[0].origin) for name, text in told.items()}
-    found = _one(words[place], {**environment, **variables}, beside, None, arguments)
-    return _in_job(found, words[0].origin)
-
-
-def _in_job(reading: Reading, origin: Origin) -> Reading:
-    """Return what a job starts, with the limits that Slurm gives it where its text is no job's."""
-    commands = (
-        one if IN_JOB in one.environment else one.under(RunAs(), (of_job(origin),))
-        for one in reading.commands
-    )
-    return reading._replace(commands=tuple(commands))
-
-
-def _one(
-    word: Word,
-    environment: Mapping[str, Word],
-    beside: Beside,
-    given: Word | None,
-    arguments: Sequence[str] = (),
-) -> Reading:
-    name = word.text
-    text: str | None = None
-    open_names = given.unresolved if given is not None else ()
-    if name == "-" and given is not None and all(map(str.isidentifier, open_names)):
-        text, name = given.text, f"{word.origin} (standard input)"
-    elif not word.unresolved and name != "-":
-        text = beside(name)
-    if text is None:
-        shown = "what it reads from standard input" if name == "-" else name
-        said = f"{shown} is not read: give the manifest on its own"
-        return Reading((), (SourceNote("manifest-not-read", said, word.origin),))
-    folder = posixpath.dirname(name)
-
-    def near(path: str) -> str | None:
-        own = posixpath.normpath(posixpath.join(folder, path)) if word.text != "-" else path
-        return None if own == posixpath.normpath(name) else beside(own)  # not itself again
-
-    reading = _text(text, name, environment, near, arguments)
-    if open_names and word.text == "-":
-        commands = tuple(_left_open(command, open_names) for command in reading.commands)
-        return reading._replace(commands=commands)
-    return reading
-
-
-def _left_open(command: Command, names: Sequence[str]) -> Command:
-    """Return a command of a text in which variables stand that nothing sets."""
-
-    def marked(word: Word) -> Word:
-        found = [name for name in _NAME.findall(word.text) if name in names]
-        return word._replace(unresolved=(*word.unresolved, *found)) if found else word
-
-    environment = {name: marked(word) for name, word in command.environment.items()}
-    return command._replace(words=tuple(map(marked, command.words)), environment=environment)
-
-
-def _text(
-    text: str,
-    name: str,
-    environment: Mapping[str, Word],
-    beside: Beside,
-    arguments: Sequence[str] = (),
-) -> Reading:
-    launch = LaunchText(name, text, False, environment, (), beside, arguments)
-    try:
-        return read_kind(launch)
-    except SourceError as error:
-        return Reading((), (SourceNote("manifest-not-read", str(error), Origin(name)),))

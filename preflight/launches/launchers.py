@@ -349,12 +349,9 @@ def _slurm_mem(words: Sequence[str]) -> int | None:
     return None
 
 
-def slurm_variables(text: str, options: Sequence[str] = ()) -> dict[str, str]:
-    """Return what the ``#SBATCH`` lines of a job make sbatch set for it.
-
-    options: the words behind sbatch itself, which win over the job's lines.
-    """
-    words: list[str] = ["sbatch", *options]
+def slurm_variables(text: str) -> dict[str, str]:
+    """Return what the ``#SBATCH`` lines of a job make sbatch set for it."""
+    words: list[str] = ["sbatch"]
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
             words += line.removeprefix("#SBATCH").partition(" #")[0].split()

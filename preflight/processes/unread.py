@@ -31,7 +31,7 @@ UNCOUNTED = {
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
     "config-not-read env-file-not-read env-from-not-read extends-not-read "
-    "image-command image-missing include-not-read loop-not-counted manifest-not-read "
+    "image-command image-missing include-not-read loop-not-counted "
     "resource-not-read script-not-read source-not-read unit-limit-not-read".split()
 )
 # Variables that a program which is read here takes.

@@ -312,8 +312,6 @@ services:
     reading = read_compose(text, "c", {} if profiles is None else {"COMPOSE_PROFILES": profiles})
     assert [command.words[0].text for command in reading.commands] == started
     assert [note.id for note in reading.notes] == notes
-    named = read_compose(text, "c", {}, asked=("c",))  # docker compose up c
-    assert [command.words[0].text for command in named.commands] == ["z"]
 
 
 @pytest.mark.parametrize("said", ["scale: 0", "deploy: {replicas: 0}", "scale: $NONE"])

@@ -1,4 +1,4 @@
-"""A command that starts what a file describes is that file: kubectl apply, compose up, sbatch."""
+"""What Python and other programs start of a text or file that a command names."""
 
 from __future__ import annotations
 
@@ -9,115 +9,10 @@ import pytest
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading
 
-POD = """\
-kind: Deployment
-metadata: {name: d}
-spec:
-  replicas: 3
-  template: {spec: {containers: [{name: c, image: i, command: [mooncake_master, --port, "%s"]}]}}
-"""
-
 
 def reading(tmp_path: Path, script: str) -> Reading:
-    (tmp_path / "m.yaml").write_text(POD % 50051)
-    (tmp_path / "job.sbatch").write_text("#!/bin/bash\nmooncake_client --port $1\n")
-    (tmp_path / "compose.yaml").write_text(
-        "services:\n  m: {image: i, command: mooncake_master --port 7}\n"
-    )
     (tmp_path / "launch.sh").write_text(script)
     return read_source(str(tmp_path / "launch.sh"), {})
-
-
-@pytest.mark.parametrize(
-    ("script", "words", "copies"),
-    [
-        ("kubectl apply -f m.yaml", "mooncake_master --port 50051", 3),
-        ("sudo kubectl create --filename=m.yaml", "mooncake_master --port 50051", 3),
-        (f"kubectl apply -f - <<EOF\n{POD % 8}EOF", "mooncake_master --port 8", 3),
-        (f"P=9\ncat <<EOF | kubectl apply -f -\n{POD % '$P'}EOF", "mooncake_master --port 9", 3),
-        (f"cat > x.yml <<E\n{POD % 5}E\nkubectl apply -f x.yml", "mooncake_master --port 5", 3),
-        ("cat m.yaml | kubectl apply -f -", "mooncake_master --port 50051", 3),
-        ("docker compose -f compose.yaml up -d", "mooncake_master --port 7", 1),
-        ("docker compose up -d m", "mooncake_master --port 7", 1),
-        ("sbatch -N 2 --time 9 job.sbatch 77", "mooncake_client --port 77", 1),
-        ("sbatch --wrap='mooncake_client --port 3'", "mooncake_client --port 3", 1),
-    ],
-)  # fmt: skip
-def test_what_a_file_describes_is_started(
-    tmp_path: Path, script: str, words: str, copies: int
-) -> None:
-    found = [c for c in reading(tmp_path, script).commands if c.words[0].text != "cat"]
-    assert [" ".join(word.text for word in command.words) for command in found] == [words]
-    assert found[0].copies == copies
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "kubectl apply -f nowhere.yaml",
-        "envsubst < m.yaml | kubectl apply -f -",
-        "docker-compose -f nowhere.yml up",
-        "docker compose up nobody",
-        "docker compose run m bash -c something",
-        "sbatch nowhere.sh",
-    ],
-)
-def test_what_is_not_read_of_it_is_told(tmp_path: Path, script: str) -> None:
-    ids = [note.id for note in reading(tmp_path, script).notes]
-    assert ids == ["manifest-not-read"]
-
-
-@pytest.mark.parametrize(
-    ("options", "started"), [("", 0), ("--profile debug ", 1), ("--profile other ", 0)]
-)
-def test_profiles_are_asked_for_in_the_command(tmp_path: Path, options: str, started: int) -> None:
-    """They stand over COMPOSE_PROFILES, as docker compose takes them."""
-    text = "services: {m: {image: i, profiles: [debug], command: mooncake_master}}\n"
-    (tmp_path / "p.yaml").write_text(text)
-    found = reading(tmp_path, f"export COMPOSE_PROFILES=x\ndocker compose -f p.yaml {options}up\n")
-    assert len(found.commands) == started
-
-
-def test_a_variable_that_nothing_sets_stays_open_in_the_manifest(tmp_path: Path) -> None:
-    found = reading(tmp_path, f"kubectl apply -f - <<EOF\n{POD % '$NOBODY'}EOF")
-    assert found.commands[0].words[-1].unresolved == ("NOBODY",)
-
-
-def test_what_starts_nothing_is_no_start_and_a_file_that_starts_itself_ends(tmp_path: Path) -> None:
-    found = reading(tmp_path, "kubectl delete -f m.yaml\ndocker compose down\nsbatch launch.sh\n")
-    assert all(command.words[0].text in ("kubectl", "docker") for command in found.commands)
-
-
-SERVICES = """\
-services:
-  a: {image: i, command: mooncake_client --port 1, depends_on: [m], profiles: [later]}
-  b: {image: i, command: mooncake_client --port 2, depends_on: {m: {condition: service_started}}}
-  c: {image: i, command: mooncake_client --port 3, links: ["b:x"], network_mode: "service:m"}
-  m: {image: i, command: mooncake_master}
-"""
-
-
-@pytest.mark.parametrize(
-    ("words", "started"),
-    [
-        ("up", "23m"),  # the first belongs to a profile
-        ("-p project up -d --scale a=2 a", "1m"),  # its profile does not hold who is named
-        ("up -w b", "2m"),
-        ("run --rm -e A=b -v /x:/y b", "2m"),
-        ("create c", "23m"),
-        ("start m", "m"),
-        ("up $SERVICES", "123m"),  # nobody knows which
-    ],
-)
-def test_the_services_that_are_named_and_what_they_depend_on(
-    tmp_path: Path, words: str, started: str
-) -> None:
-    (tmp_path / "compose.yml").write_text(SERVICES)
-    (tmp_path / "launch.sh").write_text(f"docker compose {words}\n")
-    found = read_source(str(tmp_path / "launch.sh"), {})
-    assert sorted(c.words[-1].text[-1:] for c in found.commands) == sorted(
-        started.replace("m", "r")
-    )
 
 
 WAITS = "n=0; while [ $n -lt 3000 ]; do n=$((n+1)); curl -s localhost:1; sleep 1; done\n"

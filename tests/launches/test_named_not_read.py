@@ -47,13 +47,20 @@ LINES = (
     (f"singularity exec --cleanenv i.sif {CLIENT}", "put the settings in front"),
     (f"APPTAINERENV_A=1 apptainer run i.sif {CLIENT}", "put the settings in front"),
     (f"uv run --env-file e {CLIENT}", "put the settings in front"),
-    ("docker compose up -d --scale m=4", "how many --scale m=4 starts"),
     (f"systemd-run -p LimitMEMLOCK=infinity {CLIENT}", "a unit of its own"),
     ("docker start mooncake-client", "the run that made the container"),
     ("make -C deploy up", "make -n"),
     ("cd deploy && just serve", "just --dry-run"),
     ("helm upgrade --install x ./charts/sglang", "helm template CHART"),
-    ("docker compose -f a.yaml -f b.yaml up -d", "docker compose -f a.yaml -f b.yaml config"),
+    ("docker compose -f compose.yaml up -d", "the Compose file on its own"),
+    ("docker compose up -d --scale m=4", "the Compose file on its own"),
+    ("docker compose run m bash -c something", "the Compose file on its own"),
+    ("docker-compose up m", "the Compose file on its own"),
+    ("kubectl apply -f pod.yaml", "the manifest on its own"),
+    ("kubectl -n a create -f - <<E\nkind: Pod\nE", "the manifest on its own"),
+    ("sbatch -N 2 --time 9 job.sbatch 77", "the script of the job on its own"),
+    (f"sbatch --wrap='{CLIENT}'", "the script of the job on its own"),
+    ("srtctl apply -f job.yaml", "the file of the job on its own"),
     ("while read h; do ssh $h true; done < hosts", "how often it goes is not known"),
 )
 
@@ -64,7 +71,6 @@ def test_a_command_that_is_not_read_is_named(
 ) -> None:
     """``read`` ends with 3, which no check passes; the line stands beside what is said."""
     (tmp_path / "hosts").write_text("n1\nn2\n")
-    (tmp_path / "compose.yaml").write_text("services: {m: {image: i, command: mooncake_master}}\n")
     path = tmp_path / "launch.sh"
     path.write_text(f"#!/bin/bash\n{SERVER} &\n{line}\n")
     assert run(["read", "--json", "--root", "demo:h800", str(path)]) == 3
@@ -83,6 +89,7 @@ def test_a_command_that_is_not_read_is_named(
         "supervisorctl status; crontab -l; crontab -r; echo x | at -l; helm list; terraform plan",
         "ps | grep sglang | xargs kill -9; ls x | xargs rm -rf; docker ps -q | xargs docker stop",
         "cat urls | xargs -P 4 -n 1 wget -q; ls | xargs; parallel wget {} ::: a b",
+        "kubectl delete -f m.yaml; kubectl create namespace x; docker compose down; oc get pods",
         "make -j 8; make install; make -C kv build; sky status",
         "tmux new-session -d -s logs; tmux kill-session -t logs",
         "while read h; do ssh -n $h true; ssh $h true < /dev/null; done < hosts",

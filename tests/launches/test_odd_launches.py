@@ -86,22 +86,6 @@ def test_options_of_mpirun_that_begin_as_its_counts_do(option: str) -> None:
     assert found == (Tasks(4, 1) if "-np" in option else None)
 
 
-@pytest.mark.parametrize(
-    ("line", "copies"),
-    [
-        ("sbatch job.sbatch", [2, 2]),
-        ("sbatch -N 4 job.sbatch", [4, 4]),
-        ("sbatch --nodes=3 --ntasks-per-node 1 job.sbatch", [3]),
-    ],
-)
-def test_options_of_sbatch_win_over_the_lines_of_its_job(
-    line: str, copies: list[int], tmp_path: Path
-) -> None:
-    job = "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --ntasks-per-node=2\nsrun mooncake_client --port 3\n"
-    found = read(tmp_path, "a.sh", line, **{"job.sbatch": job})
-    assert [command.copies for command in found.commands] == copies
-
-
 BASE = "services: {m: {image: i, command: mooncake_master --port 1, environment: {A: '1'}}}\n"
 
 
@@ -114,18 +98,6 @@ def test_a_folder_of_compose_with_an_env_file_and_with_an_override(tmp_path: Pat
     (tmp_path / "compose.override.yml").write_text("services: {m: {command: x}}\n")
     with pytest.raises(UsageError, match=f"docker compose config prints in {tmp_path}"):
         read_launch(*given, {}, Root("/"))
-
-
-@pytest.mark.slow
-def test_the_shell_reader_alone_reads_what_kubectl_starts() -> None:
-    """Without launch_files imported in front of it."""
-    code = (
-        "from preflight.launches.shell_script import read_script\n"
-        "pod = 'kind: Pod\\nspec: {containers: [{name: c, command: [mooncake_master]}]}'\n"
-        "found = read_script(f'kubectl apply -f - <<E\\n{pod}\\nE\\n', 'x', {})\n"
-        "assert [c.words[0].text for c in found.commands] == ['mooncake_master'], found\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 PIECES = [

@@ -62,7 +62,6 @@ def test_servers_behind_others(line: str, notes: list[str]) -> None:
         "kubectl exec pod -- pgrep mooncake_client",
         "docker exec -it box bash",
         "docker ps --filter name=mooncake_master",
-        "kubectl apply -f sglang.yaml",
         "tail -f entrypoint.sh.log mooncake_master",
         "entrypoint.sh stop",
         "xargs kill",
@@ -213,19 +212,15 @@ SUBMITTED = f"#!/bin/bash\n#SBATCH -N1\n{SERVER}\n"
         SUBMITTED,
         f"#!/bin/bash\n#SBATCH -N1\nsrun {SERVER}\n",
         f"srun -N1 {SERVER}",
-        f"sbatch --wrap '{SERVER}'",
-        "sbatch job.sh",
     ],
 )
 def test_the_memlock_of_a_job_is_its_shells_or_slurmds(text: str) -> None:
     """slurm.conf says which: a low limit here is no reason that the job fails."""
-    (command,) = read_script(text, "s", {}, beside={"job.sh": SUBMITTED}.get).commands
+    (command,) = read_script(text, "s", {}).commands
     assert [(one.name, isinstance(one.soft, Unknown)) for one in command.limits] == [
         ("memlock", True)
     ]
-    (command,) = read_script(
-        text, "s", {"SLURM_JOB_ID": "7"}, beside={"job.sh": SUBMITTED}.get
-    ).commands
+    (command,) = read_script(text, "s", {"SLURM_JOB_ID": "7"}).commands
     assert command.limits == ()  # within the job its own limits are read
 
 

@@ -246,13 +246,3 @@ def test_of_several_ways_it_is_said_which_holds(read: Callable[..., Any]) -> Non
     _, said = read(f'if [ "$R" = a ]; then T=2; else T=4; fi\n{PLAIN} --tp $T\n')
     assert "tp 4" in said
     assert "read each way, the last one holds" in " ".join(said.split())
-
-
-def test_how_far_a_project_is_scaled_is_named(read: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(
-        "services:\n  store: {image: x, command: mooncake_client --global_segment_size=1GB}\n"
-    )
-    up = "docker compose -f c.yaml up -d"
-    for scale in ("store=4", "store=$N", "store=0"):
-        code, said = read(f"{up} --scale {scale}\n")
-        assert (code, f"how many --scale {scale} starts" in " ".join(said.split())) == (3, True)
