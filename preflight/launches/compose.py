@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -96,7 +95,6 @@ def read_compose(
                 readings.append(Reading((), (note,)))
                 continue
             reader = _ServiceReader(name, called, node, surroundings, read_file)
-            reader.configs = document.at("configs").fields
             readings.append(reader.reading())
     return joined(readings)
 
@@ -115,7 +113,6 @@ class _ServiceReader:
         self.called = called
         self.surroundings = surroundings
         self.read_file = read_file
-        self.configs: Mapping[str, Node] = {}
         self.notes: list[SourceNote] = []
 
     def reading(self) -> Reading:
@@ -138,13 +135,11 @@ class _ServiceReader:
             )
             place = words[0].origin if words else origin
             self.notes.append(SourceNote("image-command", text, place))
-        files = dict(self.files())
-        hooks = [self.words("command", hook) for hook in self.node.at("post_start").items]
-        inner = joined(
-            read_words(each, variables, inside=True, beside=self.beside(files))
-            for each in [words, *hooks]
-        )
-        outer = (*words, *itertools.chain(*hooks), *variables.values())
+        for hook in self.node.at("post_start").items:
+            said = f"what post_start of service {self.called} starts is not read"
+            self.notes.append(SourceNote("script-not-read", said, Origin(self.name, hook.line)))
+        inner = read_words(words, variables, inside=True, beside=self.beside())
+        outer = (*words, *variables.values())
         inner = read_inside(inner, Inside("service", self.called), outer)
         settings = self.settings() if inner.commands else None
         if settings is not None:
@@ -156,7 +151,7 @@ class _ServiceReader:
                 place=Place("service", (self.called,)),
                 container=settings,
                 copies=copies,
-                files={**files, **inner.files},
+                files=inner.files,
             )
             for command in inner.commands
         )
@@ -181,28 +176,11 @@ class _ServiceReader:
                 said = port._replace(text=f"{address.text or '0.0.0.0'}:{port.text}:{target.text}")
             yield from published(said.text, owner, origin, not said.unresolved)
 
-    def files(self) -> Iterator[tuple[str, Word]]:
-        """Yield the files of ``configs``, by path: their content stands here, or beside."""
-        for item in self.node.at("configs").items:
-            called = item.text or item.at("source").text or ""
-            config = self.configs.get(called, Node(None))
-            target = item.at("target").text or f"/{called}"
-            origin = Origin(self.name, config.line)
-            content = config.at("content")
-            path = config.at("file").text
-            text = self.read_file(path) if path else None
-            if content.text is not None:
-                yield target, interpolate(content.text, self.surroundings, origin)
-            elif text is not None:
-                yield target, Word(text, origin)
-
-    def beside(self, files: Mapping[str, Word]) -> Beside:
+    def beside(self) -> Beside:
         """Return a reader of what lies in the container of the files beside the Compose file."""
         mounts = [mount for mount in self.mounts() if mount.kind == "bind"]
 
         def near(path: str) -> str | None:
-            if path in files:
-                return None if files[path].unresolved else files[path].text
             for mount in mounts:
                 target = mount.target.rstrip("/")
                 if path == target or path.startswith(target + "/"):
@@ -214,9 +192,9 @@ class _ServiceReader:
     def word(self, node: Node) -> Word:
         return interpolate(node.text or "", self.surroundings, Origin(self.name, node.line))
 
-    def words(self, key: str, hook: Node | None = None) -> list[Word]:
-        """Return the words of a field of the service, or of ``hook``."""
-        node = (hook or self.node).at(key)
+    def words(self, key: str) -> list[Word]:
+        """Return the words of a field of the service."""
+        node = self.node.at(key)
         called = f"{key} of service {self.called}"
         if node.text is None:
             for item in node.items:

@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from preflight.launches.asking import ASKING
 from preflight.launches.launch_kind import Beside, LaunchText, started_by_python
-from preflight.launches.launchers import SEVERAL_PROGRAMS, TYPISTS, types
+from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types
 from preflight.launches.source import (
     Command,
     Origin,
@@ -235,13 +234,9 @@ def _python(
         shown = "the text of python -c"
     elif option is not None:
         module = behind[0].text if behind else ""
-        own = f"{module.replace('.', '/')}.py"
-        if module.partition(".")[0] in _PACKAGES:
-            return None
-        found = beside(own)
-        if found is None and "." in module and not ASKING.fullmatch(module):
-            return _unread_python(module, words, environment)
-        text = None if found is None else Word(found, Origin(own, 1))
+        told = module.partition(".")[0] in _PACKAGES or "." not in module
+        quiet = told or ASKING.fullmatch(module) is not None
+        return None if quiet else _unread_python(module, words, environment)
     elif first == "-":
         text, shown = given, "what Python reads from standard input"
     else:

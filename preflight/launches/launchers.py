@@ -86,6 +86,14 @@ _SERVES = re.compile(
 _ARGUMENT = re.compile(r"-[BEIOSWXcmsuv]|.*\.py$")
 # Names of the shell's own, which here are a launcher's: docker exec.
 _BUILTINS = frozenset(("builtin", "command", "exec", "time"))
+# Programs that ask a server, or make its files: named so, they start none.
+ASKING = re.compile(
+    r"(?:.*[-_/.])?(?:analy[sz]e|bench|benchmark|check|client|collect_env|convert|download|eval"
+    r"|evaluate|health|hello|merge|plot|prepare|preprocess|profile|quantize|query|report|request"
+    r"|requests|send|setup|summarize|test|tests|validate|version|wait|warmup)(?:[-_.0-9][^/]*)?"
+    r"|pip|conda",
+    re.IGNORECASE,
+)
 # Programs that name others, and start none.
 _TALKS = frozenset("cat echo grep kill killall pgrep pkill ps tail which".split())
 
