@@ -228,9 +228,7 @@ class _Program:
                 found[name] = word._replace(doubts=self.doubts(where))
             elif place.function or where.node.lineno < call.lineno:  # whether before, is not read
                 found[name] = word._replace(unresolved=(name,))
-        given = next(
-            (each.value for each in call.keywords if each.arg == "env"), ast.Constant(None)
-        )
+        given = {each.arg: each.value for each in call.keywords}.get("env", ast.Constant(None))
         if not isinstance(given, ast.Dict):
             return found if ast.unparse(given) in (*_ENVIRON, "None", "os.environ.copy()") else None
         own: dict[str, Word] = {}
