@@ -182,7 +182,7 @@ LAUNCHES = (
            "while read -r node; do\n  ssh $node nvidia-smi\n  SERVER --port 3000$node &\n"
            "done <<T\n1\n2\nT\n", "ssh reads the rest of the list"),
     _shell("coproc", "coproc kvd --size 4g\nSERVER\n", "kvd"),
-    _shell("at", "echo kvd | at now\nSERVER\n", "kvd"),
+    _shell("at", "echo kvd | at now\nSERVER\n", "at now"),
     _shell("runuser", "runuser -u kv -- kvd --daemonize\nSERVER\n", "kvd --daemonize"),
     _shell("unshare", "unshare -n kvd &\nSERVER\n", "kvd"),
     _shell("ctr", "ctr run -d docker.io/acme/kvd:1 kv\nSERVER\n", "acme/kvd:1"),
