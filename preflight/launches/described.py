@@ -38,8 +38,13 @@ _EACH = _Unread("write each command that it starts on a line of its own")
 _ITSELF = _Unread("give the command itself")
 _UNITS = ("enable", "reenable", "reload-or-restart", "restart", "start")
 _CONTAINER = _Unread("give the run that made the container", ("start", "restart"))
-_MANIFEST = _Unread("give the manifest on its own", ("apply", "create", "replace"))
-_COMPOSE = _Unread("give the Compose file on its own", ("up", "run", "start", "create", "restart"))
+_MANIFEST = _Unread(
+    "give the manifest itself, of -k what kubectl kustomize prints", ("apply", "create", "replace")
+)
+_COMPOSE = _Unread(
+    "give the Compose file itself, of several what docker compose config prints",
+    ("up", "run", "start", "create", "restart"),
+)
 _SUPERVISED = _Unread("give the lines behind command= as a script")
 _MADE = _Unread("give what make -n prints with these words")
 _UNREAD = {

@@ -107,8 +107,8 @@ class LaunchKind(NamedTuple):
     read: Callable[[LaunchText], Reading]
 
 
-# Modules with their ``KIND``, by name, since a script may start what any of them reads: the first
-# that recognises a text reads it.
+# Modules with their ``KIND``, by name, since they read words as a script does: the first that
+# recognises a text reads it.
 KINDS = (
     "systemd_unit",
     "dockerfile",

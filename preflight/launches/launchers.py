@@ -64,6 +64,8 @@ _SSH_VALUED = frozenset("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -
 REMOTE = frozenset(("ssh",))
 # Start several programs at once, with a colon between them, or as a file says it: not read.
 SEVERAL_PROGRAMS = frozenset("mpiexec mpirun prun srun".split())
+# Start one program with several words, or on several hosts: not read.
+_FAN_OUT = frozenset("clush parallel parallel-ssh pdsh xargs".split())
 # Type into the shells of panes: not read.
 TYPISTS = frozenset(("screen", "tmux"))
 _EXEC_ENGINES = ("docker", "nerdctl", "podman")
@@ -177,7 +179,7 @@ def launched(
             return None
         named = begins(program) and bool(following or reads) and program not in _BUILTINS
         named = named or (program.startswith("python") and _ARGUMENT.match(following) is not None)
-        named = named or _NAMED.fullmatch(program) is not None
+        named = named or _NAMED.fullmatch(program) is not None or program in _FAN_OUT
         named = named or (name in _RUN_FILES and text.endswith(".py") and "add" not in before)
         if module or is_script or named or (program in ("sglang", "vllm") and following == "serve"):
             break

@@ -67,7 +67,7 @@ def started_by(launch: LaunchText) -> Reading | None:
     Raises SourceError.
     """
     found = _started(launch)
-    return found if found.commands or any(note.id == _UNREAD for note in found.notes) else None
+    return found if found.commands or found.notes else None
 
 
 def _started(launch: LaunchText) -> Reading:
