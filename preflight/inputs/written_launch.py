@@ -131,7 +131,9 @@ def _of_folder(
 
 def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLaunch:
     if not reading.commands:
-        why = "".join(f"; {note.text} ({note.origin})" for note in reading.notes[:1])
+        note = next(iter(reading.notes), None)
+        where = f" ({note.origin})" if note is not None and note.origin.line is not None else ""
+        why = "" if note is None else f"; {note.text}{where}"
         raise NoLaunchError(f"{name}: starts no program that is known here{why}")
     return WrittenLaunch(reading, name, reads_written(reading.files, _reader(root, folder)))
 
