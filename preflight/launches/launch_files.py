@@ -27,15 +27,13 @@ def read_source(
     env_files: Sequence[str] = (),
     arguments: Sequence[str] | None = None,
     host_words: HostWords = lambda command: None,
-    over: Sequence[str] = (),
 ) -> Reading:
     """Return what a script, Compose file or Kubernetes manifest starts.
 
     path: ``-`` for standard input. env_files: paths of files in Docker's form, whose variables go
     over ``environment``, the later over the earlier. arguments: what a script is given, None where
-    that is not known. host_words:
-    what ``nproc`` and its like write there. over: paths of Compose files that are laid over this
-    one. Raises SourceError, with a sentence, for a file that cannot be read or is none of these.
+    that is not known. host_words: what ``nproc`` and its like write there. Raises SourceError, with
+    a sentence, for a file that cannot be read or is none of these.
     """
     text = _text(path)
 
@@ -49,10 +47,9 @@ def read_source(
         return read_small_file(second) if text is None else text
 
     texts = [(name, _text(name)) for name in env_files]
-    laid = [(name, _text(name)) for name in over]
     shown = STANDARD_INPUT if path == "-" else path
     listed = partial(_listed, os.path.dirname(path))
-    return _read(text, shown, environment, texts, beside, arguments, host_words, laid, listed)
+    return _read(text, shown, environment, texts, beside, arguments, host_words, listed)
 
 
 def read_text(
@@ -99,7 +96,6 @@ def _read(
     beside: Beside,
     arguments: Sequence[str] | None = None,
     host_words: HostWords = lambda command: None,
-    over: Sequence[tuple[str, str]] = (),
     listed: Listed = lambda folder, pattern: None,
 ) -> Reading:
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
@@ -114,7 +110,6 @@ def _read(
                 beside,
                 arguments,
                 host_words,
-                over,
                 listed,
             )
         )

@@ -592,6 +592,9 @@ class ShellFlow(ABC):
                 return TRUE
             if truth.value is None:
                 note = self.asked(text, condition, truth)._replace(id="loop-not-counted")
+                if "read" in written.split()[:2]:
+                    said = f"while {brief(written)}: how many times it runs is not known; read once"
+                    note = self.notes[-1] = note._replace(text=said)
                 self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
                 return OPEN
             if not self.next_turn(text, body):

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.needs import RunAs
@@ -98,8 +97,7 @@ BUILTINS = frozenset(
 # Builtins of which only a run tells how they end.
 _OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wait".split())
 # What starts a server in a way that is not followed: it is named with its line.
-_NOT_FOLLOWED = frozenset("at batch coproc crontab find parallel pdsh trap xargs".split())
-_TYPES = frozenset(("screen", "tmux"))  # into a pane, where a shell reads it
+_NOT_FOLLOWED = frozenset(("coproc", "find", "trap"))
 # Programs that are taken to do what they are told; what any other one says is not known.
 _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
 # What starts a program in a job of its own.
@@ -139,13 +137,6 @@ _NESTED_COSTS = 16
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What of a captured word depends on the host that it runs on: ``$A``, ``${A:-x}``, ``$(hostname)``.
 _OPEN_PART = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}$`]*))?\}|\(([^()$`]*)\))")
-
-
-def _service(command: Command) -> tuple[object, ...] | None:
-    """Return what tells one container of Compose from another; None for any other command."""
-    if command.container is None or command.container.engine != "compose":
-        return None
-    return str(command.origin), command.words, command.container.image
 
 
 def _ends_others(words: Sequence[str]) -> bool:
@@ -419,7 +410,6 @@ class _Script(ShellFlow):
         self.beside = beside
         self.host_words = host_words
         self.called: set[str] = set()
-        self.services: Counter[tuple[object, ...]] = Counter()  # containers that Compose started
         self.locals: list[Changes] = []  # what each function hides
         # Of each container that docker run named: what it was given, and its variables.
         self.containers: dict[str, tuple[ContainerSettings, Mapping[str, Word]]] = {}
@@ -592,7 +582,6 @@ class _Script(ShellFlow):
         environment = self.environment(text, settings)
         program = words[0].text
         plain = is_ordinary(program) and not is_described(words)
-        plain = plain or self.runs_again(words)
         if plain and not words[0].unresolved and not self.is_script(words):
             self.start(Command(tuple(words), environment, (), origin))
         else:
@@ -606,7 +595,7 @@ class _Script(ShellFlow):
             )
             aside = bool(_DETACHED & {word.text for word in words})
             self.name_container(words, environment)
-            for command in map(self.in_container, self.not_yet(reading.commands)):
+            for command in map(self.in_container, reading.commands):
                 # What stands in the text of bash -c has lines of its own.
                 deeper = reading.own_lines or _deeper(command)
                 shown = command.origin.source != text.source or deeper
@@ -621,15 +610,13 @@ class _Script(ShellFlow):
     def names_unread(self, words: Sequence[Word], origin: Origin) -> bool:
         """Name a command that starts what is not read; return whether it is left at that."""
         texts = [word.text for word in words]
-        names = [text.rpartition("/")[2] for text in texts if text[:1] != "-"]
-        name = names[1] if names[:1] == ["sudo"] and names[1:] else names[0] if names else ""
-        typed = name in _TYPES and {"send-keys", "send", "stuff"} & set(texts)
-        job = name in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
-        runs = name in _NOT_FOLLOWED and STARTED.search(" ".join(texts)) is not None
-        if typed or job or runs:
+        names = [text.rpartition("/")[2] for text in texts]
+        job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
+        runs = names[0] in _NOT_FOLLOWED and STARTED.search(" ".join(texts)) is not None
+        if job or runs:
             said = f"{brief(' '.join(texts))}: what it starts, and when, is not read"
             self.note("script-not-read", f"{said}; give that on its own", origin)
-        return bool(typed or runs) or name == "coproc"
+        return runs or names[0] == "coproc"
 
     def given(
         self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
@@ -832,15 +819,6 @@ class _Script(ShellFlow):
 
     # Containers and what is started
 
-    def runs_again(self, words: Sequence[Word]) -> bool:
-        """Return whether ``docker start`` starts containers that this script made."""
-        program, *texts = [word.text for word in words]
-        verb = next((at for at, text in enumerate(texts) if text in ("start", "restart")), None)
-        if program.rpartition("/")[2] not in _ENGINES or verb is None or verb > 2:
-            return False
-        named = [text for text in texts[verb + 1 :] if text[:1] != "-"]
-        return all(name in self.containers for name in named)
-
     def is_script(self, words: Sequence[Word]) -> bool:
         """Return whether a command is a shell script that lies here.
 
@@ -877,17 +855,6 @@ class _Script(ShellFlow):
             limits=limits,
             run_as=RunAs(),
         )
-
-    def not_yet(self, commands: Sequence[Command]) -> Iterator[Command]:
-        """Leave out the containers of Compose that run already: a second up starts none anew."""
-        there = Counter(self.services)
-        for command in commands:
-            service = _service(command)
-            if service is not None and there[service]:
-                there[service] -= 1
-            else:
-                self.services.update(() if service is None else (service,))
-                yield command
 
     def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
         """Take a command in.
