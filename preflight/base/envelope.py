@@ -67,7 +67,7 @@ _OF_SCHEMA: Mapping[str, Mapping[str, str]] = {
 }
 # Objects whose keys are the host's or the launch's own words; what nothing of is renamed.
 MAPS = ("environment", "held", "inputs", "named", "release", "repeats", "store", "values")
-RAW = {"facts": ("topics",), "launch": ("value",), "pairs": ("answer",)}
+RAW = {"check": ("machine",), "facts": ("topics",), "launch": ("value",), "pairs": ("answer",)}
 # A number, and beside it why there is none.
 REASONS = {"available_pages": "available_unknown", "count": "count_why"}
 AMOUNTS = ("have", "need")

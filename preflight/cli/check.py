@@ -114,6 +114,10 @@ def check(
         from preflight.pictures.memory_map import MAP_TOPICS
 
         topics = MAP_TOPICS
+    if as_json:
+        from preflight.check.machine import MACHINE_TOPICS
+
+        topics = (*topics, *MACHINE_TOPICS)
     slow = _say_slow if sys.stderr.isatty() and verbosity >= 0 else None
     try:
         found = checked(
@@ -149,8 +153,10 @@ def check(
         _write("--html", html, timeout_seconds, check_page(report, seen, _made()))
     if as_json:
         from preflight.check.forms import launch_of, report_object
+        from preflight.check.machine import machine_object
 
-        say_json(public(report_object(report, protocol, code)), launch=launch_of(report))
+        answer = report_object(report, protocol, code) | {"machine": machine_object(seen)}
+        say_json(public(answer), launch=launch_of(report))
     elif "-" not in (junit, html):
         text = protocol_line(report, protocol)
         if text is None:

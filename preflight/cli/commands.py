@@ -78,13 +78,22 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when asked for: start-up pays for the one that runs.
 
     later: title of a section in --help -> command name -> module that has it, under the name after
-    the colon.
+    the colon. helpers: commands that others start, and no list shows. gone: what is typed in place
+    of a command that there was.
     """
 
-    def __init__(self, *arguments: Any, later: Mapping[str, Mapping[str, str]], **named: Any):
+    def __init__(
+        self,
+        *arguments: Any,
+        later: Mapping[str, Mapping[str, str]],
+        helpers: Mapping[str, str] | None = None,
+        gone: Mapping[str, str] | None = None,
+        **named: Any,
+    ):
         super().__init__(*arguments, **named)
         self._sections = later
         self._later = {name: where for each in later.values() for name, where in each.items()}
+        self._helpers, self._gone = helpers or {}, gone or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._later)
@@ -103,7 +112,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        where = self._later.get(cmd_name)
+        where = self._later.get(cmd_name) or self._helpers.get(cmd_name)
         if where is None:
             return None
         module, _, name = where.partition(":")
@@ -122,6 +131,9 @@ class LazyGroup(click.Group):
 
             if args[0] == "demo":
                 said = "the recorded host is --root demo:h800, as in: check --root demo:h800"
+                raise click.UsageError(said, ctx) from None
+            if (instead := self._gone.get(args[0])) is not None:
+                said = f"{args[0]!r} is no command any more: {instead}"
                 raise click.UsageError(said, ctx) from None
             near = get_close_matches(args[0], self._later, n=1)
             if os.path.isfile(args[0]):

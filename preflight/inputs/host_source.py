@@ -54,10 +54,12 @@ def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
 def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
     """Return the launch that is asked about: the one given, else the one in the capture.
 
-    None for none.
+    None for none. One that was read elsewhere is given as its record.
     """
-    carried = words.record is not None
-    recorded: Any = _carried(words.record) if words.record else host.extras.get("launch")
+    from preflight.inputs.recorded_launch import record_in
+
+    carried = record_in(words)
+    recorded: Any = host.extras.get("launch") if carried is None else carried
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
@@ -74,7 +76,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         captured_installed(host),
         host_group=words.host_group,
     )
-    if words.words:
+    if words.words and carried is None:
         from preflight.inputs.written_launch import read_launch
 
         launch = read_launch(
@@ -91,12 +93,12 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         return launch, given
     from preflight.inputs.launch_record import launch_from
 
-    where = f"--launch-record {words.record}" if carried else f"--root {host.name}"
+    where = f"--root {host.name}" if carried is None else words.words[0]
     try:
         launch, options = launch_from(recorded, host.root.text)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{where}: its launch cannot be read: {error!r}") from None
-    if carried:  # what it leaves open is this host's own
+    if carried is not None:  # what it leaves open is this host's own
         from preflight.inputs.host_words import host_words
         from preflight.launches.shell_script import in_environment
         from preflight.sizing.chosen_releases import installed_there
@@ -108,19 +110,6 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
             given = given._replace(installed=installed_there(reading, host.root))
     said = {name: value for name, value in given._asdict().items() if value is not None}
     return launch, options._replace(**said)
-
-
-def _carried(path: str) -> Any:
-    """Return the record in a file. Raises UsageError."""
-    import json
-
-    from preflight.launches.env_files import read_small_file
-
-    try:
-        return json.loads(read_small_file(path) or "")
-    except (ValueError, RecursionError):
-        said = "is no record of a launch: give the launch.json of fleet manifest"
-        raise UsageError(f"--launch-record {path} {said}") from None
 
 
 class Sized(NamedTuple):

@@ -7,10 +7,10 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from preflight.fleet.remote.sent_launch import sent_launch
 
 from preflight.check.answer import read_waivers
 from preflight.cli.main import run
-from preflight.fleet.remote.sent_launch import sent_launch
 from preflight.inputs.launch_words import Chosen, LaunchWords, Waiver
 
 DEMO = ("--root", "demo:h800", "--timeout", "600")

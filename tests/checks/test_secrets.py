@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from preflight.fleet.kubernetes.manifest import without_secrets
 
 from checks.base.archive import read_archive
 from checks.capture.secret_names import is_secret
@@ -25,7 +26,6 @@ from checks.capture.secrets import (
 from preflight.base.one_line import shortened
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
-from preflight.fleet.kubernetes.manifest import without_secrets
 from preflight.inputs.host_source import open_host
 from preflight.inputs.launch_words import LaunchWords
 from preflight.inputs.public_launch import public_file, public_json

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from preflight.fleet.remote.sent_launch import sent_launch
 
 from preflight.cli.main import run
 from preflight.cli.sizing import run as sizing
-from preflight.fleet.remote.sent_launch import sent_launch
 from preflight.inputs.launch_words import ALL_CHECKS, LaunchWords
 from preflight.launches import env_files
 

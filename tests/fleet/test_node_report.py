@@ -17,17 +17,17 @@ from typing import Any
 import jsonschema
 import psutil
 import pytest
+from preflight.fleet.node.rails import routes
+from preflight.fleet.node.report import absent, error_object, node_report, one_line
+from preflight.fleet.remote.sent_launch import sent_launch
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
-from preflight.fleet.node.rails import routes
-from preflight.fleet.node.report import absent, error_object, node_report, one_line
 from preflight.fleet.remote import psutil_stand_in
 from preflight.fleet.remote.program import COMMAND, SAYS, Program, zipapp
 from preflight.fleet.remote.reply import NodeReply, lacks_tool, report_of
-from preflight.fleet.remote.sent_launch import sent_launch
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
 from tests.builders.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
 from tests.fleet.conftest import LAUNCH, node_host

@@ -17,10 +17,17 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-
 from preflight.cli.fleet_pairs_connect import pair_connect
-from preflight.fleet.pairs.answer import pair_object, pair_text
-from preflight.fleet.pairs.cause import broken, cause, cause_of, failure_text, reasons
+
+from preflight.fleet.pairs.answer import (
+    broken,
+    cause,
+    cause_of,
+    failure_text,
+    pair_object,
+    pair_text,
+    reasons,
+)
 from preflight.fleet.pairs.records import (
     BACK,
     HERE,

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight.fleet.node.report import node_report
 
 from checks.base.unknown import Unknown
 from checks.rdma.devices import ROCE_1, ROCE_2
 from preflight.cli.fleet_rails import rails
-from preflight.fleet.node.report import node_report
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
 from preflight.fleet.rails.findings import MOST_COMPARED, talks
 from preflight.fleet.rails.lanes import INFINIBAND, Lane, NodeKind, Reach, gid_network, way
