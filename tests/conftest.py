@@ -47,8 +47,6 @@ for number, usual in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 os.environ.pop("COLUMNS", None)
-# What the tests of single answers read; tests/cli/test_json_contract.py holds both versions.
-os.environ["MOONCAKE_PREFLIGHT_JSON"] = "v1"
 
 # Marker -> the group of its tests; the first that a test has. A guest that begins with containers
 # here is with those, since their cgroups are this machine's.

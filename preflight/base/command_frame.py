@@ -9,14 +9,7 @@ import click
 
 from mooncake_preflight import interrupt_behind, interrupted_code
 from preflight.base import exit_codes
-from preflight.base.output import (
-    JSON_VERSIONS,
-    OutputError,
-    discard_output,
-    json_version,
-    open_streams,
-    say,
-)
+from preflight.base.output import OutputError, discard_output, open_streams, say
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -110,14 +103,6 @@ def value_of(words: Sequence[str], option: str) -> str:
         if name == option:
             found = value if equals else next(iter(words[number + 1 :]), "")
     return found
-
-
-def asked_version(words: Sequence[str], usual: str = "v2") -> str | None:
-    """Return the version of JSON that a command line asks for; None where it asks for no JSON."""
-    version = value_of(words, "--json-schema")
-    if "--json" not in words and not version:
-        return None
-    return json_version(version if version in JSON_VERSIONS else None, usual)
 
 
 def _takes_a_launch(context: click.Context | None) -> bool:

@@ -1,76 +1,24 @@
-"""The second version of every JSON answer: one envelope, and one word for one thing.
+"""The one envelope of every JSON answer, and how amounts, subjects and actions are written in it.
 
-A command writes its answer once, as ``schemas/NAME-v1.schema.json`` has it, of texts that know
-their numbers (Quantity), what they are about (Subject) and what they do (Line). ``second`` says
-the answer in the words of this table, ``second_schema`` its schema, by the same rules.
+A writer makes its answer of texts that know their numbers (Quantity), what they are about (Subject)
+and what they do (Line). ``schemas/NAME-v1.schema.json`` is the answer with its envelope.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import click
 
 from checks.base.finding import Subject
 from checks.base.units import Quantity
-from checks.base.unknown import Unknown
 from preflight.base.program_version import program_version
 from preflight.base.shell import Line
 
 Json = dict[str, Any]
 
-# Of the envelope, whatever the command. An own word of a status ("fits") is the answer's outcome.
 STATUSES = ("pass", "warn", "fail", "unknown", "error")
-ABOUT = ("schema", "version", "status", "exit_code", "reason", "error")
-# What names the launch and the host in the first version, beside an object.
-SOURCES, HOSTS = ("source", "launch"), ("root", "host")
-# A word of the first version, and the one that is used for the same thing everywhere.
-WORDS = {
-    "bytes": "size_bytes",
-    "commands": "actions",
-    "default_page_bytes": "default_page_size_bytes",
-    "host_commands": "actions",
-    "id": "check",
-    "message": "text",
-    "page_bytes": "page_size_bytes",
-    "remedy": "advice",
-    "said": "text",
-    "subject": "subjects",
-    "where": "origin",
-    "why": "reason",
-}
-# The same within one object or list, by its name: a word there is of another thing.
-_WITHIN = {
-    "advisories": {"id": "advisory"},
-    "explanation": {"id": "pattern"},
-    "keys": {"number": "count"},
-    "note": {"id": "note"},
-    "processes": {"kind": "program", "nics": "devices", "where": "place"},
-    "recommendation": {"id": "recommendation"},
-    "setting": {"why": "reasons"},
-    "trace": {"error": "sampling_error"},
-}
-_SINGULARS = {
-    "explanations": "explanation",
-    "notes": "note",
-    "reading": "note",
-    "recommendations": "recommendation",
-    "settings": "setting",
-}
-# The same in answers that are about one host: a node is a NUMA node there, a machine in a fleet's.
-_NUMA = {"node": "numa_node", "nodes": "numa_nodes"}
-_OF_SCHEMA: Mapping[str, Mapping[str, str]] = {
-    "check": _NUMA,
-    "rehearse": {**_NUMA, "distribution": "wheel", "python": "interpreter"},
-    "topology": {**_NUMA, "release": "mooncake_version"},
-    **{key: {**_NUMA, "unknown": "unknowns"} for key in ("fit", "plan")},
-    "sizing": {**_NUMA, "findings": "rules", "owner": "process"},
-}
-# Objects whose keys are the host's or the launch's own words; what nothing of is renamed.
-MAPS = ("environment", "held", "inputs", "named", "release", "repeats", "store", "values")
-RAW = {"check": ("machine",), "facts": ("topics",), "launch": ("value",), "pairs": ("answer",)}
-# A number, and beside it why there is none.
-REASONS = {"available_pages": "available_unknown", "count": "count_why"}
-AMOUNTS = ("have", "need")
 # What a check's subjects are where they do not say it themselves: the longest beginning counts.
 SUBJECTS = {
     "advisory.": "process",
@@ -114,43 +62,46 @@ _ITSELF = {
 KINDS = sorted({*SUBJECTS.values(), *_ITSELF.values(), "address", "user"})
 
 
-def second(
-    first: Json,
-    command: str,
+def envelope(
+    name: str,
+    exit_code: int,
+    answer: Mapping[str, Any] | None = None,
+    *,
+    word: str = "",
+    reason: str | None = None,
     launch: tuple[str, str] | None = None,
     host: str | None = None,
-    reason: str | None = None,
+    command: str = "",
 ) -> Json:
-    """Return an answer of the first version in the second.
+    """Return an answer in its envelope; ``findings`` of the answer stand beside it.
 
-    command: as it is typed, without the program. launch: its source and its summary, where the
-    command knows them beside its answer. host, reason: likewise.
+    name: of the schema. exit_code: of the process. word: how it went: one of STATUSES, else the
+    answer's outcome, beside the status of the exit code. reason: of the status; by default the
+    worst finding. launch: its source and its summary. host, command: by default those of the
+    command that runs.
     """
-    name = first["schema"].split("/")[1]
-    code, own = first["exit_code"], first.get("status")
-    status = own if own in STATUSES else dict(enumerate(STATUSES)).get(code, "error")
-    sources = [first[key] for key in SOURCES if isinstance(first.get(key), str) and first[key]]
-    hosts = [first[key] for key in HOSTS if isinstance(first.get(key), str)]
-    rest = _body(first, name)
-    if own is not None and own != status:
-        rest = {"outcome": own, **rest}
-    if launch is None and sources:
-        launch = sources[0], first.get("summary", "")
-    if launch is None and isinstance(inner := first.get("launch"), dict) and "source" in inner:
-        launch = inner["source"], ""
-    findings = rest.pop("findings", [])
-    said = first.get("error") or first.get("reason") or (first.get("exact") or {}).get("reason")
+    from checks.capture.secrets import public
+
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        command = command or context.command_path.partition(" ")[2] or context.command_path
+        host = context.params.get("root") if host is None else host
+    own = dict(answer or {})
+    findings = own.pop("findings", [])
+    status = word if word in STATUSES else dict(enumerate(STATUSES)).get(exit_code, "error")
+    if word and word != status:
+        own = {"outcome": word, **own}
     return {
-        "schema": f"{first['schema'].rpartition('/')[0]}/v2",
+        "schema": f"mooncake-preflight/{name}/v1",
         "version": program_version(),
         "command": command,
         "status": status,
-        "exit_code": code,
-        "reason": said or reason or (_worst(findings) if code else None),
-        "launch": launch and {"source": launch[0], "summary": launch[1] or None},
-        "host": hosts[0] if hosts else host,
+        "exit_code": exit_code,
+        "reason": public(reason) if reason else _worst(findings) if exit_code else None,
+        "launch": launch and {"source": public(launch[0]), "summary": public(launch[1]) or None},
+        "host": host,
         "findings": findings,
-        "answer": rest or None,
+        "answer": own or None,
     }
 
 
@@ -164,70 +115,17 @@ def _worst(findings: list[Json]) -> str | None:
     return None
 
 
-def _body(first: Json, name: str) -> Json:
-    """Return what is the command's own; a launch that is an object is part of it."""
-    inner = first.get("launch")
-    own = {
-        key: value
-        for key, value in first.items()
-        if key not in ABOUT and not (key in SOURCES and not isinstance(value, dict | list))
-        if not (key in HOSTS and isinstance(value, str)) and key not in ("launch", "summary")
-    }
-    if isinstance(inner, dict):
-        own |= {key: value for key, value in inner.items() if key != "source"}
-    return _object(own, "", name)
-
-
-def words_of(within: str, name: str) -> Mapping[str, str]:
-    """Return the words that differ in an object. within: what it stands under; name: the schema."""
-    if within in MAPS:
-        return {}
-    part = _WITHIN.get(_SINGULARS.get(within, within), {})
-    return {**WORDS, **_OF_SCHEMA.get(name, {}), **part}
-
-
-def _object(given: Mapping[str, Any], within: str, name: str) -> Json:
-    """Return an object in the words of the second version. within: the key that it stands under."""
-    if set(given) == {"unknown"}:
-        return dict(given)
-    words = words_of(within, name)
-    about = given.get("id") or given.get("check") or ""
-    found: Json = {}
-    for key, value in given.items():
-        if key in REASONS.values():
-            continue
-        reason = given.get(REASONS.get(key, ""))
-        if key in RAW.get(name, ()):
-            found[key] = value
-        elif reason is not None:
-            found[words.get(key, key)] = {"unknown": reason}
-        elif key in AMOUNTS and isinstance(value, str):
-            found[key] = _amount(value)
-        elif key in ("subject", "subjects"):
-            each = given.get("subjects", [value])
-            found["subjects"] = [_subject(one, about) for one in each]
-        elif key in ("commands", "host_commands"):
-            found["actions"] = [_action(one, about) for one in value]
-        else:
-            found[words.get(key, key)] = _value(value, key, name)
-    return found
-
-
-def _value(value: Any, within: str, name: str) -> Any:
-    if isinstance(value, Unknown):
-        return {"unknown": value.reason}
-    if isinstance(value, Mapping):
-        return _object(value, within, name)
-    if isinstance(value, list | tuple):
-        return [_value(one, within, name) for one in value]
-    return value
-
-
-def _amount(text: str) -> Json | None:
+def amount(text: str) -> Json | None:
+    """Return an amount with its number and unit; None where there is none."""
     if not text:
         return None
     known = text if isinstance(text, Quantity) else Quantity(text)
     return {"value": known.value, "unit": known.unit or None, "text": text}
+
+
+def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
+    """Return what a check's finding is about, each with its kind; without a check, processes."""
+    return [_subject(text, check) for text in texts]
 
 
 def _subject(text: str, check: str) -> Json:
@@ -237,6 +135,11 @@ def _subject(text: str, check: str) -> Json:
     usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "launch" if check else "process"
     kind = known.kind or _ITSELF.get(text, usual)
     return {"kind": kind, "name": text, "ranks": list(known.ranks)}
+
+
+def actions(lines: Iterable[str], check: str = "") -> list[Json]:
+    """Return lines of shell, and those for people, with what each does. check: what they mend."""
+    return [_action(line, check) for line in lines]
 
 
 def _action(text: str, check: str) -> Json:

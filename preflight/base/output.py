@@ -24,9 +24,6 @@ _OURS = str(int.from_bytes(os.urandom(4), "big"))
 _PAINTED = re.compile(rf"\x1b\[{_OURS};(\d+)m")
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "white": 37}
 _FORCING = ("FORCE_COLOR", "CLICOLOR_FORCE")
-# Of the environment: which version JSON has where no option says it.
-JSON_VARIABLE = "MOONCAKE_PREFLIGHT_JSON"
-JSON_VERSIONS = ("v1", "v2")
 _LINES = re.compile(r"[^\n\t]+")
 
 
@@ -112,65 +109,24 @@ def _discard(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def json_version(asked: str | None = None, usual: str = "v2") -> str:
-    """Return the version that JSON has: as asked, else as the environment says, else ``usual``."""
-    return asked or os.environ.get(JSON_VARIABLE) or usual
-
-
-def say_json(answer: dict[str, Any], *, err: bool = False, **more: Any) -> None:
-    """Print an answer of the first version as one JSON object, in the version that was asked for.
-
-    more: see ``in_version``.
-    """
-    say_plain_json(in_version(answer, **more), err=err)
-
-
-def in_version(
-    answer: dict[str, Any],
-    *,
-    launch: tuple[str, str] | None = None,
-    host: str | None = None,
-    reason: str | None = None,
-    version: str | None = None,
-    command: str = "",
-) -> dict[str, Any]:
-    """Return an answer of the first version in the one that was asked for.
-
-    launch: its source and summary, where the first version has no place for them; host, reason:
-    likewise. version, command: where no command is running that could be asked.
-    """
-    context = click.get_current_context(silent=True)
-    if context is not None:
-        version = version or context.meta.get(JSON_VARIABLE)
-        command = command or context.command_path.partition(" ")[2] or context.command_path
-    if json_version(version) == "v2":
-        from checks.capture.secrets import public
-        from preflight.base.envelope import second
-
-        launch = None if launch is None else (public(launch[0]), public(launch[1]))
-        if host is None and context is not None:
-            host = context.params.get("root")
-        return second(answer, command, launch, host, reason and public(reason))
-    return answer
-
-
-def say_plain_json(answer: dict[str, Any], *, err: bool = False) -> None:
-    """Print one JSON object, unchanged: all of it, whatever signal comes meanwhile."""
+def say_json(answer: dict[str, Any], *, err: bool = False) -> None:
+    """Print one JSON object: all of it, whatever signal comes meanwhile."""
     text = json_text(answer)
     answering()
     say(text, err=err)
 
 
 def json_text(answer: dict[str, Any]) -> str:
-    """Return an object as text; a raw Unknown is null: the first version has no reason there."""
+    """Return an object as text; what is not known is {"unknown": reason}."""
     import json
 
-    return json.dumps(answer, indent=2, default=_null)
+    return json.dumps(answer, indent=2, default=_unknown)
 
 
-def _null(value: object) -> None:
+def _unknown(value: object) -> dict[str, str]:
     if not isinstance(value, Unknown):
         raise TypeError(f"{value!r} is no JSON")
+    return {"unknown": value.reason}
 
 
 def painter(color: str) -> Callable[[str, str], str]:

@@ -7,15 +7,13 @@ from typing import Any
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from preflight.base.program_version import program_version
+from preflight.base.envelope import subjects
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.curve import Paint, curve_text, whole_percent
 from preflight.capacity.deployment import Bounds, Keys, Round, Tier
 from preflight.capacity.workload import MultiTurnWorkload
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, fitted
-
-SCHEMA = "mooncake-preflight/capacity/v1"
 
 
 def capacity_text(found: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
@@ -179,13 +177,9 @@ def percent(part: float) -> str:
     return f"{whole_percent(part)}%"
 
 
-def capacity_object(found: CapacityAnswer, exit_code: int) -> dict[str, Any]:
-    """Return all of the answer, as ``schemas/capacity-v1.schema.json`` has it."""
+def capacity_object(found: CapacityAnswer) -> dict[str, Any]:
+    """Return the answer of ``schemas/capacity-v1.schema.json``."""
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "known" if exit_code == 0 else "unknown",
-        "exit_code": exit_code,
         "workload": plain(found.workload),
         "servers": [_server_object(server, found) for server in found.servers],
         "notes": plain(found.notes),
@@ -196,17 +190,28 @@ def capacity_object(found: CapacityAnswer, exit_code: int) -> dict[str, Any]:
 def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, Any]:
     capacity = server.capacity
     return {
-        **fields(server, "subject", "model", "page_tokens"),
+        "subjects": subjects([server.subject]),
+        **fields(server, "model", "page_tokens"),
         "bytes_per_token": plain(capacity.bytes_per_token),
         "tiers": [
-            fields(tier, "name", "what", "bytes", "tokens", "conversations", "formula")
+            {
+                **fields(tier, "name", "what"),
+                "size_bytes": plain(tier.bytes),
+                **fields(tier, "tokens", "conversations", "formula"),
+            }
             for tier in capacity.tiers
         ],
-        "keys": plain(capacity.keys),
+        "keys": _keys_object(capacity.keys),
         "rounds": [_round_object(each) for each in capacity.rounds],
         "conclusions": list(summarize_rounds(server, found.workload)),
         "notes": plain(server.notes),
     }
+
+
+def _keys_object(keys: Keys | Unknown | None) -> dict[str, Any] | None:
+    if isinstance(keys, Keys):
+        return {"count": keys.number, "master_bytes": keys.master_bytes}
+    return None if keys is None else {"unknown": keys.reason}
 
 
 def _round_object(each: Round) -> dict[str, Any]:

@@ -9,11 +9,9 @@ from typing import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Router, Tier
-from preflight.capacity.workload import MultiTurnWorkload
 from preflight.traces.curve import Curve, CurveCounter, optimum
 from preflight.traces.describe import TOLD_EVERY
 from preflight.traces.formats import Trace
-from preflight.traces.generate import Rounds
 from preflight.traces.tiers import (
     PREFETCH_THRESHOLD_TOKENS,
     Flows,
@@ -77,17 +75,6 @@ class TraceAnswer(NamedTuple):
     servers: tuple[ServerReplay | Unknown, ...]
     notes: tuple[str, ...]
     asked: TraceRequest
-
-
-def rounds_of(workload: MultiTurnWorkload) -> Rounds:
-    """Return the workload as requests to be made."""
-    return Rounds(
-        workload.clients,
-        workload.rounds,
-        workload.first_tokens,
-        workload.next_tokens,
-        workload.output_tokens,
-    )
 
 
 def page_of(found: CapacityAnswer) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
+from preflight.base.envelope import subjects
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.trace_answer import ServerReplay, TraceAnswer
@@ -256,7 +257,7 @@ def trace_object(found: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
         "ceiling": curve.ceiling,
         "knee_tokens": curve.knee * block,
         "sampled": curve.sampled,
-        "error": curve.error,
+        "sampling_error": curve.error,
         "curve": [
             {"tokens": size * block, "lru": curve.rate(size), "best": best[size]} for size in sizes
         ],
@@ -279,7 +280,7 @@ def _wanted(answer: TraceAnswer) -> dict[str, Any] | None:
 
 def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
     return {
-        "subject": server.subject,
+        "subjects": subjects([server.subject]),
         "write_policy": replay.rules.write_policy,
         "routing": replay.rules.routing.how,
         "caches": replay.rules.caches,

@@ -13,13 +13,14 @@ error. k8s: an init container or entry point, anything but 0 keeps the pod from 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.capture.secrets import public
+from preflight.base.envelope import actions, amount, envelope, subjects
 from preflight.base.one_line import clean, shortened
-from preflight.base.program_version import program_version
 from preflight.base.shell import wanted_text
 from preflight.check.report import EXIT_CODES, Report, Row, amounts, count_text, verdict_reason
 from preflight.render.plain_data import fields, plain
@@ -27,26 +28,33 @@ from preflight.render.plain_data import fields, plain
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-SCHEMA = "mooncake-preflight/check/v1"
-
 Json = dict[str, Any]
 
 
-def report_object(report: Report, protocol: str, exit_code: int) -> Json:
-    """Return the object for an answer; ``exit_code`` is that of the process, by ``protocol``."""
-    return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "root": report.root,
-        "status": report.verdict.value,
-        "reason": verdict_reason(report),
+def report_object(
+    report: Report, protocol: str, exit_code: int, more: Mapping[str, Any] | None = None
+) -> Json:
+    """Return an answer in its envelope, without secrets.
+
+    exit_code: of the process, by ``protocol``. more: what stands in the answer beside.
+    """
+    answer = {
         "exit_protocol": protocol,
-        "exit_code": exit_code,
         "counts": dict(report.counts),
-        "launch": None if report.needs is None else _needs(report.needs),
-        "findings": [_finding(row) for row in report.rows],
+        **({} if report.needs is None else _needs(report.needs)),
+        "findings": findings_objects(report),
         "unused_ignores": list(report.unused_waivers),
+        **(more or {}),
     }
+    return envelope(
+        "check",
+        exit_code,
+        public(answer),
+        word=report.verdict.value,
+        reason=verdict_reason(report),
+        launch=launch_of(report),
+        host=report.root,
+    )
 
 
 def launch_of(report: Report) -> tuple[str, str] | None:
@@ -54,24 +62,28 @@ def launch_of(report: Report) -> tuple[str, str] | None:
     return None if report.needs is None else (report.needs.source, report.understood)
 
 
-def error_object(protocol: str, exit_code: int, message: str) -> Json:
+def error_object(protocol: str, exit_code: int, message: str, command: str = "") -> Json:
     """Return the object for a command that gave no answer."""
-    return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "error",
-        "exit_protocol": protocol,
-        "exit_code": exit_code,
-        "error": message,
-    }
+    answer = {"exit_protocol": protocol}
+    return envelope("check", exit_code, answer, word="error", reason=message, command=command)
+
+
+def findings_objects(report: Report) -> list[Json]:
+    """Return each row as JSON has it."""
+    return [_finding(row) for row in report.rows]
 
 
 def _finding(row: Row) -> Json:
     finding = row.finding
     return {
-        "id": finding.check,
-        **fields(finding, "status", "subject", "have", "need", "formula", "text"),
-        **fields(row, "advice", "ignored", "subjects", "consequence", "commands"),
+        "check": finding.check,
+        "status": finding.status.value,
+        "subjects": subjects(row.subjects, finding.check),
+        "have": amount(finding.have),
+        "need": amount(finding.need),
+        **fields(finding, "formula", "text"),
+        **fields(row, "advice", "ignored", "consequence"),
+        "actions": actions(row.commands, finding.check),
         "evidence": plain(finding.evidence),
         "settings": [
             {
@@ -86,7 +98,7 @@ def _finding(row: Row) -> Json:
 
 def _needs(needs: LaunchNeeds) -> Json:
     return {
-        **fields(needs, "source", "hosts", "mooncake_version", "sglang_version"),
+        **fields(needs, "hosts", "mooncake_version", "sglang_version"),
         "processes": [_process(process) for process in needs.processes],
         "services": [
             {"kind": one.kind, "host": one.host, "port": one.port, "own": one.own}
@@ -101,7 +113,9 @@ def _process(process: ProcessNeeds) -> Json:
     """Return a process with its sizes as they are, or {"unknown": reason}."""
     sizes = "registered_bytes", "regular_bytes", "hugetlb_bytes"
     return {
-        **fields(process, "name", "program", "node", "gpu", *sizes),
+        **fields(process, "name", "program"),
+        "numa_node": plain(process.node),
+        **fields(process, "gpu", *sizes),
         "devices": None if process.rdma is None else plain(process.rdma.devices),
     }
 

@@ -260,15 +260,12 @@ def _object_text(
     exit_code: None for the check's own. locked: what differs from a locked answer, as the object of
     ``diff``; None without one.
     """
-    from checks.capture.secrets import public
-    from preflight.base.output import in_version, json_text
-    from preflight.check.forms import error_object, launch_of, report_object
+    from preflight.base.output import json_text
+    from preflight.check.forms import error_object, report_object
 
     if report is None:
         code = exit_codes.UNKNOWN if exit_code is None else exit_code
-        return json_text(in_version(error_object("native", code, public(reason))))
+        return json_text(error_object("native", code, reason))
     code = report.exit_code if exit_code is None else exit_code
-    found = report_object(report, "native", code)
-    if locked is not None:
-        found["locked"] = {key: locked[key] for key in ("from", "to", "changes")}
-    return json_text(in_version(public(found), launch=launch_of(report)))
+    more = None if locked is None else {"locked": locked}
+    return json_text(report_object(report, "native", code, more))

@@ -84,8 +84,11 @@ def apply(
         )
     if as_json:
         from checks.capture.secrets import public
+        from preflight.base.envelope import envelope
         from preflight.base.output import say_json
         from preflight.reading.understood import about
 
-        say_json(public(apply_object(account, source, code)), launch=about(source, processes))
+        answer = public(apply_object(account))
+        reason, launched = "; ".join(account.reasons), about(source, processes)
+        say_json(envelope("apply", code, answer, reason=reason, launch=launched))
     return code

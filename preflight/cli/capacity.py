@@ -121,6 +121,7 @@ def capacity(
     from checks.base.unknown import Unknown
     from checks.capture.secrets import public
     from preflight.base import exit_codes
+    from preflight.base.envelope import envelope
     from preflight.base.output import columns, painter, say, say_json
     from preflight.capacity.answer import CapacityRequest, capacity_of
     from preflight.capacity.deployment import Cluster
@@ -149,10 +150,8 @@ def capacity(
     found = capacity_of(launch, root, timeout_seconds, asked)
     if isinstance(found, Unknown):
         if as_json:
-            from preflight.base.error_object import error_object
-            from preflight.capacity.report import SCHEMA
-
-            say_json(error_object(SCHEMA, exit_codes.UNKNOWN, found.reason))
+            code = exit_codes.UNKNOWN
+            say_json(envelope("capacity", code, word="error", reason=found.reason))
         else:
             say(f"mooncake-preflight capacity: {found.reason}", err=True)
         return exit_codes.UNKNOWN
@@ -184,13 +183,20 @@ def capacity(
         from preflight.capacity.report import capacity_object
         from preflight.reading.understood import about
 
-        told_object = capacity_object(found, code)
+        told_object = capacity_object(found)
         if replayed is not None:
             from preflight.capacity.trace_report import trace_object
 
             told_object["trace"] = trace_object(found, replayed)
-        launched = about(found.source, found.processes)
-        say_json(public(told_object), launch=launched, reason=next(iter(reasons), None))
+        answer = envelope(
+            "capacity",
+            code,
+            public(told_object),
+            word="unknown" if reasons else "known",
+            reason=next(iter(reasons), None),
+            launch=about(found.source, found.processes),
+        )
+        say_json(answer)
     else:
         from preflight.capacity.report import capacity_text
         from preflight.pictures.bars import draws_blocks

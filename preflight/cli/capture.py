@@ -45,7 +45,6 @@ def capture(
     from checks.base.archive import archive_bytes, is_stream
     from checks.capture.capture import LARGEST_BYTES, CaptureError, capture_files
     from preflight.base.output import say, say_json
-    from preflight.base.program_version import program_version
     from preflight.base.usage_error import UsageError
     from preflight.base.within import save
     from preflight.inputs.host_record import own_names, record
@@ -70,13 +69,11 @@ def capture(
         raise UsageError(f"{path}: {error}") from None
     save(path, path, content, 0o600, timeout_seconds)
     if as_json:
+        from preflight.base.envelope import envelope
         from preflight.reading.understood import about
         from preflight.sizing.launch_needs import source_name
 
         found = {
-            "schema": "mooncake-preflight/capture/v1",
-            "version": program_version(),
-            "exit_code": 0,
             "file": path,
             "files": len(answers.texts),
             "calls": len(answers.calls),
@@ -85,7 +82,7 @@ def capture(
         }
         sizing = None if recorded.sized is None else recorded.sized.sizing
         started = sizing and about(source_name(sizing), sizing.inputs.processes)
-        say_json(found, err=is_stream(path), launch=started)
+        say_json(envelope("capture", 0, found, launch=started), err=is_stream(path))
     else:
         said = "as they are" if keep_names else "replaced"
         say(

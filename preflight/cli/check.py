@@ -96,7 +96,6 @@ def check(
     this program.
     """
     _refuse_two_outputs(protocol, fail_on, junit, html, memory_map, plain, as_json)
-    from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json
     from preflight.check.answer import checked
     from preflight.check.forms import exit_code, protocol_line
@@ -152,11 +151,10 @@ def check(
 
         _write("--html", html, timeout_seconds, check_page(report, seen, _made()))
     if as_json:
-        from preflight.check.forms import launch_of, report_object
+        from preflight.check.forms import report_object
         from preflight.check.machine import machine_object
 
-        answer = report_object(report, protocol, code) | {"machine": machine_object(seen)}
-        say_json(public(answer), launch=launch_of(report))
+        say_json(report_object(report, protocol, code, {"machine": machine_object(seen)}))
     elif "-" not in (junit, html):
         text = protocol_line(report, protocol)
         if text is None:

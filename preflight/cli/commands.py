@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -78,22 +79,21 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when asked for: start-up pays for the one that runs.
 
     later: title of a section in --help -> command name -> module that has it, under the name after
-    the colon. helpers: commands that others start, and no list shows. gone: what is typed in place
-    of a command that there was.
+    the colon. gone: what people type that is no command -> the sentence that says what is. helpers:
+    commands that others start, and no list shows.
     """
 
     def __init__(
         self,
         *arguments: Any,
         later: Mapping[str, Mapping[str, str]],
-        helpers: Mapping[str, str] | None = None,
-        gone: Mapping[str, str] | None = None,
+        gone: Mapping[str, str] = MappingProxyType({}),
+        helpers: Mapping[str, str] = MappingProxyType({}),
         **named: Any,
     ):
         super().__init__(*arguments, **named)
-        self._sections = later
+        self._sections, self._gone, self._helpers = later, gone, helpers
         self._later = {name: where for each in later.values() for name, where in each.items()}
-        self._helpers, self._gone = helpers or {}, gone or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._later)
@@ -129,14 +129,10 @@ class LazyGroup(click.Group):
             import os
             from difflib import get_close_matches
 
-            if args[0] == "demo":
-                said = "the recorded host is --root demo:h800, as in: check --root demo:h800"
-                raise click.UsageError(said, ctx) from None
-            if (instead := self._gone.get(args[0])) is not None:
-                said = f"{args[0]!r} is no command any more: {instead}"
-                raise click.UsageError(said, ctx) from None
             near = get_close_matches(args[0], self._later, n=1)
-            if os.path.isfile(args[0]):
+            if args[0] in self._gone:
+                said = self._gone[args[0]]
+            elif os.path.isfile(args[0]):
                 said = f"{args[0]!r} is a file, not a command: give it to check or read"
             elif near:
                 said = f"{error.message.rstrip('.')}: did you mean {near[0]}?"

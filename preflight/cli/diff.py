@@ -65,6 +65,7 @@ def diff(
     Exit codes: 0 nothing changes; 1 something does; 2 the verdict of check becomes a worse one.
     """
     from checks.capture.secrets import public
+    from preflight.base.envelope import envelope
     from preflight.base.output import columns, painter, say, say_json
     from preflight.diff.differences import differences_object, differences_text, exit_code
     from preflight.diff.full_answer import (
@@ -102,8 +103,8 @@ def diff(
         text = locked_text(names[1], answer)
         save(f"--lock {lock}", lock, text.encode(), 0o644, timeout_seconds)
         if as_json:  # nothing differs from what is written
-            same = differences_object((names[1], names[1]), answer, answer)
-            say_json(public({**same, "lock": lock}), launch=started, host=hosts[1])
+            same = {**differences_object((names[1], names[1]), answer, answer), "lock": lock}
+            say_json(envelope("diff", 0, public(same), launch=started, host=hosts[1]))
         return 0
     waivers: tuple[Waiver, ...] = ()  # of the lock, where there is one
     if locked is None:
@@ -116,9 +117,10 @@ def diff(
     if locked is not None:
         after = without_secrets(after)
     if as_json:
-        found, code = differences_object(names, before, after), exit_code(before, after)
-        reasons = (None, "lines of the answer differ", "the verdict of check is a worse one")
-        say_json(public(found), launch=started, host=hosts[1], reason=reasons[code])
+        found = public(differences_object(names, before, after))
+        code = exit_code(before, after)
+        why = (None, "lines of the answer differ", "the verdict of check is a worse one")[code]
+        say_json(envelope("diff", code, found, reason=why, launch=started, host=hosts[1]))
     else:
         paint = painter(color)
         say(public(differences_text(names, before, after, verbosity, paint, columns())))

@@ -1,46 +1,39 @@
-"""``mooncake-preflight list`` and ``explain``: what can be found, and what a log says."""
+"""``mooncake-preflight explain``: what can be found, and what a log says."""
 
 from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 
 import click
 
 from preflight.base.within import limit_seconds, within
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, TIMEOUT
+from preflight.cli.options import (
+    COLOR,
+    JSON,
+    LAUNCH_OPTIONS,
+    MOONCAKE_VERSION,
+    NIC_NODES,
+    RANK_NODES,
+    TIMEOUT,
+    taking_launch,
+    with_options,
+)
 from preflight.cli.value_types import FILE, CheckId
 
 if TYPE_CHECKING:
     from preflight.check.catalogue import Catalogue
     from preflight.check.report import Report
+    from preflight.inputs.launch_words import LaunchWords
 
 # The checks that name notices.
 NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
-LIST_SCHEMA = "mooncake-preflight/list/v1"
-
-
-@command(
-    "list",
-    "mooncake-preflight list",
-    "mooncake-preflight list --json | jq -r '.answer.checks[].check'",
-)
-@JSON
-def list_checks(as_json: bool) -> int:
-    """Print the id of every check and rule, and what it asks or finds."""
-    from preflight.base.output import columns, say, say_json
-    from preflight.check.catalogue import catalogue
-
-    if as_json:
-        say_json({"schema": LIST_SCHEMA, "exit_code": 0, "checks": list_rows(catalogue())})
-    else:
-        say(list_text(list_rows(catalogue()), columns()))
-    return 0
 
 
 @command(
@@ -52,16 +45,31 @@ def list_checks(as_json: bool) -> int:
     "mooncake-preflight explain --launch launch.sh 'Failed to register memory'",
     "mooncake-preflight explain memlock.limit --here",
     "mooncake-preflight explain --index | less",
+    "mooncake-preflight explain --advisories launch.sh",
 )
 @click.argument("what", metavar="[ID|FILE|WORDS]...", type=CheckId(or_file=True), nargs=-1)
 @click.option("--log", type=FILE, metavar="FILE", help="A server's log; - is standard input.")
 @click.option("--index", is_flag=True, help="Every known line, in alphabetical order.")
+@click.option(
+    "--advisories",
+    is_flag=True,
+    help="Known-bad combinations; with a launch, those that affect it, or may.",
+)
+@click.option(
+    "--all", "every_one", is_flag=True, help="With --advisories: all, and whether each affects it."
+)
+@click.option("--osv", is_flag=True, help="With --advisories: as OSV, one JSON array.")
+@click.option(
+    "--osv-zip",
+    metavar="FILE",
+    help="With --advisories: a .zip for scanners, of those that a wheel's release alone decides.",
+)
 @click.option("--here", is_flag=True, help="Make the checks that it names on this host too.")
 @click.option(
     "--launch",
-    "launch_file",
     type=FILE,
     metavar="FILE",
+    callback=lambda _, __, file: () if file is None else (file,),
     help="Make them for this launch here, with its numbers.",
 )
 @click.option(
@@ -73,28 +81,55 @@ def list_checks(as_json: bool) -> int:
 @TIMEOUT
 @JSON
 @COLOR
+@with_options(NIC_NODES, RANK_NODES, MOONCAKE_VERSION, *LAUNCH_OPTIONS)
+@taking_launch
 def explain(
+    *,
     what: tuple[str, ...],
     log: str | None,
     index: bool,
+    advisories: bool,
+    every_one: bool,
+    osv: bool,
+    osv_zip: str | None,
     here: bool,
-    launch_file: str | None,
+    launch: LaunchWords,
     root: str | None,
     timeout_seconds: float,
     as_json: bool,
     color: str,
 ) -> int:
-    """Explain an id, a log, or a line of one.
+    """Explain an id, a log, or a line of one; without any, list all checks and rules.
 
-    An ID gives the page of a check, rule, notice or known line. A FILE, or standard input, is a
-    log: the lines of SGLang, Mooncake and the kernel that are known, the likeliest cause first.
-    Other WORDS are looked for among the known lines, checks and rules: quote a line, or a part.
-    With --here, --launch or --root the checks that it names are made too.
+    An ID gives the page of a check, rule, notice or known line. A FILE, or a pipe, is a log: the
+    lines of SGLang, Mooncake and the kernel that are known, the likeliest cause first. Other WORDS
+    are looked for among the known lines, checks and rules: quote a line, or a part. With --here,
+    --launch or --root the checks that it names are made too.
 
-    Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure.
+    With --advisories, WORDS are a launch, as check takes it: those are printed that affect it on
+    this host, those where that cannot be known, and those that can appear while it runs. What
+    `check` already judges is not repeated.
+
+    Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure. With
+    --advisories: 0 none affects the launch, or none was given; 1 one does, or may; what may only
+    arise while it runs does not count.
     """
-    place = CheckedAt(launch_file, root or "/", timeout_seconds)
-    at = place if here or launch_file is not None or root is not None else None
+    place = CheckedAt(launch, root or "/", timeout_seconds)
+    at = place if here or launch.words or root is not None else None
+    if advisories:
+        if index or log is not None or (what and launch.words):
+            raise click.UsageError("--advisories is about one launch, and about no log")
+        from preflight.cli.advisories import print_advisories
+
+        if osv or osv_zip is not None:
+            from preflight.cli.advisories import print_osv
+
+            return print_osv(osv_zip)
+        if what:
+            at = place._replace(launch=launch._replace(words=what))
+        return print_advisories(at, every=every_one, as_json=as_json, color=color)
+    if every_one or osv or osv_zip is not None:
+        raise click.UsageError("--all, --osv and --osv-zip are for --advisories")
     if index and at is not None:
         raise click.UsageError("--index is of every known line: give no launch and no host with it")
     words = " ".join(what)
@@ -104,10 +139,12 @@ def explain(
         return print_index(as_json)
     if what and log is not None:
         raise click.UsageError(f"--log {log} and {words!r}: give one of them")
-    if not words.strip() and log is None and (what or sys.stdin.isatty()):
-        raise click.UsageError(
-            "give the ID of a check (list prints them), a log's FILE, or words of a line"
-        )
+    if what and not words.strip() and log is None:
+        raise click.UsageError("give the ID of a check, a log's FILE, or words of a line")
+    if not what and log is None and not is_piped(sys.stdin):
+        if at is not None:
+            raise click.UsageError("give an ID, a log or words: a launch and a host go with those")
+        return print_list(as_json)
     if not what:
         return explain_log_file(log or "-", as_json, color, at)
     from preflight.check.catalogue import catalogue, notices
@@ -140,9 +177,9 @@ _LEAST_QUOTED = 16
 
 
 class CheckedAt(NamedTuple):
-    """Where what is explained is checked: a launch's file or none, and a host."""
+    """Where what is explained is checked: a launch or none, and a host."""
 
-    launch: str | None
+    launch: LaunchWords
     root: str
     timeout_seconds: float
 
@@ -150,15 +187,14 @@ class CheckedAt(NamedTuple):
 def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
     """Return what check finds there of ``ids``; None without a place, or where it makes none."""
     from preflight.check.answer import checked
-    from preflight.inputs.launch_words import Chosen, LaunchWords
+    from preflight.inputs.launch_words import Chosen
     from preflight.judging.fleet_checks import FLEET_CHECKS
 
     between_nodes = {check.id for check in FLEET_CHECKS}
     only = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in between_nodes))
     if at is None or not only:
         return None
-    launch = LaunchWords(() if at.launch is None else (at.launch,))
-    return checked(launch, at.root, at.timeout_seconds, chosen=Chosen(only=only)).report
+    return checked(at.launch, at.root, at.timeout_seconds, chosen=Chosen(only=only)).report
 
 
 def here_of(report: Report | None) -> dict[str, str]:
@@ -186,18 +222,45 @@ def with_report(text: str, report: Report | None, color: str, verbosity: int) ->
     return f"{text}\n\nChecked here:\n{found}"
 
 
-def say_object(explained: dict[str, Any], report: Report | None, reason: str | None = None) -> None:
+def say_object(
+    code: int, explained: dict[str, Any], report: Report | None, reason: str | None = None
+) -> None:
     """Print the same as one JSON object."""
-    from checks.capture.secrets import public
+    from preflight.base.envelope import envelope
     from preflight.base.output import say_json
-    from preflight.check.forms import launch_of, report_object
 
-    if report is None:
-        say_json(explained, reason=reason)
-        return
-    found = public(report_object(report, "native", 0))
-    of_host = {"root": found["root"], "findings": found["findings"]}
-    say_json({**explained, **of_host}, reason=reason, launch=launch_of(report))
+    launch = host = None
+    if report is not None:
+        from checks.capture.secrets import public
+        from preflight.check.forms import findings_objects, launch_of
+
+        launch, host = launch_of(report), report.root
+        explained = {**explained, "findings": public(findings_objects(report))}
+    say_json(envelope("explain-log", code, explained, reason=reason, launch=launch, host=host))
+
+
+def is_piped(stream: TextIO) -> bool:
+    """Return whether somebody sends something: a pipe, a socket or a file; no terminal, no null."""
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def print_list(as_json: bool) -> int:
+    """Print the id of every check and rule, and what it asks or finds."""
+    from preflight.base.envelope import envelope
+    from preflight.base.output import columns, say, say_json
+    from preflight.check.catalogue import catalogue
+
+    rows = list_rows(catalogue())
+    if as_json:
+        checks = [{"check": row["id"], "of": row["of"], "asks": row["asks"]} for row in rows]
+        say_json(envelope("list", 0, {"checks": checks}))
+    else:
+        say(list_text(rows, columns()))
+    return 0
 
 
 def list_rows(every: Catalogue) -> list[dict[str, str]]:
@@ -230,11 +293,11 @@ def list_text(rows: list[dict[str, str]], width: int) -> str:
 
 def print_index(as_json: bool) -> int:
     """Print every known line with its cause."""
-    from preflight.base.output import columns, say, say_json
+    from preflight.base.output import columns, say
     from preflight.logs.by_words import About, about_object, index_rows, index_text
 
     if as_json:
-        say_json(about_object(About("--index", index_rows(), [])))
+        say_object(0, about_object(About("--index", index_rows(), [])), None)
     else:
         say(index_text(index_rows(), columns()))
     return 0
@@ -254,7 +317,6 @@ def explain_page(
         notices,
         rule_page,
     )
-    from preflight.logs.explain import SCHEMA
 
     check, record = every.checks.get(id_), advisory(id_)
     ids = NOTICED_BY if id_ in notices() else [id_ if record is None else record.check]
@@ -271,12 +333,11 @@ def explain_page(
         say(with_report(as_text(page, columns()), report, color, 1))
         return 0
     say_object(
+        0,
         {
-            "schema": SCHEMA,
-            "exit_code": 0,
-            "id": id_,
+            "check": id_,
             "about": page.lead,
-            "why": page.why,
+            "reason": page.why,
             "outcomes": [{"status": status.value, "when": when} for status, when in page.outcomes],
             "rows": [{"name": name, "text": text} for name, text in page.rows],
         },
@@ -314,7 +375,7 @@ def explain_words(
     ids = [id_ for each in shown for id_ in each.checks] or [id_ for id_, _ in found.ids]
     report = checked_at(ids, at)
     if as_json:
-        say_object(about_object(found), report)
+        say_object(0, about_object(found), report)
     else:
         text = about_text(found, painter(color), columns(), here_of(report))
         say(with_report(text, report, color, 0))
@@ -364,7 +425,7 @@ def explain_log_file(path: str, as_json: bool, color: str, at: CheckedAt | None)
     report = checked_at([id_ for each in reading.explanations for id_ in each.checks], at)
     if as_json:
         causes = [each.cause for each in reading.explanations]
-        say_object(explanations_object(reading, code), report, next(iter(causes), None))
+        say_object(code, explanations_object(reading), report, next(iter(causes), None))
     else:
         text = explanations_text(reading, painter(color), columns(), here_of(report))
         say(with_report(text, report, color, 0))

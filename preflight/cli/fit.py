@@ -149,10 +149,10 @@ def fit(
     found, hits = _fitted(fit_to, wanted, trace)
     if isinstance(found, Unknown):
         if as_json:
-            from preflight.base.error_object import error_object
-            from preflight.fit.report import SCHEMA
+            from preflight.base.envelope import envelope
 
-            say_json(error_object(SCHEMA, exit_codes.UNKNOWN, found.reason))
+            code = exit_codes.UNKNOWN
+            say_json(envelope("fit", code, word="error", reason=found.reason))
         else:
             say(f"UNKNOWN: {found.reason}")
         return exit_codes.UNKNOWN
@@ -177,10 +177,20 @@ def fit(
 
         save_pictures(hits.chosen, hits.answer, html, svg, timeout_seconds)
     if as_json:
-        from preflight.fit.report import fit_object
+        from preflight.base.envelope import envelope
+        from preflight.fit.report import WORDS, fit_object
         from preflight.reading.understood import about
 
-        say_json(public(fit_object(found, hits)), launch=about(found.launch, found.processes))
+        answer = envelope(
+            "fit",
+            found.exit_code,
+            public(fit_object(found, hits)),
+            word=WORDS[found.exit_code],
+            reason=found.answer.reason,
+            launch=about(found.launch, found.processes),
+            host=found.host,
+        )
+        say_json(answer)
     else:
         from preflight.fit.report import fit_text
         from preflight.pictures.bars import draws_blocks

@@ -25,12 +25,12 @@ HELPERS = {
     "pair-connect": "preflight.cli.fleet_pairs_ends:pair_connect",
 }
 GONE = {
-    "collect": "kubectl logs -l job-name=mooncake-preflight --tail=-1 | mooncake-preflight fleet "
-    "merge - (docs/howto-kubernetes.md)",
+    "collect": "the logs of pods are read by: "
+    "kubectl logs -l job-name=mooncake-preflight --tail=-1 | mooncake-preflight fleet merge -",
     "manifest": "docs/howto-kubernetes.md has a Job to fill in",
-    "node": "mooncake-preflight check --json prints a node's report",
-    "run": "srun --label mooncake-preflight check --json launch.sh | mooncake-preflight fleet "
-    "merge - (docs/howto-slurm.md)",
+    "node": "a node's report is printed by: mooncake-preflight check --json",
+    "run": "the nodes of a job are asked by: "
+    "srun --label mooncake-preflight check --json launch.sh | mooncake-preflight fleet merge -",
 }
 
 

@@ -33,7 +33,11 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
     read = read_reports(given_reports(reports))
     answer = rail_answer(settled(read.rows).rows.values(), read.unusable)
     if as_json:
-        say_json(rails_object(answer))
+        from preflight.base.envelope import envelope
+
+        reason = f"{answer.status.upper()}: {answer.said}"
+        found = rails_object(answer)
+        say_json(envelope("rails", answer.exit_code, found, word=answer.status, reason=reason))
     else:
         say(rails_text(answer, painter(color), columns(), verbosity))
     return answer.exit_code

@@ -1,4 +1,4 @@
-"""``mooncake-preflight keys``: will what one process stores ever be found by another?"""
+"""``mooncake-preflight read --keys``: will what one process stores ever be found by another?"""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from preflight.base.usage_error import NoLaunchError
-from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.host_source import Host
@@ -19,31 +17,13 @@ if TYPE_CHECKING:
 _COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
 
 
-@command(
-    "keys",
-    "mooncake-preflight keys launch.sh",
-    "mooncake-preflight keys prefill.sh decode.sh",
-)
-@JSON
-@ROOT
-@TIMEOUT
-@COLOR
-@with_launch
-def keys(
-    *, as_json: bool, root: str, timeout_seconds: float, color: str, launch: LaunchWords
+def print_keys(
+    launch: LaunchWords, root: str, timeout_seconds: float, as_json: bool, color: str
 ) -> int:
-    """Print the keys of every process that stores KV cache, and whether two of them ever meet.
-
-    Compares every two processes of LAUNCH; of two files, each process of one with each of the
-    other. Their keys are equal, never equal, equal for different bytes, or this is not known; the
-    reason is printed.
-
-    Exit codes: 0 all are equal, or in stores of their own; 1 two never meet, or use one key for
-    different bytes; 3 for two it is not known; 64 usage error; 70 a defect of this program.
-    """
+    """Print the keys of every process that stores KV cache, and how those of each two relate."""
     from checks.capture.secrets import public
+    from preflight.base.envelope import envelope
     from preflight.base.output import columns, painter, say, say_json
-    from preflight.base.program_version import program_version
     from preflight.base.within import within
     from preflight.inputs.host_source import open_host
     from preflight.judging.store_keys import Meeting, launch_keys, matches
@@ -61,11 +41,10 @@ def keys(
     code = 1 if bad else 3 * (Meeting.UNKNOWN in verdicts)
     bad = bad or {Meeting.UNKNOWN}
     if as_json:
-        about = {"schema": "mooncake-preflight/keys/v1", "version": program_version()}
-        answer = public({**about, "exit_code": code, **_object(sides, found)})
         reasons = [match.reasons[0] for match in found if match.verdict in bad and match.reasons]
         launches = (" and ".join(map(source_name, sized)), "; ".join(map(_summary, sized)))
-        say_json(answer, launch=launches, reason=next(iter(reasons), None))
+        why = next(iter(reasons), None)
+        say_json(envelope("keys", code, public(_object(sides, found)), launch=launches, reason=why))
     else:
         # A key's own text has a colon before an at sign, as a password in a URL has.
         say(_patterns(sides, columns()) + public(_text(found, painter(color), columns())))
@@ -77,7 +56,7 @@ def _sized(words: LaunchWords, host: Host) -> LaunchSizing:
 
     sized = size_and_needs(words, host)
     if sized is None:
-        raise NoLaunchError("keys needs a launch: mooncake-preflight keys launch.sh")
+        raise NoLaunchError("--keys needs a launch: mooncake-preflight read --keys launch.sh")
     return sized.sizing
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import click
 
 from mooncake_preflight import answering
-from preflight.base.command_frame import asked_version, own_words, run_command, value_of
-from preflight.base.output import json_version, say, say_json
+from preflight.base.command_frame import own_words, run_command, value_of
+from preflight.base.output import say, say_json
 from preflight.base.program_version import program_version
 from preflight.cli.commands import CONTEXT, LazyGroup, examples_text
 
@@ -31,48 +31,45 @@ LATER = {
     "Look closer": {
         "capacity": "preflight.cli.capacity:capacity",
         "trace": "preflight.cli.trace:trace",
-        "keys": "preflight.cli.keys:keys",
         "topology": "preflight.cli.topology:topology",
-        "advisories": "preflight.cli.advisories:advisories",
         "diff": "preflight.cli.diff:diff",
         "rehearse": "preflight.cli.rehearse:rehearse",
         "probe": "preflight.cli.probe:probe",
-        "facts": "preflight.cli.facts:facts",
-        "list": "preflight.cli.explain:list_checks",
-        "schema": "preflight.cli.schema:schema",
     },
     "Other machines": {
         "fleet": "preflight.cli.fleet:fleet",
         "capture": "preflight.cli.capture:capture",
-        "bundle": "preflight.cli.bundle:bundle",
     },
-    "Your shell": {"completion": "preflight.cli.completion:completion"},
+    "For scripts": {
+        "schema": "preflight.cli.schema:schema",
+        "bundle": "preflight.cli.bundle:bundle",
+        "completion": "preflight.cli.completion:completion",
+    },
 }
-# Those whose JSON is of a schema of its own, on every way out; the others speak as check does.
+# What somebody types for a command that there is not -> what to type.
+GONE = {
+    "advisories": "the known problems are: mooncake-preflight explain --advisories [LAUNCH]",
+    "demo": "the recorded host is --root demo:h800, as in: check --root demo:h800",
+    "facts": "what is read of a host is saved by: mooncake-preflight capture -",
+    "keys": "the keys of a launch are: mooncake-preflight read --keys LAUNCH",
+    "list": "all checks are listed by: mooncake-preflight explain",
+}
+# Options with which a command gives another answer, of a schema of its own.
+ANSWERS = {"--advisories": "advisories", "--keys": "keys"}
+# Those whose errors are of a schema of their own; the others speak as check does.
 SCHEMAS = {
-    "advisories": "mooncake-preflight/advisories/v1",
-    "apply": "mooncake-preflight/apply/v1",
-    "capacity": "mooncake-preflight/capacity/v1",
-    "capture": "mooncake-preflight/capture/v1",
-    "diff": "mooncake-preflight/diff/v1",
-    "explain": "mooncake-preflight/explain-log/v1",
-    "facts": "mooncake-preflight/facts/v1",
-    "fit": "mooncake-preflight/fit/v1",
-    "fleet": "mooncake-preflight/fleet/v1",
-    "keys": "mooncake-preflight/keys/v1",
-    "list": "mooncake-preflight/list/v1",
-    "plan": "mooncake-preflight/plan/v1",
-    "probe": "mooncake-preflight/probe-registration/v1",
-    "read": "mooncake-preflight/launch/v1",
-    "rehearse": "mooncake-preflight/rehearse/v1",
-    "topology": "mooncake-preflight/topology/v1",
-    "trace": "mooncake-preflight/trace/v1",
+    **{name: name for name in ("apply", "capacity", "capture", "diff", "fit", "fleet", "plan")},
+    **{name: name for name in ("rehearse", "topology", "trace")},
+    "explain": "explain-log",
+    "probe": "probe-registration",
+    "read": "launch",
 }
 
 
 @click.group(
     cls=LazyGroup,
     later=LATER,
+    gone=GONE,
     context_settings=CONTEXT,
     epilog=examples_text(
         "mooncake-preflight check launch.sh",
@@ -91,7 +88,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run with ``arguments``; returns the exit code."""
+    """Run with ``arguments``; returns the exit code. ``help COMMAND`` is ``COMMAND --help``."""
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
 
     def refused(exit_code: int, message: str) -> int:
         return refuse(arguments, exit_code, message)
@@ -110,21 +109,19 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     asked = value_of(words, "--exit-protocol")
     protocol = asked if asked in PROTOCOLS else "native"
     code = refusal_code(exit_code, protocol)
-    version = asked_version(words)
-    if version is None and words[:1] == ("plan",) and value_of(words, "--format") == "json":
-        version = json_version()
-    if version is not None:
-        own = SCHEMAS.get(next(iter(words), ""))
-        if own is not None:
-            from preflight.base.error_object import error_object as own_error
+    if "--json" in words or (words[:1] == ("plan",) and value_of(words, "--format") == "json"):
+        asked_for = [schema for option, schema in ANSWERS.items() if option in words]
+        own = next(iter(asked_for), SCHEMAS.get(next(iter(words), "")))
+        if own is None:
+            from preflight.check.forms import error_object
 
-            say_json(own_error(own, exit_code, message), version=version, command=_path(words))
-            return exit_code
-        from preflight.check.forms import error_object
+            say_json(error_object(protocol, code, message, _path(words)))
+            return code
+        from preflight.base.envelope import envelope
 
-        found = error_object(protocol, code, message)
-        say_json(found, version=version, command=_path(words))
-        return code
+        path = _path(words)
+        say_json(envelope(own, exit_code, word="error", reason=message, command=path))
+        return exit_code
     line = refusal_line(message, protocol)
     if line is not None:
         answering()

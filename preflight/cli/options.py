@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from preflight.base.output import JSON_VARIABLE, JSON_VERSIONS, json_version
 from preflight.base.usage_error import UsageError
 from preflight.base.within import (
     GIVEN_SECONDS,
@@ -197,30 +196,12 @@ def gathered(
     return with_one
 
 
-def with_json(
-    help_: str = "One JSON object, always.", usual: str = "v2"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --json and --json-schema: ``as_json: bool``; ``say_json`` asks for the version."""
-
-    def as_json(as_json: bool, json_schema: str | None) -> bool:
-        version = json_version(json_schema, usual)
-        if as_json and version not in JSON_VERSIONS:
-            raise UsageError(f"{JSON_VARIABLE}={version}: one of {', '.join(JSON_VERSIONS)}")
-        click.get_current_context().meta[JSON_VARIABLE] = version
-        return as_json or json_schema is not None
-
-    adding = with_options(
-        click.option("--json", "as_json", is_flag=True, help=help_),
-        click.option(
-            "--json-schema",
-            type=click.Choice(JSON_VERSIONS),
-            help=f"The same, in this version. Default: {usual}, or {JSON_VARIABLE}.",
-        ),
-    )
-    return lambda function: adding(gathered(function, "as_json", as_json, "as_json", "json_schema"))
+def json_option(help_: str = "One JSON object, always.") -> Option:
+    """Return the option ``--json``, as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help=help_)
 
 
-JSON = with_json()
+JSON = json_option()
 
 
 def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import ROOT, TIMEOUT, with_json, with_launch
+from preflight.cli.options import ROOT, TIMEOUT, json_option, with_launch
 from preflight.settings.dialects import FORMATS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NAME = "mooncake-preflight plan"
     show_default=True,
     help=f"One of {', '.join(FORMATS)}.",
 )
-@with_json("As --format json.")
+@json_option("As --format json.")
 @click.option(
     "--name",
     "service",
@@ -88,13 +88,21 @@ def plan(
         elif found.gaps:
             code = exit_codes.UNKNOWN
     if format_ == "json" or as_json:
+        from preflight.base.envelope import envelope
         from preflight.reading.understood import about
 
         why = [*found.impossible, *(f"{gap.topic}: {gap.reason}" for gap in found.gaps)]
         why += ["there are settings to change"] if code == exit_codes.WARN else []
         launched = about(found.source, found.processes)
-        answer = public(plan_object(found, code))
-        say_json(answer, launch=launched, reason=next(iter(why), None))
+        answer = envelope(
+            "plan",
+            code,
+            public(plan_object(found)),
+            word="unknown" if found.gaps else "known",
+            reason=next(iter(why), None),
+            launch=launched,
+        )
+        say_json(answer)
         return code
     gaps, impossible = missing(found, format_), refused(found, format_)
     if FORMATS[format_].launch and not found.source and not gaps:

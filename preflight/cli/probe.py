@@ -107,7 +107,10 @@ def registration(
         launch, devices, sizes, force=force, save=not no_save, timeout_seconds=timeout_seconds
     )
     if as_json:
-        say_json(answer_object(answer))
+        from preflight.base.envelope import envelope
+
+        code, found, word = answer.exit_code, answer_object(answer), answer.status
+        say_json(envelope("probe-registration", code, found, word=word, reason=answer.reason))
     else:
         say(answer_text(answer))
     return answer.exit_code

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 from preflight.cli.commands import command
 from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch, with_verbosity
 
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
     "mooncake-preflight read launch.sh",
     "mooncake-preflight read -v -- docker run --gpus all lmsysorg/sglang:v0.5.9 \\",
     "    python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B",
+    "mooncake-preflight read --keys prefill.sh decode.sh",
+)
+@click.option(
+    "--keys",
+    is_flag=True,
+    help="The keys of what stores KV cache, and whether two processes, or two files, ever meet.",
 )
 @JSON
 @TIMEOUT
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 @with_launch
 def read(
     *,
+    keys: bool,
     as_json: bool,
     timeout_seconds: float,
     root: str,
@@ -36,10 +45,20 @@ def read(
 
     LAUNCH is what `check` takes, and it is read by the same code. Nothing of it is executed.
 
+    With --keys, every two processes of LAUNCH are compared; of two files, each process of one with
+    each of the other. Their keys are equal, never equal, equal for different bytes, or this is not
+    known; the reason is printed.
+
     Exit codes: 0 all of it was read; 3 something was not, and is named; 64 usage error; 70 a defect
-    of this program.
+    of this program. With --keys: 0 all keys are equal, or in stores of their own; 1 two never meet,
+    or use one key for different bytes; 3 for two it is not known.
     """
+    if keys:
+        from preflight.cli.keys import print_keys
+
+        return print_keys(launch, root, timeout_seconds, as_json, color)
     from checks.capture.secrets import public
+    from preflight.base.envelope import envelope
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.within import within
     from preflight.inputs.host_source import open_host
@@ -52,7 +71,15 @@ def read(
     code = 3 if reading.unread else 0
     if as_json:
         unread = [f"{each.what}, {each.origin}: {each.why}" for each in reading.unread]
-        say_json(public(reading_object(reading, code)), reason=next(iter(unread), None))
+        answer = envelope(
+            "launch",
+            code,
+            public(reading_object(reading)),
+            word="unread" if reading.unread else "read",
+            reason=next(iter(unread), None),
+            launch=(reading.name, reading.sentence),
+        )
+        say_json(answer)
     else:
         say(public(reading_text(reading, painter(color), columns(), verbosity)))
     return code

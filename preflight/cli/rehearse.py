@@ -63,9 +63,11 @@ def rehearse(
 
     answer = rehearsed(launch, python, scale, timeout_seconds)
     if as_json:
+        from preflight.base.envelope import envelope
         from preflight.rehearsal.report import answer_object
 
-        say_json(answer_object(answer))
+        found, word = answer_object(answer), answer.status
+        say_json(envelope("rehearse", answer.exit_code, found, word=word, reason=answer.reason))
     else:
         from preflight.rehearsal.report import answer_text
 

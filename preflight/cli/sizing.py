@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from preflight.base.command_frame import asked_version, own_words, run_command
+from preflight.base.command_frame import own_words, run_command
 from preflight.base.output import painter, say, say_json
 from preflight.base.program_version import program_version
 from preflight.cli.commands import command as declared
 from preflight.cli.options import (
     COLOR,
+    JSON,
     LAUNCH,
     LAUNCH_OPTIONS,
     MOONCAKE_VERSION,
@@ -24,7 +25,6 @@ from preflight.cli.options import (
     ROOT,
     TIMEOUT,
     taking_launch,
-    with_json,
     with_options,
 )
 from preflight.cli.value_types import SIZE, Size
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 @MOONCAKE_VERSION
 @with_options(*LAUNCH_OPTIONS)
 @click.option("--explain", is_flag=True, help="A launch's needs, each with its formula and inputs.")
-@with_json(usual="v1")  # the documented helper, as automation reads it
+@JSON
 @COLOR
 @TIMEOUT
 @ROOT
@@ -229,12 +229,9 @@ def _say_launch(sizing: LaunchSizing, rule: str, explained: bool, as_json: bool,
     from checks.capture.secrets import public
 
     if as_json:
-        from preflight.reading.understood import about
-        from preflight.sizing.launch_needs import source_name
         from preflight.sizing.sizing_json import launch_object
 
-        launch = about(source_name(sizing), sizing.inputs.processes)
-        say_json(public(launch_object(sizing, rule)), launch=launch)
+        say_json(public(launch_object(sizing, rule)))
     else:
         from preflight.sizing.sizing_text import launch_text
 
@@ -266,12 +263,10 @@ def run(arguments: list[str]) -> int:
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     """Print an object where JSON was asked for and there is no answer; return the exit code."""
-    version = asked_version(own_words(arguments), "v1")
-    if version is not None:
+    if "--json" in own_words(arguments):
         from preflight.sizing.sizing_json import error_object
 
-        found = error_object(None, exit_code, message)
-        say_json(found, version=version, command="mooncake-hicache-sizing")
+        say_json(error_object(None, exit_code, message))
     return exit_code
 
 

@@ -58,11 +58,13 @@ def topology(
     answer = topology_answer(launch, root, timeout_seconds, measure, short=not as_json)
     code = EXIT_CODES[answer.status]
     if as_json:
+        from preflight.base.envelope import envelope
         from preflight.reading.understood import about
         from preflight.topology.report import answer_object
 
-        launch_said = about(answer.source, answer.processes)
-        say_json(public(answer_object(answer, code)), launch=launch_said)
+        found = public(answer_object(answer))
+        launched = about(answer.source, answer.processes)
+        say_json(envelope("topology", code, found, word=answer.status.value, launch=launched))
     else:
         plain = plain or not draws_lines(sys.stdout.encoding)
         say(public(answer_text(answer, painter(color), columns(), plain)))

@@ -1,19 +1,14 @@
-"""``mooncake-preflight trace``: recorded requests, described, converted, cut and made."""
+"""``mooncake-preflight trace``: recorded requests, described and converted."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.capacity import KINDS
 from preflight.cli.commands import CONTEXT, LazyGroup, command, examples_text
 from preflight.cli.options import FILE_TIMEOUT, JSON
-from preflight.cli.value_types import Integer, Part
-
-if TYPE_CHECKING:
-    from preflight.traces.formats import Trace
+from preflight.cli.value_types import Integer
 
 # Lines that are written at once.
 _CHUNK = 1000
@@ -36,8 +31,11 @@ SALT = click.option(
 )
 
 
-LATER = {
-    name: f"preflight.cli.trace:{name}" for name in ("describe", "convert", "sample", "generate")
+LATER = {name: f"preflight.cli.trace:{name}" for name in ("describe", "convert")}
+# What somebody types for a command that there is not -> what to type.
+GONE = {
+    "generate": "made traffic is replayed by: mooncake-preflight capacity --workload chat LAUNCH",
+    "sample": "capacity --trace FILE reads a whole trace, however long: none has to be cut first",
 }
 
 
@@ -45,15 +43,16 @@ LATER = {
     "trace",
     cls=LazyGroup,
     later={"Commands": LATER},
+    gone=GONE,
     context_settings=CONTEXT,
     epilog=examples_text(
         "mooncake-preflight trace describe requests.jsonl.xz",
-        "mooncake-preflight trace generate agent --requests 5000 > agent.jsonl",
-        "mooncake-preflight capacity --trace agent.jsonl launch.sh",
+        "mooncake-preflight trace convert sglang.log > requests.jsonl",
+        "mooncake-preflight capacity --trace requests.jsonl launch.sh",
     ),
 )
 def trace() -> None:
-    """Describe recorded requests, convert them without their text, cut them, or make some.
+    """Describe recorded requests, or convert them without their text.
 
     FILE is a trace or a request log, as capacity --trace reads it; - is standard input.
     """
@@ -71,8 +70,8 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     Exit codes: 0 described; 64 usage error, or a line of the trace is not valid; 70 a defect of
     this program.
     """
+    from preflight.base.envelope import envelope
     from preflight.base.output import columns, say, say_json
-    from preflight.base.program_version import program_version
     from preflight.base.progress import Progress
     from preflight.traces.describe import described, described_object, described_text
     from preflight.traces.formats import open_trace
@@ -81,8 +80,7 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     found = described(open_trace(file, page_tokens, trace_block_tokens), progress.show)
     progress.clear()
     if as_json:
-        about = {"schema": "mooncake-preflight/trace/v1", "version": program_version()}
-        say_json({**about, "exit_code": 0, **described_object(found)})
+        say_json(envelope("trace", 0, described_object(found)))
     else:
         say(described_text(found, columns()))
     return 0
@@ -99,87 +97,15 @@ def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, 
 
     Exit codes: 0 written; 64 usage error; 70 a defect of this program.
     """
-    from preflight.traces.formats import open_trace
-
-    return _write(open_trace(file, page_tokens, trace_block_tokens), salt)
-
-
-@command("sample", "mooncake-preflight trace sample --part 10% requests.jsonl > tenth.jsonl")
-@click.option("--part", type=Part(), required=True, help="The part of the conversations, as 10%.")
-@PAGE
-@BLOCK
-@SALT
-@FILE_TIMEOUT
-@FILE
-def sample(
-    part: float, page_tokens: int, trace_block_tokens: int | None, salt: str | None, file: str
-) -> int:
-    """Write a part of the conversations in Mooncake's format, each of them whole.
-
-    Where the trace names no conversations, requests whose first two blocks are alike stay together.
-
-    Exit codes: 0 written; 64 usage error; 70 a defect of this program.
-    """
-    from preflight.traces.describe import sampled
-    from preflight.traces.formats import open_trace
-
-    found = open_trace(file, page_tokens, trace_block_tokens)
-    key = (salt or "").encode()[:64]
-    return _write(found._replace(requests=sampled(found.requests, part, key)), salt)
-
-
-@command(
-    "generate",
-    "mooncake-preflight trace generate agent --requests 5000 > agent.jsonl",
-    "mooncake-preflight trace generate --workload '--num-clients 80 --num-rounds 10 "
-    "--request-length 2048' > rounds.jsonl",
-)
-@click.argument("kind", type=click.Choice(KINDS), required=False)
-@click.option(
-    "--workload", metavar="COMMAND", help="In place of a kind: bench_multiturn.py's command line."
-)
-@click.option(
-    "--requests",
-    type=Integer(1, 100_000_000),
-    default=20_000,
-    show_default=True,
-    help="Requests of a kind; a workload has its own number.",
-)
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="The same seed makes the same trace."
-)
-@PAGE
-def generate(
-    kind: str | None, workload: str | None, requests: int, seed: int, page_tokens: int
-) -> int:
-    """Make a trace in Mooncake's format: of a kind of traffic, or of a benchmark's workload.
-
-    The numbers of each kind are rounded from what people report of such traffic; none is copied
-    from a trace.
-
-    Exit codes: 0 written; 64 usage error; 70 a defect of this program.
-    """
-    from preflight.base.usage_error import UsageError
-    from preflight.traces.generate import profile_trace, rounds_trace
-
-    if (kind is None) == (workload is None):
-        raise UsageError(f"give one kind ({', '.join(KINDS)}), or --workload with a command line")
-    if workload is None:
-        return _write(profile_trace(str(kind), page_tokens, requests, seed), str(seed))
-    from preflight.capacity.trace_answer import rounds_of
-    from preflight.capacity.workload import read_command
-
-    return _write(rounds_trace(rounds_of(read_command(workload)), page_tokens, seed), str(seed))
-
-
-def _write(found: Trace, salt: str | None) -> int:
     import secrets
     from itertools import islice
 
     from preflight.base.output import say
     from preflight.base.progress import Progress
     from preflight.traces.describe import mooncake_lines
+    from preflight.traces.formats import open_trace
 
+    found = open_trace(file, page_tokens, trace_block_tokens)
     key = secrets.token_bytes(32) if salt is None else salt.encode()[:64]
     lines, written = mooncake_lines(found, key), 0
     progress = Progress(not sys.stdout.isatty())
@@ -191,7 +117,3 @@ def _write(found: Trace, salt: str | None) -> int:
     for note in found.notes:
         say(f"note: {note}", err=True)
     return 0
-
-
-for each in (describe, convert, sample, generate):
-    trace.add_command(each)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from checks.base.fold import fold_alike
+from preflight.base.envelope import subjects
 from preflight.diff.full_answer import NO_FLAG, Answer, AnswerKey, DefaultValue, Section
 
-SCHEMA = "mooncake-preflight/diff/v1"
 # Words of a verdict, the worst last.
 _WORSE = ("pass", "warn", "unknown", "fail")
 # Subjects that have no number to count by are named up to so many.
@@ -42,15 +42,14 @@ def exit_code(old: Answer, new: Answer) -> int:
 
 
 def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict[str, Any]:
+    """Return the answer of ``schemas/diff-v1.schema.json``."""
     return {
-        "schema": SCHEMA,
-        "exit_code": exit_code(old, new),
         "from": names[0],
         "to": names[1],
         "changes": [
             {
                 "section": one.key.section.name.lower(),
-                "subject": one.key.subject,
+                "subjects": subjects([one.key.subject]),
                 "name": one.key.name,
                 "from": one.old,
                 "to": one.new,

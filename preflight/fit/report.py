@@ -12,7 +12,7 @@ from checks.base.finding import Finding, Status
 from checks.base.fold import fold_names
 from checks.base.units import GIGABYTE, format_bytes, format_page_size
 from checks.capture.secrets import public
-from preflight.base.program_version import program_version
+from preflight.base.envelope import actions, amount, subjects
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
 from preflight.fit.judged_values import (
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 Paint = Callable[[str, str], str]
 Json = dict[str, Any]
 
-SCHEMA = "mooncake-preflight/fit/v1"
-_STATUS = {0: "fits", 1: "fits-but-fails", 2: "nothing-fits", 3: "unknown"}
+# The answer in a word, by exit code.
+WORDS = {0: "fits", 1: "fits-but-fails", 2: "nothing-fits", 3: "unknown"}
 _GOALS = {
     Goal.L2: "the largest L2",
     Goal.POOL: "the largest segment",
@@ -313,16 +313,13 @@ def _hits(hits: Hits, paint: Paint, width: int, plain: bool) -> Iterator[str]:
 
 
 def fit_object(found: Fitted, hits: Hits | None = None) -> Json:
-    """Return the whole answer; sizes in bytes, values as they are written in the launch."""
+    """Return the answer of ``schemas/fit-v1.schema.json``; values as the launch has them."""
     answer, edited = found.answer, found.edited
     sizes, values, fits = answer.sizes, answer.values, answer.fits
-    told = "keep_bytes exit_code launch host hints written command host_commands assumptions unread"
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": _STATUS[found.exit_code],
-        **fields(found, *told.split()),
-        **fields(answer, "reason", "goal"),
+        **fields(found, "keep_bytes", "hints", "written", "command", "assumptions", "unread"),
+        "actions": actions(found.host_commands),
+        **fields(answer, "goal"),
         "sizes": {
             "l2": _size(sizes.l2, values.l2_bytes, fits is not None),
             "segment": _size(sizes.segment, values.segment_bytes, fits is not None),
@@ -335,15 +332,24 @@ def fit_object(found: Fitted, hits: Hits | None = None) -> Json:
         ],
         "findings": _objects((*answer.blocking, *answer.unknown, *answer.beside)),
         "blocking": _objects(answer.blocking),
-        "unknown": _objects(answer.unknown),
+        "unknowns": _objects(answer.unknown),
         "beside": _objects(answer.beside),
-        "per_gib": plain(answer.shares),
+        "per_gib": [
+            {
+                **fields(share, "size", "host_bytes", "pages", "tokens"),
+                "page_size_bytes": share.page_bytes,
+            }
+            for share in answer.shares
+        ],
         "edits": []
         if edited is None
         else [{"path": e.path, "diff": "\n".join(diff(e))} for e in edited.edits],
         "by_hand": []
         if edited is None
-        else [{"value": a.text, **fields(a, "name", "where", "why")} for a in edited.advice],
+        else [
+            {"value": a.text, **fields(a, "name"), "origin": plain(a.where), "reason": a.why}
+            for a in edited.advice
+        ],
         **({} if hits is None else {"hits": _hits_object(hits)}),
     }
 
@@ -371,11 +377,19 @@ def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
     return {
         **fields(knob, "name", "step_bytes"),
         "now": written[0] if written else None,
-        "bytes": value if fits else None,
+        "size_bytes": value if fits else None,
         "value": text,
     }
 
 
 def _objects(findings: Iterable[Finding]) -> list[Json]:
-    told = "check", "status", "subject", "have", "need", "formula", "text"
-    return [fields(finding, *told) for finding in findings]
+    return [
+        {
+            **fields(finding, "check", "status"),
+            "subjects": subjects([finding.subject], finding.check),
+            "have": amount(finding.have),
+            "need": amount(finding.need),
+            **fields(finding, "formula", "text"),
+        }
+        for finding in findings
+    ]

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from preflight.logs.explain import (
     NOWHERE,
-    SCHEMA,
     Explanation,
     Here,
     Paint,
@@ -256,13 +255,11 @@ def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> 
 
 
 def about_object(found: About) -> dict[str, Any]:
-    """Return the same as one JSON object."""
+    """Return an answer of ``schemas/explain-log-v1.schema.json``."""
     return {
-        "schema": SCHEMA,
-        "exit_code": 0,
         "words": found.words,
         "explanations": [explanation_object(each) for each in found.lines],
-        "checks": [{"id": id_, "asks": asks} for id_, asks in found.ids],
+        "checks": [{"check": id_, "asks": asks} for id_, asks in found.ids],
     }
 
 

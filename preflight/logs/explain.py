@@ -13,8 +13,6 @@ from preflight.logs.conclusions import COMPUTE, number
 from preflight.logs.patterns import Case, Groups, Hits, Pattern, Stage, read_patterns
 from preflight.logs.search import MOST_LOG_BYTES, MOST_NAMES, Search, blocks
 
-SCHEMA = "mooncake-preflight/explain-log/v1"
-
 # Words at which a sentence does not start with a capital: they are typed.
 _TYPED = frozenset(
     "apt cat curl df dmesg docker errno etcdctl getconf grep ls lsmod modprobe options ping pip "
@@ -155,11 +153,9 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", ":")) else f"{text}."
 
 
-def explanations_object(reading: LogReading, exit_code: int) -> dict[str, Any]:
-    """Return the answer as one JSON object; ``exit_code`` is that of the process."""
+def explanations_object(reading: LogReading) -> dict[str, Any]:
+    """Return an answer of ``schemas/explain-log-v1.schema.json``."""
     return {
-        "schema": SCHEMA,
-        "exit_code": exit_code,
         "lines": reading.lines,
         "whole": reading.whole,
         "explanations": [explanation_object(each) for each in reading.explanations],
@@ -169,7 +165,7 @@ def explanations_object(reading: LogReading, exit_code: int) -> dict[str, Any]:
 def explanation_object(each: Explanation) -> dict[str, Any]:
     """Return one explanation as it stands in a JSON object."""
     return {
-        "id": each.pattern,
+        "pattern": each.pattern,
         "layer": each.printer,
         "stage": each.stage.word,
         "count": each.times,
@@ -181,7 +177,7 @@ def explanation_object(each: Explanation) -> dict[str, Any]:
         "numbers": each.sums,
         "this_log": each.decided,
         "told_apart": each.apart,
-        "remedy": _sentence(each.remedy),
+        "advice": _sentence(each.remedy),
         "checks": list(each.checks),
     }
 

@@ -8,12 +8,10 @@ from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from preflight.base import exit_codes
 from preflight.base.one_line import clean
-from preflight.base.program_version import program_version
 from preflight.probes.limits import LimitMet, ProbeNeed, RegistrationCeiling, Users
 from preflight.probes.measure import Measurement, Order
 from preflight.render.plain_data import fields, plain
 
-SCHEMA = "mooncake-preflight/probe-registration/v1"
 _WIDTH = 11
 
 
@@ -84,21 +82,20 @@ def answer_text(answer: ProbeAnswer) -> str:
 
 
 def answer_object(answer: ProbeAnswer) -> dict[str, Any]:
-    """Return one object, whatever the answer is."""
-    order = ("page_bytes", "region_bytes", "up_to_bytes", "spend_bytes")
+    """Return the answer of ``schemas/probe-registration-v1.schema.json``."""
+    order = ("region_bytes", "up_to_bytes", "spend_bytes")
+    unknown = Unknown(answer.reason)
     need = ("process_bytes", "nic_bytes", "nic_regions", "nic_objects")
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        **fields(answer, "status", "reason", "exit_code", "devices"),
-        **(
-            dict.fromkeys(order, Unknown(answer.reason))
-            if answer.order is None
-            else fields(answer.order, *order)
-        ),
+        **fields(answer, "devices"),
+        "page_size_bytes": unknown if answer.order is None else answer.order.page_bytes,
+        **(dict.fromkeys(order, unknown) if answer.order is None else fields(answer.order, *order)),
         "measured": None if answer.measured is None else _measured_object(answer.measured),
         "met": None if answer.met is None else _met_object(answer, answer.met),
-        "predicted": plain(answer.predicted),
+        "predicted": [
+            {"kind": one.kind, "size_bytes": one.bytes, **fields(one, "regions", "source")}
+            for one in answer.predicted
+        ],
         "need": fields(answer.need, *need)
         if isinstance(answer.need, ProbeNeed)
         else plain(answer.need),

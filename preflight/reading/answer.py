@@ -8,7 +8,6 @@ from typing import Any
 
 from checks.base.unknown import Unknown
 from preflight.base.one_line import clean, shortened
-from preflight.base.program_version import program_version
 from preflight.launches.source import Origin
 from preflight.reading.records import LaunchReading, Understood, Value
 from preflight.render.plain_data import plain
@@ -150,36 +149,27 @@ def _shown(value: Value) -> str:
     return shortened(str(value.value), _LONGEST_VALUE)
 
 
-SCHEMA = "mooncake-preflight/launch/v1"
-
-
-def reading_object(reading: LaunchReading, code: int) -> dict[str, Any]:
+def reading_object(reading: LaunchReading) -> dict[str, Any]:
+    """Return the answer of ``schemas/launch-v1.schema.json``."""
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "unread" if reading.unread else "read",
-        "exit_code": code,
-        "source": reading.name,
-        "summary": reading.sentence,
         "processes": [_process(process) for process in reading.processes],
         "unread": [
-            {"what": each.what, "why": each.why, "where": str(each.origin)}
+            {"what": each.what, "reason": each.why, "origin": str(each.origin)}
             for each in reading.unread
         ],
         "notes": [
-            {"id": note.id, "text": note.text, "where": str(note.origin)} for note in reading.notes
+            {"note": note.id, "text": note.text, "origin": str(note.origin)}
+            for note in reading.notes
         ],
     }
 
 
 def _process(process: Understood) -> dict[str, Any]:
-    unknown = isinstance(process.number, Unknown)
     return {
         "program": process.program,
-        "count": None if unknown else process.number,
-        "count_why": process.number.reason if isinstance(process.number, Unknown) else None,
+        "count": plain(process.number),
         "group": process.group,
-        "where": {"source": process.origin.source, "line": process.origin.line},
+        "place": {"source": process.origin.source, "line": process.origin.line},
         "words": list(process.words),
         "settings": _values({**process.settings, **process.defaults}),
         "environment": _values(process.environment),

@@ -9,7 +9,6 @@ from checks.base.pages import Spot
 from checks.base.units import GIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from preflight.base.output import columns, painter
-from preflight.base.program_version import program_version
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.rehearsal.answer import RehearsalAnswer, predicted_pages
 from preflight.rehearsal.records import RehearsalPlan, RehearsalRun, RehearsalStep, StepResult
@@ -154,15 +153,12 @@ def _sum(sizes: Iterable[int | Unknown | None]) -> str:
 
 
 def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
-    """Return all of the answer, as ``schemas/rehearse-v1.schema.json`` has it.
+    """Return the answer of ``schemas/rehearse-v1.schema.json``.
 
     Null is what is not known, and what comes of a plan or a run that there was none of.
     """
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        **fields(answer, "status", "exit_code", "reason", "as_predicted"),
-        **fields(answer, "differences", "warnings"),
+        **fields(answer, "as_predicted", "differences", "warnings"),
         **dict.fromkeys(("library", "scale", "full_size", "notes")),
         **dict.fromkeys(("steps", "processes", "pages", "transfer", "left_pages")),
         "lowest_room_bytes": None,
@@ -173,7 +169,12 @@ def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
 
 def _plan_object(plan: RehearsalPlan) -> dict[str, Any]:
     return {
-        "library": fields(plan.library, "distribution", "version", "python", "folder"),
+        "library": {
+            "wheel": plan.library.distribution,
+            "version": plan.library.version,
+            "interpreter": plan.library.python,
+            "folder": plain(plan.library.folder),
+        },
         "scale": plan.scale,
         "full_size": dict(zip(("status", "reason"), plan.full_size, strict=True)),
         "notes": plain(plan.notes),
@@ -187,8 +188,8 @@ def _run_object(run: RehearsalRun) -> dict[str, Any]:
         "processes": [
             {
                 **fields(member, "name", "program"),
-                "node": member.process.node,
-                "nics": list(member.nics) if isinstance(member.nics, tuple) else None,
+                "numa_node": member.process.node,
+                "devices": list(member.nics) if isinstance(member.nics, tuple) else None,
                 **fields(held, "pinned_bytes", "locked_bytes", "resident_bytes"),
                 "predicted_pinned_bytes": (
                     member.pinned_bytes if isinstance(member.pinned_bytes, int) else None
@@ -200,12 +201,13 @@ def _run_object(run: RehearsalRun) -> dict[str, Any]:
         "transfer": {
             "put": moved.put or None,
             "got": moved.got or None,
-            **fields(moved, "bytes", "seconds"),
+            "size_bytes": moved.bytes,
+            "seconds": moved.seconds,
             "error": moved.error or None,
             "skipped": moved.skipped or None,
         },
         "left_pages": [
-            {"page_bytes": size, "pages": pages} for size, pages in sorted(run.left.items())
+            {"page_size_bytes": size, "pages": pages} for size, pages in sorted(run.left.items())
         ],
         "lowest_room_bytes": run.lowest_room_bytes,
     }
@@ -234,16 +236,20 @@ def _step_object(done: StepResult) -> dict[str, Any]:
 
 def _allocation_object(one: Allocation) -> dict[str, Any]:
     return {
-        **fields(one, "what", "bytes", "backing"),
-        "page_bytes": one.page_size_bytes,
-        **fields(one, "pages", "node", "registered"),
+        "what": one.what,
+        "size_bytes": plain(one.bytes),
+        "backing": plain(one.backing),
+        "page_size_bytes": one.page_size_bytes,
+        "pages": plain(one.pages),
+        "numa_node": one.node,
+        "registered": one.registered,
     }
 
 
 def _page_objects(pages: Mapping[Spot, int]) -> list[dict[str, Any]]:
     ordered = sorted(pages.items(), key=lambda item: (item[0].page_size_bytes, item[0].node or -1))
     return [
-        {"page_bytes": spot.page_size_bytes, "node": spot.node, "pages": count}
+        {"page_size_bytes": spot.page_size_bytes, "numa_node": spot.node, "pages": count}
         for spot, count in ordered
         if count
     ]

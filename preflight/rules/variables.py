@@ -10,7 +10,6 @@ from checks.base.units import GIB
 from checks.releases.sglang import parse_version
 from mooncake_preflight import MODE
 from preflight.base.data_file import data_file
-from preflight.base.output import JSON_VARIABLE
 from preflight.launches.source import Word
 from preflight.launches.variables import matching
 from preflight.processes.mooncake_users import device_names, offloads, settings_of, uses_mooncake
@@ -69,7 +68,7 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 continue
             if process.consumer is not None and not name.startswith("MC_"):
                 continue  # vLLM, LMCache and others have settings of Mooncake's store of their own
-            known = known or {**known_variables(), MODE: "", JSON_VARIABLE: ""}
+            known = known or {**known_variables(), MODE: ""}
             says = ""
             if name not in known:
                 prefix = name.partition("_")[0]

@@ -11,7 +11,6 @@ from checks.base.finding import Kind, Setting
 from checks.base.root import Root
 from preflight.base import exit_codes
 from preflight.base.output import say
-from preflight.base.program_version import program_version
 from preflight.base.shell import comment, line, wanted_text
 from preflight.base.usage_error import UsageError
 from preflight.render.plain_data import fields
@@ -23,9 +22,6 @@ from preflight.settings.undo import Journal, JournalError, state_folder, undo
 from preflight.settings.writer import Writer
 
 NAME = "mooncake-preflight apply"
-
-
-SCHEMA = "mooncake-preflight/apply/v1"
 
 
 class Consent(NamedTuple):
@@ -249,14 +245,9 @@ def _not_permitted(
     return exit_codes.NOT_PERMITTED
 
 
-def apply_object(account: Account, source: str, exit_code: int) -> dict[str, Any]:
-    """Return what was done, as ``schemas/apply-v1.schema.json`` has it. source: of the launch."""
+def apply_object(account: Account) -> dict[str, Any]:
+    """Return what was done: the answer of ``schemas/apply-v1.schema.json``."""
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "exit_code": exit_code,
-        "reason": "; ".join(account.reasons),
-        "source": source,
         "changes": [
             {**fields(one, "kind", "path", "wanted"), "now": one.before} for one in account.changes
         ],

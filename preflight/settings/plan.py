@@ -20,7 +20,6 @@ from checks.hugetlb.sysctl_d import parse_settings
 from checks.memory.facts import SHM
 from checks.run.facts import Facts
 from checks.run.runner import every_check
-from preflight.base.program_version import program_version
 from preflight.base.shell import visible, wanted_text
 from preflight.judging.refusal import refusal_of, refused_sizes
 from preflight.render.plain_data import plain
@@ -405,19 +404,12 @@ def kept_settings(root: Root) -> dict[str, str]:
     return {name: value for name, value in parse_settings(content) if value}
 
 
-def plan_object(plan: Plan, exit_code: int) -> dict[str, Any]:
-    """Return the whole plan, as ``schemas/plan-v1.schema.json`` has it.
+def plan_object(plan: Plan) -> dict[str, Any]:
+    """Return the answer of ``schemas/plan-v1.schema.json``.
 
     Values are text, as they are written where they are set.
-
-    exit_code: of the process.
     """
     return {
-        "schema": "mooncake-preflight/plan/v1",
-        "version": program_version(),
-        "status": "unknown" if plan.gaps else "known",
-        "exit_code": exit_code,
-        "source": plan.source,
         "changes": sum(setting.change for setting in plan.settings),
         "settings": [
             {
@@ -427,15 +419,15 @@ def plan_object(plan: Plan, exit_code: int) -> dict[str, Any]:
                 "now": setting.now,
                 "wanted": wanted_text(setting.setting),
                 "change": setting.change,
-                "why": [{"check": why.check, "text": why.text} for why in setting.reasons],
+                "reasons": [{"check": why.check, "text": why.text} for why in setting.reasons],
                 "survives_reboot": setting.lasts,
                 "how": setting.how,
             }
             for setting in plan.settings
         ],
         "pools": [target.as_object() for target in plan.pools],
-        "default_page_bytes": plain(plan.default_page_bytes),
-        "unknown": [{"topic": gap.topic, "reason": gap.reason} for gap in plan.gaps],
+        "default_page_size_bytes": plain(plan.default_page_bytes),
+        "unknowns": [{"topic": gap.topic, "reason": gap.reason} for gap in plan.gaps],
         "conflicts": list(plan.conflicts),
         "left_out": list(plan.left_out),
         "impossible": list(plan.impossible),

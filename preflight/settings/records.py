@@ -100,7 +100,12 @@ class PoolTarget(NamedTuple):
     def as_object(self) -> dict[str, Any]:
         """Return the target's fields, for JSON."""
         now = Unknown("this pool was not read") if self.now_pages is None else self.now_pages
-        return {**self._asdict(), "now_pages": now}
+        return {
+            "page_size_bytes": self.page_bytes,
+            "numa_node": self.node,
+            "pages": self.pages,
+            "now_pages": now,
+        }
 
 
 TOPICS = ("pages", "memory", "devices", "environment")

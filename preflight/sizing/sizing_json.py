@@ -58,7 +58,7 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
             {
                 "origin": str(process.command.origin),
                 "least_bytes": sum(memory.least_pools_bytes),
-                "most_bytes": memory.most_pools_bytes
+                "most_bytes": None
                 if isinstance(memory.most_pools_bytes, Unknown)
                 else sum(memory.most_pools_bytes),
                 "why": memory.why,
@@ -92,7 +92,7 @@ def _needs(sizing: LaunchSizing) -> Json | None:
 def _admission(admission: Admission | Unknown) -> Json:
     if isinstance(admission, Unknown):
         text = admission.reason
-        return {"origin": None, "admitted": admission, "message": text, "hugepages": None}
+        return {"origin": None, "admitted": None, "message": text, "hugepages": None}
     pages = admission.pages
     return {
         "origin": admission.origin,

@@ -10,14 +10,13 @@ from checks.base.fold import fold, folded
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import Location, View
+from preflight.base.envelope import amount, subjects
 from preflight.base.one_line import clean, shortened
-from preflight.base.program_version import program_version
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import can_encode, headed, wrapped
 from preflight.topology.answer import Engine, MooncakeView, TopologyAnswer
 from preflight.topology.build import Topology, TopologyDevice, TopologyNode, natural
 
-SCHEMA = "mooncake-preflight/topology/v1"
 COLOURS = {Status.FAIL: "red", Status.UNKNOWN: "magenta", Status.WARN: "yellow"}
 # Wide enough for the matrix of eight NICs, and what most terminals have.
 MOST_COLUMNS = 80
@@ -163,17 +162,14 @@ def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     return lines
 
 
-def answer_object(answer: TopologyAnswer, exit_code: int) -> dict[str, Any]:
-    """Return all as ``schemas/topology-v1.schema.json``, the checks' passes and skips too."""
+def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
+    """Return the answer of ``schemas/topology-v1.schema.json``, with passes and skips too."""
     topology = answer.topology
-    finding = ("subject", "have", "need", "text", "advice")
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": answer.status.value,
-        "exit_code": exit_code,
-        **fields(answer, "root", "source"),
-        "nodes": plain(topology.nodes),
+        "numa_nodes": [
+            {"numa_node": plain(one.node), **fields(one, "cpus", "memory_bytes")}
+            for one in topology.nodes
+        ],
         "gpus": [_device_object(gpu) for gpu in topology.gpus],
         "nics": [_device_object(nic) for nic in topology.nics],
         "paths": [
@@ -183,7 +179,14 @@ def answer_object(answer: TopologyAnswer, exit_code: int) -> dict[str, Any]:
         "installed": plain(answer.engine),
         "mooncake": [_view_object(seen) for seen in answer.views],
         "findings": [
-            {"id": found.check, "status": found.status.value, **fields(found, *finding)}
+            {
+                "check": found.check,
+                "status": found.status.value,
+                "subjects": subjects([found.subject], found.check),
+                "have": amount(found.have),
+                "need": amount(found.need),
+                **fields(found, "text", "advice"),
+            }
             for found in answer.findings
         ],
         "notes": plain(answer.notes),
@@ -192,16 +195,23 @@ def answer_object(answer: TopologyAnswer, exit_code: int) -> dict[str, Any]:
 
 def _device_object(device: TopologyDevice) -> dict[str, Any]:
     node = device.node if device.unread is None else device.unread
-    return {**fields(device, "name", "address"), "node": node, **fields(device, "what", "used_by")}
+    return {
+        **fields(device, "name", "address"),
+        "numa_node": node,
+        **fields(device, "what", "used_by"),
+    }
 
 
 def _view_object(seen: MooncakeView) -> dict[str, Any]:
     view = seen.view
     return {
-        **fields(seen, "processes", "release"),
+        **fields(seen, "processes"),
+        "mooncake_version": plain(seen.release),
         "devices": plain(seen.devices.names),
         "chosen_by": seen.devices.how,
-        "lost": [fields(lost, "name", "cause", "why") for lost in seen.devices.lost],
+        "lost": [
+            {**fields(lost, "name", "cause"), "reason": lost.why} for lost in seen.devices.lost
+        ],
         "predicted": _locations(view if isinstance(view, Unknown) else view.locations),
         "measured": _locations(seen.found),
         "differs": [

@@ -1,10 +1,10 @@
-"""What a trace is like, and writing one: as it is described, converted and cut."""
+"""What a trace is like, and writing one without its text."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, fitted
 from preflight.traces.curve import Curve, CurveCounter
-from preflight.traces.formats import Request, Trace
+from preflight.traces.formats import Trace
 
 # Parts of the trace that are looked at by themselves.
 WINDOWS = 10
@@ -145,18 +145,6 @@ def salted(name: int, salt: bytes) -> int:
     return int.from_bytes(digest, "big") >> 3
 
 
-def sampled(requests: Iterable[Request], part: float, salt: bytes) -> Iterator[Request]:
-    """Yield a part of the conversations, each whole; unnamed ones are told by how they begin."""
-    for request in requests:
-        talk = request.session
-        if talk is None:
-            # What all prompts share says nothing; the second block is each system prompt's, or
-            # each conversation's.
-            talk = request.blocks[:2][-1] if request.blocks else 0
-        if salted(talk, salt) < part * (1 << 53):
-            yield request
-
-
 def described_text(found: Described, width: int) -> str:
     """Return the description for a person; no final newline."""
     curve, block = found.curve, found.trace.block_tokens
@@ -196,7 +184,7 @@ def described_text(found: Described, width: int) -> str:
 
 
 def described_object(found: Described) -> dict[str, Any]:
-    """Return the description as ``schemas/trace-v1.schema.json`` has it."""
+    """Return the answer of ``schemas/trace-v1.schema.json``."""
     curve, block = found.curve, found.trace.block_tokens
     return {
         "name": found.trace.name,

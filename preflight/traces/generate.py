@@ -1,4 +1,4 @@
-"""Traces that are made, not recorded: a benchmark's workload, and four kinds of traffic.
+"""Traces that are made, not recorded: four kinds of traffic.
 
 The kinds are rounded from what their users describe, not copied from any trace: they stand in
 where nothing was recorded yet, and say so. The same seed makes the same trace.
@@ -115,11 +115,6 @@ class _Talk:
         return Request(self.blocks[:], max(1, self.tokens), output, seconds, session)
 
 
-def _own(number: int) -> int:
-    """Return the part that is one conversation's own: even numbers are parts that all share."""
-    return 2 * number + 1
-
-
 def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trace:
     """Return a trace of one of ``PROFILES``, in the order of time."""
     profile = PROFILES[name]
@@ -147,41 +142,11 @@ def _profile_requests(profile: Profile, page: int, seed: int) -> Iterator[Reques
             heappush(waiting, (begun, number, talk, left))
             begun += rng.expovariate(profile.per_second)
         now, number, talk, left = heappop(waiting)
-        talk.add(_own(number), profile.question.draw(rng))
+        own = 2 * number + 1  # even numbers are parts that all share
+        talk.add(own, profile.question.draw(rng))
         answer = profile.answer.draw(rng)
         yield talk.request(answer, now, number)
         if left > 1:
-            talk.add(_own(number), answer)
+            talk.add(own, answer)
             later = now + rng.expovariate(1 / profile.pause_seconds)
             heappush(waiting, (later, number, talk, left - 1))
-
-
-class Rounds(NamedTuple):
-    """bench_multiturn's workload: clients that each ask so often, with all that was said."""
-
-    clients: int
-    rounds: int
-    first_tokens: int
-    next_tokens: int
-    output_tokens: int
-
-
-def rounds_trace(found: Rounds, page_tokens: int, seed: int) -> Trace:
-    """Return a trace in which each round all clients ask once, in an order of its own."""
-    said = f"{found.clients} clients x {found.rounds} rounds"
-    note = f"made, not recorded: {said}, each round in an order of its own (seed {seed})"
-    return Trace(said, "generated", page_tokens, _rounds(found, page_tokens, seed), (note,))
-
-
-def _rounds(found: Rounds, page: int, seed: int) -> Iterator[Request]:
-    rng = random.Random(seed)
-    talks = [_Talk(page) for _ in range(found.clients)]
-    order, asked = list(range(found.clients)), 0
-    for turn in range(found.rounds):
-        rng.shuffle(order)
-        for client in order:
-            talk = talks[client]
-            talk.add(_own(client), found.next_tokens if turn else found.first_tokens)
-            yield talk.request(found.output_tokens, float(asked), client + 1)
-            talk.add(_own(client), found.output_tokens)
-            asked += 1

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from preflight.base.error_object import error_object
+
 from preflight.capacity.report import SCHEMA as NAME
 from preflight.cli.main import run
 from tests.builders.hosts import GIB, Host

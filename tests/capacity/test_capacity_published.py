@@ -15,10 +15,10 @@ import pytest
 from checks.base.units import GIB
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
-from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of, rounds_of
+from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of
 from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions
-from preflight.traces.generate import rounds_trace
 from tests.builders.capacity_launches import answer_to, server_of, tokens_of
+from tests.builders.made_rounds import rounds_requests
 from tests.paths import ROOT
 
 # The releases whose masters have had each of the two defaults, 0.95 and 0.90.
@@ -208,7 +208,7 @@ def test_the_rounds_come_out_of_a_trace_of_the_same_requests(
     page = server.page_tokens or 0
     plan = plan_of(server, None, TraceRequest())
     assert isinstance(plan, ReplayPlan)
-    requests = list(rounds_trace(rounds_of(workload), page, 7).requests)
+    requests = list(rounds_requests(workload, page, 7))
     replays = plan.replays(page)
     for each in server.capacity.rounds:
         asked = requests[(each.number - 1) * workload.clients : each.number * workload.clients]

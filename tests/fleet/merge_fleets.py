@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
+from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -115,7 +116,7 @@ def _address(service: Report) -> str:
 
 def document(report: Report) -> Report:
     """What ``check --json`` would print for a flat report."""
-    found = produced_document()
+    report, found = deepcopy(report), produced_document()
     row = next(one for one in found["findings"] if one["status"] == "pass")
     rows = [{**one, "ignored": one.get("ignored")} for one in report["findings"]]
     rows += [

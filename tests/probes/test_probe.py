@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight.base.error_object import error_object
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
@@ -27,7 +28,6 @@ from checks.rdma.verbs import CgroupLimit
 from checks.run.facts import Facts
 from preflight.base.command_frame import run_command
 from preflight.base.envelope import second
-from preflight.base.error_object import error_object
 from preflight.base.output import json_text
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight.base.error_object import error_object
 
 from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from checks.releases.mooncake import mooncake_release
-from preflight.base.error_object import error_object
 from preflight.cli.main import run as run_program
 from preflight.mooncake.allocations import OnShortage
 from preflight.programs.memory_records import HotCache, Launch, MappedProcess, Protocol, StoreClient

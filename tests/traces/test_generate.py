@@ -10,13 +10,14 @@ import pytest
 
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.rounds import TierModel, cached_tokens, rounds
-from preflight.capacity.trace_answer import rounds_of
 from preflight.capacity.workload import MultiTurnWorkload
 from preflight.cli.capacity import KINDS
 from preflight.cli.main import run
-from preflight.traces.formats import Request, open_trace
-from preflight.traces.generate import PROFILES, profile_trace, rounds_trace
+from preflight.traces.describe import mooncake_lines
+from preflight.traces.formats import Request, Trace, open_trace
+from preflight.traces.generate import PROFILES, profile_trace
 from preflight.traces.tiers import Replay, Rules, TierSizes
+from tests.builders.made_rounds import rounds_requests
 from tests.paths import ROOT
 from tests.valid import valid
 
@@ -64,7 +65,7 @@ def test_rounds_come_out_as_they_are_predicted(held: int) -> None:
     """The benchmark's workload by the road of traces: each round is within what is said of it."""
     replay = Replay(TierSizes(held), Rules(), PAGE, PAGE)
     predicted = rounds(WORKLOAD, PAGE, [TierModel("L1", Bounds(held, held), Bounds(held, held))])
-    requests = rounds_trace(rounds_of(WORKLOAD), PAGE, 7).requests
+    requests = rounds_requests(WORKLOAD, PAGE, 7)
     for each in predicted:
         found = sum(len(replay.take(one)) for one in islice(requests, WORKLOAD.clients))
         reusable = WORKLOAD.clients * cached_tokens(WORKLOAD, each.number - 1, PAGE)
@@ -102,44 +103,20 @@ def test_what_is_converted_hits_alike_and_holds_no_text(
     assert [each.input_tokens for each in after] == [each.input_tokens for each in before]
 
 
-def test_a_sample_has_whole_conversations(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["trace", "generate", "chat", "--requests", "400"]) == 0
-    out, err = capsys.readouterr()
-    assert "note: made, not recorded: people who chat" in err
-    source = written(out, tmp_path / "chat.jsonl")
-    assert run(["trace", "sample", "--part", "25%", "--salt", "1", source]) == 0
-    kept = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    every = [json.loads(line) for line in out.splitlines()]
-    talks = len({each["session"] for each in every})
-    some = {each["session"] for each in kept}
-    assert 0.1 * talks < len(some) < 0.4 * talks
-    # Hashes are salted again, so lengths and times tell which were kept.
-    asked = {(each["timestamp"], each["input_length"]) for each in kept}
-    whole = {
-        each["session"] for each in every if (each["timestamp"], each["input_length"]) in asked
-    }
-    assert len(kept) == sum(each["session"] in whole for each in every)
-
-
 def test_a_trace_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "trace",
-        "generate",
-        "--workload",
-        "--num-clients 4 --num-rounds 5 --request-length 640",
-    ]
-    assert run([*words, "--page-tokens", "64"]) == 0
-    source = written(capsys.readouterr().out, tmp_path / "rounds.jsonl")
+    workload = MultiTurnWorkload(4, 5, 640, 640, 1, "test", barrier=True)
+    made_trace = Trace("rounds", "made", PAGE, rounds_requests(workload, PAGE, 0), ())
+    lines = [f"{line}\n" for line in mooncake_lines(made_trace, b"")]
+    source = written("".join(lines), tmp_path / "rounds.jsonl")
     assert run(["trace", "describe", source]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "rounds.jsonl (Mooncake): 20 requests over 19 s, 1.05 a second" in out
     assert "4 conversations, 5.0 requests each" in out
     assert run(["trace", "describe", "--json", source]) == 0
-    found = json.loads(capsys.readouterr().out)
+    whole = json.loads(capsys.readouterr().out)
     schema = json.loads((ROOT / "preflight/schemas/trace-v1.schema.json").read_text())
-    valid(found, schema)
+    valid(whole, schema)
+    found = whole["answer"]
     assert found["requests"] == sum(each["requests"] for each in found["windows"]) == 20
     assert sum(each["new"] for each in found["windows"]) == found["distinct"]
     # What is left of parts of a size is a part too: the trace is shown to its end.
@@ -147,16 +124,8 @@ def test_a_trace_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     lines = (tmp_path / "odd.jsonl").read_text().splitlines(keepends=True)[:67]
     (tmp_path / "odd.jsonl").write_text("".join(sorted(lines)))
     assert run(["trace", "describe", "--json", str(tmp_path / "odd.jsonl")]) == 0
-    windows = json.loads(capsys.readouterr().out)["windows"]
+    windows = json.loads(capsys.readouterr().out)["answer"]["windows"]
     assert sum(each["requests"] for each in windows) == 67
     assert windows[-1]["requests"] < windows[0]["requests"]
     assert run(["trace", "describe", "--json", "none.jsonl"]) == 64
     valid(json.loads(capsys.readouterr().out), schema)
-
-
-@pytest.mark.parametrize(
-    "words", [["generate"], ["generate", "chat", "--workload", "--num-clients 3"]]
-)
-def test_one_thing_is_made(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["trace", *words]) == 64
-    assert "give one kind (chat, agent, documents, rag), or --workload" in capsys.readouterr().err

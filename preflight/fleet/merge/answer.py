@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from preflight.base.one_line import clean
-from preflight.base.program_version import program_version
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import (
@@ -36,7 +35,6 @@ from preflight.fleet.reports.rows import (
 from preflight.render.plain_data import plain
 from preflight.render.text import filled, headed, table
 
-SCHEMA = "mooncake-preflight/fleet/v1"
 MOST_OF_ONE_CHECK = 3
 # A node without a report has but one finding, and its words are all that there is to go by.
 MOST_OF_ABSENCE = 8
@@ -264,14 +262,9 @@ def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
 
 
 def fleet_object(fleet: Fleet) -> Json:
-    """Return the whole fleet as JSON; every list of nodes is a node set, folded."""
+    """Return the answer of ``schemas/fleet-v1.schema.json``: lists of nodes are node sets."""
     pool = fleet.pool
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": fleet.verdict,
-        "exit_code": fleet.exit_code,
-        "reason": verdict_text(fleet),
         "nodes": len(fleet.nodes),
         "expected": fleet.expected,
         "reports": {
@@ -307,7 +300,7 @@ def fleet_object(fleet: Fleet) -> Json:
             "stores": pool.stores,
             "skew": pool.skew,
             "shares": [
-                {"bytes": size, "nodes": nodes_object(names)} for size, names in pool.shares
+                {"size_bytes": size, "nodes": nodes_object(names)} for size, names in pool.shares
             ],
             "unread": nodes_object(pool.unread),
         },

@@ -54,9 +54,11 @@ def show_fleet(fleet: Fleet, shown: Shown) -> int:
         if names:
             say(fold(names, slurm=True) if shown.list_format == "nodeset" else "\n".join(names))
     elif shown.as_json:
-        from preflight.fleet.merge.answer import fleet_object
+        from preflight.base.envelope import envelope
+        from preflight.fleet.merge.answer import fleet_object, verdict_text
 
-        say_json(fleet_object(fleet))
+        said, word = fleet_object(fleet), fleet.verdict
+        say_json(envelope("fleet", fleet.exit_code, said, word=word, reason=verdict_text(fleet)))
     else:
         from preflight.fleet.merge.answer import fleet_text
 

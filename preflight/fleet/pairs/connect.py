@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from preflight.base.output import say_plain_json
+from preflight.base.output import say_json
 from preflight.fleet.pairs import talk
 from preflight.fleet.pairs.answer import Fate, cause_of, fate
 from preflight.fleet.pairs.ends import OwnEnd, holding, own_end, pairs_of
@@ -46,7 +46,7 @@ def run_connect(trial: Trial) -> int:
 
     with talk.ended_after(trial.seconds):
         answer = trial.answer()
-    say_plain_json(pair_object(answer))
+    say_json(pair_object(answer))
     return EXIT_CODES[answer.status]
 
 

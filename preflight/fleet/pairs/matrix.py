@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from preflight.base.program_version import program_version
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.base.text import Paint, grid, grouped, painted, plural, rest_of, time_text
@@ -14,7 +13,6 @@ from preflight.fleet.pairs.outcome import PairOutcome
 from preflight.fleet.reports.rows import EXIT_CODES, STATUSES, worst
 from preflight.render.text import filled
 
-SCHEMA = "mooncake-preflight/pairs/v1"
 # A screen's worth; --json has all.
 MOST_GROUPS = 20
 MOST_NAMED = 8
@@ -170,16 +168,11 @@ def _alike(names: tuple[str, str]) -> bool:
 
 
 def matrix_object(matrix: Matrix) -> Json:
-    """Return the answer as ``schemas/pairs-v1.schema.json`` has it.
+    """Return the answer of ``schemas/pairs-v1.schema.json``.
 
     What passed is short; of the rest, all that was said.
     """
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": matrix.status,
-        "exit_code": matrix.exit_code,
-        "reason": verdict(matrix),
         "interrupted": bool(matrix.stopped),
         "nodes": [{"node": node, "address": matrix.addresses.get(node)} for node in matrix.nodes],
         "rounds": {
@@ -205,7 +198,6 @@ def matrix_object(matrix: Matrix) -> Json:
             {"source_port": own, "target_port": theirs, **count._asdict()}
             for (own, theirs), count in rail_counts(matrix.flows).items()
         ],
-        "launch": matrix.launch or None,
         "pairs": [_pair(one) for one in matrix.outcomes],
     }
 
@@ -235,7 +227,7 @@ def _direction(one: PairOutcome, source: str, target: str) -> Json:
                 "status": flow.status,
                 "small_seconds": flow.seconds,
                 "text": flow.text,
-                "why": flow.why,
+                "reason": flow.why,
             }
             for flow in flows
         ],

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from preflight.base.output import columns, painter, say, say_json
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
-from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text
+from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text, verdict
 from preflight.fleet.pairs.meeting import Present, meet
 from preflight.fleet.pairs.outcome import PairOutcome, is_lost, outcome, trouble
 from preflight.fleet.remote.check import nodes_of
@@ -98,7 +98,17 @@ def run_pairs(
     addresses = run.present.addresses
     matrix = Matrix(nodes, run.outcomes, run.rounds_run, rounds, whole, addresses, stopped, called)
     if as_json:
-        say_json(matrix_object(matrix))
+        from preflight.base.envelope import envelope
+
+        answer = envelope(
+            "pairs",
+            matrix.exit_code,
+            matrix_object(matrix),
+            word=matrix.status,
+            reason=verdict(matrix),
+            launch=(matrix.launch, "") if matrix.launch else None,
+        )
+        say_json(answer)
     else:
         say(matrix_text(matrix, painter(color), columns()))
     if stopped:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight.base.one_line import clean
-from preflight.base.program_version import program_version
 from preflight.check.report import fold as fold_words
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import in_order
@@ -36,7 +35,6 @@ from preflight.fleet.reports.rows import (
 from preflight.render.plain_data import plain
 from preflight.render.text import filled
 
-SCHEMA = "mooncake-preflight/rails/v1"
 SIGNS = {
     Reach.DIRECT: "=",
     Reach.ROUTED: "r",
@@ -98,17 +96,12 @@ def _said(matrix: RailMatrix, unusable: Sequence[Unusable]) -> str:
 
 
 def rails_object(answer: RailAnswer) -> Json:
-    """Return the answer as ``schemas/rails-v1.schema.json`` has it.
+    """Return the answer of ``schemas/rails-v1.schema.json``.
 
     A meeting's ``ways`` are [NIC of one][NIC of the other].
     """
     matrix = answer.matrix
     return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": answer.status,
-        "exit_code": answer.exit_code,
-        "reason": f"{answer.status.upper()}: {answer.said}",
         "not_usable": sum(one.times for one in answer.unusable),
         "findings": [one.as_object() for one in answer.findings],
         "kinds": [

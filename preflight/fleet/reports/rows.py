@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.base.envelope import amount, subjects
 from preflight.check.machine import Share
 from preflight.check.rails import Rail
 from preflight.check.report import EXIT_CODES as OF_STATUS
@@ -98,12 +99,15 @@ class OnNodes(NamedTuple):
         return self.finding.check.startswith("fleet.")
 
     def as_object(self) -> Json:
-        said = self.finding._asdict()
-        names = ("status", "subject", "have", "need", "text")
+        one = self.finding
         return {
-            "id": self.finding.check,
+            "check": one.check,
             "nodes": nodes_object(self.nodes),
-            **{name: said[name] for name in names},
+            "status": one.status,
+            "subjects": subjects([one.subject], one.check),
+            "have": amount(one.have),
+            "need": amount(one.need),
+            "text": one.text,
         }
 
 
