@@ -150,17 +150,20 @@ def test_the_object_is_as_its_schema_says_and_holds_every_finding(
     found = json.loads(out)
     valid(found, SCHEMA)
     assert (code, found["exit_code"], found["status"]) == (2, 2, "fail")
-    ids = {one["id"] for one in found["findings"]}
+    ids = {one["check"] for one in found["findings"]}
     assert ids >= {check for check, _, _ in reports[0]["passes"]}
     assert ids >= {row["check"] for report in reports for row in report["findings"]}
-    assert {one["fact"] for one in found["drift"]} == {
+    assert {one["fact"] for one in found["answer"]["drift"]} == {
         "kernel",
         "mlx5_0-7.firmware",
         "mlx5_0-7:1.mtu_bytes",
     }
-    assert found["pool"]["total_bytes"] == (63 * 64 + 32) << 30
-    counts = [found["by_status"][status]["count"] for status in ("fail", "unknown", "warn", "pass")]
-    assert sum(counts) == found["nodes"] == 65
+    assert found["answer"]["pool"]["total_bytes"] == (63 * 64 + 32) << 30
+    counts = [
+        found["answer"]["by_status"][status]["count"]
+        for status in ("fail", "unknown", "warn", "pass")
+    ]
+    assert sum(counts) == found["answer"]["nodes"] == 65
 
 
 def test_every_form_of_input_gives_the_same_answer(

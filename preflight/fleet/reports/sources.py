@@ -200,7 +200,7 @@ def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
     named = _NAME.search(text)
     node = named[1] if named is not None and is_name(named[1]) else ""
     if isinstance(error, json.JSONDecodeError):
-        reason = f"it ends after {len(text.encode())} bytes, within the report: {error.msg}"
+        reason = f"it ends after {len(text.rstrip().encode())} bytes, within the report"
         return Unusable(source, line, Trouble.TRUNCATED, reason, node)
     return Unusable(source, line, Trouble.NOT_JSON, str(error)[:80], node)
 
