@@ -63,6 +63,14 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
         yield made
 
 
+def whole(printed: str) -> Json:
+    """An answer, flat; as its schema has it."""
+    found = json.loads(printed)
+    if found["status"] != "error":
+        valid(found, SCHEMA)
+    return {**found, **(found["answer"] or {}), "launch": (found["launch"] or {}).get("source")}
+
+
 def free_port() -> int:
     """One that nobody has on any address."""
     with socket.socket() as one:
@@ -134,8 +142,7 @@ def test_all_pairs_of_five_nodes(few: Farm) -> None:
     named with each of theirs, with the cause, and stop nobody."""
     numbers = (INSTALLED, ALSO_INSTALLED, CARRIED, DEAF, REFUSING)
     told = run(few, numbers, "--json")
-    answer = json.loads(told.stdout)
-    valid(answer, SCHEMA)
+    answer = whole(told.stdout)
     assert told.returncode == answer["exit_code"] == 3, told.stderr
     assert answer["rounds"] == {"run": 5, "asked": 5, "whole": 5}
     found = {frozenset((one["here"], one["there"])): one for one in answer["pairs"]}
@@ -169,7 +176,7 @@ def test_a_port_that_is_closed_breaks_the_pair(few: Farm) -> None:
         port = server.getsockname()[1]
         told = run(few, (INSTALLED, ALSO_INSTALLED), "--tcp", str(port), "--json")
         back = run(few, (INSTALLED, ALSO_INSTALLED), "--tcp", "1")
-    (pair,) = json.loads(told.stdout)["pairs"]
+    (pair,) = whole(told.stdout)["pairs"]
     assert (told.returncode, pair["status"]) == (2, "fail")
     opened, closed = name_of(ALSO_INSTALLED), name_of(INSTALLED)
     assert f"TCP port {port} of {closed} from {opened}: [Errno 111]" in pair["cause"]
@@ -197,8 +204,7 @@ def test_a_launch_over_tcp_needs_no_rdma(few: Farm, tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(TCP_LAUNCH)
     told = run(few, (INSTALLED, CARRIED), "--json", str(path))
-    answer = json.loads(told.stdout)
-    valid(answer, SCHEMA)
+    answer = whole(told.stdout)
     assert (told.returncode, answer["status"], answer["launch"]) == (0, "pass", str(path))
     nothing_is_left(few)
 
@@ -209,8 +215,7 @@ def test_a_launch_that_asks_for_rdma_where_there_is_none(few: Farm, tmp_path: Pa
     path = tmp_path / "launch.sh"
     path.write_text(TCP_LAUNCH.replace("=tcp", "=rdma MOONCAKE_DEVICE=mlx5_0"))
     told = run(few, (INSTALLED, ALSO_INSTALLED), "--json", str(path))
-    answer = json.loads(told.stdout)
-    valid(answer, SCHEMA)
+    answer = whole(told.stdout)
     assert (told.returncode, answer["status"]) == (3, "unknown")
     assert "gets no RDMA device (mlx5_0: this host has no such RDMA device)" in str(
         answer["groups"]
@@ -231,7 +236,7 @@ def test_pairs_behind_a_gateway(few: Farm, tmp_path: Path) -> None:
     behind = (INSTALLED, ALSO_INSTALLED, CARRIED)
     environment = site(tmp_path / "site", GATEWAY, *behind)
     told = run(few, (*behind, BESIDE), "--json", **environment)
-    answer = json.loads(told.stdout)
+    answer = whole(told.stdout)
     assert (told.returncode, answer["status"]) == (1, "warn"), told.stderr
     assert len(answer["pairs"]) == 6
     assert all(pair["connect_seconds"] > 0 for pair in answer["pairs"])
@@ -259,8 +264,7 @@ def test_an_interruption_ends_both_ends(few: Farm) -> None:
     started.send_signal(signal.SIGINT)
     out, error = started.communicate(timeout=PATIENCE_SECONDS)
     assert started.returncode == 130, error
-    answer = json.loads(out)
-    valid(answer, SCHEMA)
+    answer = whole(out)
     assert (answer["interrupted"], answer["exit_code"]) == (True, 130)
     (pair,) = answer["pairs"]
     assert (pair["status"], pair["answer"]) == ("unknown", None)
@@ -289,4 +293,4 @@ def test_what_cannot_be_meant_is_refused(
     assert main(["fleet", "pairs", "--json", *words]) == 64
     printed = capsys.readouterr()
     assert said in printed.err
-    assert said in json.loads(printed.out)["error"]
+    assert said in whole(printed.out)["reason"]

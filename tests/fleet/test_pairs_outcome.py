@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.base.envelope import second
-from preflight.cli.schema import second_schema
+from preflight.base.envelope import envelope
 from preflight.fleet.pairs.answer import pair_object
 from preflight.fleet.pairs.connect import NO_PORT
 from preflight.fleet.pairs.flows import PairFlow, cuts
@@ -147,8 +146,8 @@ def test_whatever_a_node_says_has_an_outcome(said: dict[str, Any]) -> None:
 
 
 def hello(node: str, address: str) -> NodeReply:
-    said = f"@mooncake-preflight address 10.0.0.9 4000 {address} 22".encode()
-    return NodeReply(node, (said, START, b"help", END), code=0)
+    said = START + f" 10.0.0.9 4000 {address} 22".encode()
+    return NodeReply(node, (said, b"help", END), code=0)
 
 
 def test_an_address_at_which_others_find_somebody_else() -> None:
@@ -179,10 +178,9 @@ FINE = [
 def text_of(*outcomes: PairOutcome, nodes: int = 3) -> list[str]:
     names = [f"g{number}" for number in range(1, nodes + 1)]
     matrix = Matrix(names, outcomes, 3, 3, 3, dict.fromkeys(names, "10.0.0.1"))
-    whole = matrix_object(matrix)
+    said, word = matrix_object(matrix), matrix.status
+    whole = envelope("pairs", matrix.exit_code, said, word=word, command="fleet pairs")
     valid(json.loads(json.dumps(whole)), SCHEMA)
-    valid(second(whole, "fleet pairs"), second_schema(SCHEMA))
-    assert (whole["status"], whole["exit_code"]) == (matrix.status, matrix.exit_code)
     return matrix_text(matrix, lambda text, _: text, 100).splitlines()
 
 

@@ -103,7 +103,7 @@ def _node_set(text: str, resolver: Any = None) -> Any:
     try:
         found = NodeSet(text, resolver=resolver)
     except (NodeSetException, RangeSetException, GroupResolverError, GroupSourceError) as error:
-        if f"@{error}:" in text:  # ClusterShell says no more than the source's name
+        if f"@{error}:" in text or str(error) == "<default>":  # it says no more than the source
             raise UsageError(
                 f"{shown}: ClusterShell has no group source {str(error)[:40]!r} here: "
                 "`nodeset --groupsources` lists those it has (groups.conf)"

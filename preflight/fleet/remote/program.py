@@ -17,12 +17,9 @@ from preflight.base.usage_error import UsageError
 
 # How what is said of the program differs from a login shell's banner and from the report itself.
 SAYS = "@mooncake-preflight"
-# $1: what its lines are joined by. Within JSON an end of line says nothing, and one line costs less
-# here than thousands.
-_LINE = f"""\
-exec sh -c 'echo "{SAYS} start $SSH_CONNECTION"; \
-{{ "$@"; echo "{SAYS} end $?"; }}{{joined}}' sh {{words}}"""
-_JOINED = ' | tr -d "\\n"'
+_SCRIPT = f'echo "{SAYS} start $SSH_CONNECTION"; {{ "$@"; echo "{SAYS} end $?"; }}'
+# Within JSON an end of line says nothing, and one line costs less here than thousands.
+_JOINED = ' | tr -d "\\n"; echo'
 
 # What this program needs of others to check a launch that is read already: Python alone, PyYAML
 # without its C half. psutil has C for any Python 3 of this machine's kind; on another, addresses
@@ -90,7 +87,9 @@ class Program(NamedTuple):
         joined: what it prints comes on one line, once it ends.
         """
         own = (self.python, "-c", _READ_IT) if carried else self.command
-        line = _LINE.format(joined=_JOINED if joined else "", words=shlex.join((*own, *words)))
+        script = _SCRIPT + _JOINED if joined else _SCRIPT
+        # Constant but for the words: a login shell may be any.
+        line = f"exec sh -c '{script}' sh {shlex.join((*own, *words))}"
         if carried:
             archive, start = zipapp(), _CARRIED.encode()
             content = b"%d\n%s%d\n%s%s" % (len(start), start, len(archive), archive, content)
