@@ -20,8 +20,9 @@ from preflight.cli.value_types import FILE
 def bundle(*, file: str) -> int:
     """Write this program as one FILE that a Python alone runs, where nothing can be installed.
 
-    It needs Python 3.10 or newer and no package. fleet check and pairs are left out, which need
-    ClusterShell; so is what needs the real Mooncake or rdma-core's bindings.
+    It needs Python 3.10 or newer and no package. What needs a compiled one is left out: the real
+    Mooncake, rdma-core's bindings, and reading shell scripts. Read those where this program is
+    installed: read --record launch.sh > launch.json, and check launch.json there.
 
     Exit codes: 0 it is written; 64 usage error; 70 a defect of this program.
     """
