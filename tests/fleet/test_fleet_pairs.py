@@ -42,6 +42,8 @@ exec {sys.executable} -m preflight.cli.main "$@"
 """
 # Has the program, and something else in place of its listener.
 LISTENER_INSTEAD = TOOL.replace("exec", 'test "$2" = pair-listen && {instead}\nexec')
+# Listens where nobody asks.
+ELSEWHERE = f'exec {sys.executable} -m preflight.cli.main "$@" --port 0'
 ENDS = "{ echo no more sockets >&2; exit 70; }"
 # Without the program and without any package.
 PYTHON = f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'
@@ -55,7 +57,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
         ALSO_INSTALLED: Login({"mooncake-preflight": TOOL}),
         CARRIED: Login({"python3": PYTHON}),
         DEAF: Login({"mooncake-preflight": LISTENER_INSTEAD.format(instead=ENDS)}),
-        IDLE: Login({"mooncake-preflight": LISTENER_INSTEAD.format(instead="exec sleep 1000")}),
+        IDLE: Login({"mooncake-preflight": LISTENER_INSTEAD.format(instead=ELSEWHERE)}),
         GATEWAY: Login({}, f'echo "$SSH_ORIGINAL_COMMAND" >{folder}/gateway\n{AS_ASKED}'),
         BESIDE: Login({"mooncake-preflight": TOOL}),
     }
@@ -119,7 +121,7 @@ def left_running(made: Farm) -> list[str]:
 def at_work(made: Farm) -> list[str]:
     """Of the ends of a pair, those that have been started."""
     running = left_running(made)
-    ends = ("pair-connect --token", "sleep 1000")
+    ends = ("pair-connect --token", "--port 0")
     return [end for end in ends if any(end in words for words in running)]
 
 
@@ -257,7 +259,7 @@ def test_an_interruption_ends_both_ends(few: Farm) -> None:
         start_new_session=True,
     )
     until = time.monotonic() + PATIENCE_SECONDS
-    while not {"pair-connect --token", "sleep 1000"} <= set(at_work(few)):
+    while not {"pair-connect --token", "--port 0"} <= set(at_work(few)):
         assert time.monotonic() < until
         assert started.poll() is None
         time.sleep(0.05)

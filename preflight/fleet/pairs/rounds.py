@@ -25,6 +25,8 @@ from preflight.inputs.launch_words import LaunchWords
 
 # As ClusterShell's own.
 DEFAULT_FANOUT = 64
+# The words of all stand in one line, of which Linux takes 128 KiB.
+MOST_AT_ONCE = 128
 LONGEST_LAUNCH = 200
 # Python and ssh there and back, beside what the two ends do.
 OVERHEAD_SECONDS = 5.0
@@ -137,7 +139,7 @@ class _PairsRun:
         self._nodes, self._program, self._test, self._record = nodes, program, test, record
         self._ssh, self._tell = ssh, tell
         # Both ends of a pair are up at once, or they wait for each other.
-        self._at_once = (ssh.fanout or DEFAULT_FANOUT) // 2
+        self._at_once = min(ssh.fanout or DEFAULT_FANOUT, MOST_AT_ONCE) // 2
         self.present = Present({}, frozenset(), {})
         self.outcomes: list[PairOutcome] = []
         self.rounds_run = 0
@@ -188,7 +190,7 @@ class _PairsRun:
             time.sleep(REST_SECONDS)
 
     def _questions(self, named: Sequence[tuple[str, str]]) -> dict[str, Question]:
-        """Return what each node gets, to run the program with its own words and the launch."""
+        """Return what the nodes get, to run the program each with its own words and the launch."""
         test, present = self._test, self.present
         limits = [f"--token={secrets.token_hex(16)}", f"--seconds={self._seconds:g}"]
         if test.mtu_limit_bytes is not None:
@@ -197,7 +199,7 @@ class _PairsRun:
         if test.pairs:
             more.append(f"--pairs={test.pairs}")
         launch = [] if self._record is None else ["-"]
-        found = {}
+        parts = {}
         for here, there in named:
             address, port = present.addresses[there], str(test.port)
             listen = [f"--address={address}", f"--port={port}", "--once"]
@@ -209,9 +211,9 @@ class _PairsRun:
                 (here, ["pair-connect", *limits, *connect, address, port]),
             ):
                 words = ["fleet", *words, *launch]
-                carried = node in present.carried
-                found[node] = self._program.question(words, self._record or b"", carried)
-        return found
+                parts[present.addresses[node]] = (words, node in present.carried)
+        question = self._program.shared(parts, self._record or b"")
+        return dict.fromkeys((node for pair in named for node in pair), question)
 
     def _count_losses(self, replies: Iterable[NodeReply], number: int) -> None:
         for reply in replies:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -96,14 +96,30 @@ class Program(NamedTuple):
 
         joined: what it prints comes on one line, once it ends.
         """
-        own = (self.python, "-c", _READ_IT) if carried else self.command
         script = _SCRIPT + _JOINED if joined else _SCRIPT
         # Constant but for the words: a login shell may be any.
-        line = f"exec sh -c '{script}' sh {shlex.join((*own, *words))}"
-        if carried:
-            archive, start = zipapp(), _CARRIED.encode()
-            content = b"%d\n%s%d\n%s%s" % (len(start), start, len(archive), archive, content)
-        return Question(line, content, carried)
+        line = f"exec sh -c '{script}' sh {shlex.join(self._words(words, carried))}"
+        return Question(line, _archive() + content if carried else content, carried)
+
+    def shared(self, parts: Mapping[str, tuple[Sequence[str], bool]], content: bytes) -> Question:
+        """Return one question for several nodes, of which each finds its own words.
+
+        A tree of gateways carries no node its own. parts: by the address at which ssh reaches a
+        node: words, and whether the program is carried there.
+        """
+        archive = _archive() if any(carried for _, carried in parts.values()) else b""
+        cases = [
+            f"{address}) {'' if carried else f'head -c {len(archive)} >/dev/null; '}"
+            f"set -- {shlex.join(self._words(words, carried))};;"
+            for address, (words, carried) in parts.items()
+        ]
+        find = f"set -- $SSH_CONNECTION; case $3 in {' '.join(cases)} *) set -- false;; esac; "
+        line = f"exec sh -c {shlex.quote(find + _SCRIPT)}"
+        return Question(line, archive + content, bool(archive))
+
+    def _words(self, words: Sequence[str], carried: bool) -> tuple[str, ...]:
+        own = (self.python, "-c", _READ_IT) if carried else self.command
+        return (*own, *words)
 
 
 class SshNodes(NamedTuple):
@@ -134,6 +150,12 @@ def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
     if not found:
         raise UsageError(f"{option} is empty: give {give}")
     return found
+
+
+def _archive() -> bytes:
+    """Return what a carried program is started with, in front of what it reads itself."""
+    archive, start = zipapp(), _CARRIED.encode()
+    return b"%d\n%s%d\n%s" % (len(start), start, len(archive), archive)
 
 
 @cache
