@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from preflight.fleet.kubernetes.manifest import without_secrets
 
 from checks.base.archive import read_archive
 from checks.capture.secret_names import is_secret
@@ -486,16 +485,14 @@ def test_none_is_in_a_capture(
     assert b"MOONCAKE" in files["/capture.json"]
 
 
-def test_none_is_in_a_manifest(
+def test_none_is_in_a_record(
     planted: tuple[list[str], dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, secrets = planted
-    for options in ((), ("--keep-launch",)):
-        asked = ["fleet", "manifest", *options, "--image", "a/b", "--nodes", "a1"]
-        assert run([*asked, *words]) == 0
-        out = capsys.readouterr().out
-        assert _found(out, secrets) == []
-        assert "Qwen/Qwen3-14B" in out
+    assert run(["read", "--record", *words]) == 0
+    out = capsys.readouterr().out
+    assert _found(out, secrets) == []
+    assert "Qwen/Qwen3-14B" in out
 
 
 @pytest.mark.slow
@@ -557,7 +554,6 @@ def test_none_of_what_is_understood_is_in_a_report(
         ["facts", "--json"],
         ["capacity"],
         ["topology", "--json"],
-        ["fleet", "node", "--name", "a"],
         ["fit"],
         ["fit", "--json"],
         ["read", "--json"],
@@ -1008,12 +1004,6 @@ def test_hosts_in_addresses_and_mail_addresses_are_replaced(host: str, tmp_path:
     assert "3128" in content
     for name in ("proxy7", "corp.example", "jane"):
         assert name not in content
-
-
-def test_words_of_a_command_line_are_public_too() -> None:
-    secret = _secrets("words")["drawn"]
-    found = without_secrets({}, ["--", "server", "--api-key", "x" * 9, secret])
-    assert found.words == ("--", "server", "--api-key", REMOVED, REMOVED)
 
 
 def test_the_launch_of_a_host_that_is_open_is_whole(host: str) -> None:
