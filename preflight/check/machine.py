@@ -76,7 +76,7 @@ MACHINE_TOPICS = (*_AS_READ, "network")
 Pairs = Iterator[tuple[str, Any]]
 
 
-class Share(NamedTuple):
+class LaunchShare(NamedTuple):
     """What a launch adds to its fleet here, and how its stores speak to the others.
 
     protocol: of the stores, sorted and joined (``rdma``, ``rdma tcp``), "" without a store.
@@ -274,13 +274,13 @@ def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
             yield name, f"config.json {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _share(seen: JudgedHost) -> Share | None:
+def _share(seen: JudgedHost) -> LaunchShare | None:
     """Return the launch's share; None where none was given or it could not be read."""
     if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
         return None
     needs, sizing = seen.needs, seen.launch.sizing
     stores = _stores(sizing)
-    return Share(
+    return LaunchShare(
         protocol_of(sizing),
         stores if isinstance(stores, Unknown) else sum(stores),
         stores if isinstance(stores, Unknown) else len(stores),

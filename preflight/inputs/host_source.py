@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from preflight.sizing.launch_sizing import LaunchSizing
 
 
+# How a launch that was read elsewhere says what it is.
+RECORD_SCHEMA = "mooncake-preflight/launch-record/v1"
+
+
 class Host(NamedTuple):
     """root: asked each thing once. environment: of the launch, the captured one for a capture.
 
@@ -56,9 +60,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
 
     None for none. One that was read elsewhere is given as its record.
     """
-    from preflight.inputs.recorded_launch import record_in
-
-    carried = record_in(words)
+    carried = _record_in(words)
     recorded: Any = host.extras.get("launch") if carried is None else carried
     if not words.words and recorded is None:
         _refuse_without_launch(words)
@@ -110,6 +112,24 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
             given = given._replace(installed=installed_there(reading, host.root))
     said = {name: value for name, value in given._asdict().items() if value is not None}
     return launch, options._replace(**said)
+
+
+def _record_in(words: LaunchWords) -> dict[str, Any] | None:
+    """Return the record that is given as the launch; None for every other launch."""
+    import json
+
+    from preflight.launches.env_files import read_small_file
+
+    if len(words.words) != 1 or words.is_command:
+        return None
+    text = (read_small_file(words.words[0]) or "").lstrip()
+    if not text.startswith("{") or RECORD_SCHEMA not in text[:200]:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{words.words[0]}: this record of a launch breaks off") from None
+    return found if isinstance(found, dict) and found.get("schema") == RECORD_SCHEMA else None
 
 
 class Sized(NamedTuple):

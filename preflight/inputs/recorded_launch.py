@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
@@ -19,26 +19,6 @@ if TYPE_CHECKING:
     from preflight.inputs.written_launch import WrittenLaunch
 
 
-# How a record says what it is, to every command that takes a launch.
-SCHEMA = "mooncake-preflight/launch-record/v1"
-
-
-def record_in(launch: LaunchWords) -> dict[str, Any] | None:
-    """Return the record that is given as the launch; None for every other launch."""
-    from preflight.launches.env_files import read_small_file
-
-    if len(launch.words) != 1 or launch.is_command:
-        return None
-    text = (read_small_file(launch.words[0]) or "").lstrip()
-    if not text.startswith("{") or SCHEMA not in text[:200]:
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        raise UsageError(f"{launch.words[0]}: this record of a launch breaks off") from None
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
-
-
 def recorded_launch(launch: LaunchWords) -> bytes | None:
     """Return the record of a launch, which is a launch to every command; None without one.
 
@@ -46,7 +26,7 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
     """
     from checks.base.recording import RecordingRoot
     from checks.base.root import Root
-    from preflight.inputs.host_source import Host, launch_of
+    from preflight.inputs.host_source import RECORD_SCHEMA, Host, launch_of
     from preflight.inputs.launch_record import launch_record
 
     folder, words, env_files = "", launch.words, launch.env_files
@@ -67,7 +47,7 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
             else text
             for name, text in _beside(found[0], launch.sglang_version).items()
         }
-        return json.dumps({"schema": SCHEMA, **launch_record(*found, files)}).encode()
+        return json.dumps({"schema": RECORD_SCHEMA, **launch_record(*found, files)}).encode()
 
     here = os.getcwd()
     os.chdir(folder or ".")

@@ -22,7 +22,7 @@ from preflight.fleet.rails.findings import MOST_COMPARED, talks
 from preflight.fleet.rails.lanes import INFINIBAND, Lane, NodeKind, Reach, gid_network, way
 from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NodeRow
-from preflight.fleet.reports.sources import Report as Found
+from preflight.fleet.reports.sources import FoundReport as Found
 from tests.builders.synthetic import build_host, gpu_host
 from tests.fleet.merge_fleets import (
     LAUNCH,

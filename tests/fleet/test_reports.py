@@ -23,7 +23,7 @@ from preflight.fleet.merge.to_html import fleet_page
 from preflight.fleet.reports import sources
 from preflight.fleet.reports.reading import ReportReader, read_reports
 from preflight.fleet.reports.rows import NodeRow, Trouble, Unusable
-from preflight.fleet.reports.sources import Report as Found
+from preflight.fleet.reports.sources import FoundReport as Found
 from preflight.fleet.reports.sources import reports_in, reports_of
 from tests.fleet.merge_fleets import (
     Report,

@@ -30,7 +30,6 @@ ALLOWED = {
         "preflight.inputs",  # kubectl renders a Kustomize folder
         "preflight.probes",
         "preflight.rehearsal",
-        "preflight.fleet",
     },
     "opens sockets": {
         "checks.network",

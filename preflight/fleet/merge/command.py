@@ -13,7 +13,7 @@ from preflight.fleet.base.node_sets import expand, fold
 from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet, merged
 from preflight.fleet.reports.reading import read_reports
 from preflight.fleet.reports.rows import Unusable
-from preflight.fleet.reports.sources import Report
+from preflight.fleet.reports.sources import FoundReport
 
 
 class Shown(NamedTuple):
@@ -32,7 +32,7 @@ class Shown(NamedTuple):
     list_format: str = "nodeset"
 
 
-def run_merge(found: Iterable[Report | Unusable], shown: Shown, expect: str | None) -> int:
+def run_merge(found: Iterable[FoundReport | Unusable], shown: Shown, expect: str | None) -> int:
     """Print the answer; returns the exit code. Raises UsageError.
 
     expect: a node set, None for whoever reports.

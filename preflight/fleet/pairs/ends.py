@@ -43,7 +43,7 @@ Span = tuple[str, int, int]
 class LaunchHere(NamedTuple):
     """A launch on this node. over: rdma, or tcp where none of its processes uses RDMA.
 
-    affinity: as in ``Share``. spans: of the ports that other nodes connect to, any one of it.
+    affinity: as in ``LaunchShare``. spans: of the ports that other nodes connect to, any one of it.
     """
 
     needs: LaunchNeeds

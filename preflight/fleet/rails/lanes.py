@@ -58,7 +58,7 @@ class Way(NamedTuple):
 
 
 class NodeKind(NamedTuple):
-    """Nodes with equal lanes. affinity: as in ``Share``, "" where no launch says it.
+    """Nodes with equal lanes. affinity: as in ``LaunchShare``, "" where no launch says it.
 
     number: among the kinds of the fleet, from 0.
     """

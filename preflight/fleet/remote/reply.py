@@ -24,7 +24,7 @@ from preflight.fleet.reports.rows import (
     Unusable,
     absent,
 )
-from preflight.fleet.reports.sources import Report, reports_in
+from preflight.fleet.reports.sources import FoundReport, reports_in
 
 # ssh(1): its own failure, also of a connection that breaks.
 SSH_FAILED = 255
@@ -69,11 +69,11 @@ class NodeReply(NamedTuple):
         return f": {said[-1]}" if said else ""
 
     @property
-    def reports(self) -> list[Report | Unusable]:
+    def reports(self) -> list[FoundReport | Unusable]:
         """What of the lines is an answer of check, or begins as one."""
         found = reports_in(self.node, b"\n".join(self.lines))
         none = (Trouble.EMPTY, Trouble.FOREIGN)
-        return [one for one in found if isinstance(one, Report) or one.trouble not in none]
+        return [one for one in found if isinstance(one, FoundReport) or one.trouble not in none]
 
 
 class NodeAnswer(NamedTuple):
@@ -94,14 +94,14 @@ def answer_of(reply: NodeReply, timeout_seconds: float, reader: ReportReader) ->
     reader: of all replies, which keeps once what many nodes say.
     """
     node, found = reply.node, reply.reports if reply.end is not None else []
-    told = [one for one in found if isinstance(one, Report)] or found
+    told = [one for one in found if isinstance(one, FoundReport)] or found
     if not told:
         return NodeAnswer(absent(node, *why_none(reply, timeout_seconds)))
     last = told[-1]
     row = last if isinstance(last, Unusable) else reader.read(last, node)
     if isinstance(row, Unusable):
         return NodeAnswer(absent(node, REPORT, f"its report is {row.trouble.value}: {row.reason}"))
-    assert isinstance(last, Report)
+    assert isinstance(last, FoundReport)
     if last.document["status"] == "error":
         why = clean(str(last.document.get("reason")))[:LONGEST_LINE]
         text = f"the program ended with an error and no verdict: {why}"

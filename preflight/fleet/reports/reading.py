@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.check.machine import Share
+from preflight.check.machine import LaunchShare
 from preflight.check.rails import Rail
 from preflight.fleet.base.decode import (
     LARGEST_NUMBER,
@@ -35,7 +35,7 @@ from preflight.fleet.reports.rows import (
     text_place,
     worst,
 )
-from preflight.fleet.reports.sources import Report, name_of
+from preflight.fleet.reports.sources import FoundReport, name_of
 
 SCHEMA = "mooncake-preflight/check/"
 _LARGEST_PORT = 65535
@@ -76,7 +76,7 @@ class _Machine(NamedTuple):
     read_unix_seconds: int
     facts: dict[str, Any]
     rails: tuple[Rail, ...] | Unknown
-    share: Share | None = None
+    share: LaunchShare | None = None
 
 
 class _Answer(NamedTuple):
@@ -102,7 +102,7 @@ class ReportReader:
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
 
-    def read(self, report: Report, node: str = "") -> NodeRow | Unusable:
+    def read(self, report: FoundReport, node: str = "") -> NodeRow | Unusable:
         """Return what a report says. node: the name by which it was asked for, "" for its own."""
         try:
             return self._row(report, node)
@@ -112,7 +112,7 @@ class ReportReader:
             named = node or _told_name(report.document) or _alone(report)
             return Unusable(report.source, report.line, trouble, clean, named)
 
-    def _row(self, report: Report, asked: str) -> NodeRow:
+    def _row(self, report: FoundReport, asked: str) -> NodeRow:
         document = report.document
         schema = str(document.get("schema"))
         if not schema.startswith(SCHEMA):
@@ -211,7 +211,7 @@ class Reports(NamedTuple):
     unusable: Sequence[Unusable]
 
 
-def read_reports(found: Iterable[Report | Unusable]) -> Reports:
+def read_reports(found: Iterable[FoundReport | Unusable]) -> Reports:
     """Read every report, one at a time; what is none is counted by its source."""
     reading = ReportReader()
     rows: list[NodeRow] = []
@@ -273,6 +273,6 @@ def _told_name(document: Json) -> str:
     return found if isinstance(found, str) and is_name(found) else ""
 
 
-def _alone(report: Report) -> str:
+def _alone(report: FoundReport) -> str:
     """Return the node that a file is named after; "" where it holds more than the one report."""
     return "" if report.line else name_of(report.source)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.envelope import amount, subjects
-from preflight.check.machine import Share
+from preflight.check.machine import LaunchShare
 from preflight.check.rails import Rail
 from preflight.check.report import EXIT_CODES as OF_STATUS
 from preflight.fleet.base.decode import Json, Unread
@@ -151,7 +151,7 @@ class PortOf(NamedTuple):
 class NodeLaunch(NamedTuple):
     """The launch as the node's report has it. hosts: over how many one server runs (--nnodes)."""
 
-    share: Share
+    share: LaunchShare
     hosts: int = 1
     services: tuple[ServiceOf, ...] = ()
     ports: tuple[PortOf, ...] = ()

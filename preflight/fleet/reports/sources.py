@@ -35,7 +35,7 @@ _ENDINGS = re.compile(r"(\.(json|jsonl|ndjson|log|out|txt|gz))+$", re.IGNORECASE
 _DECODER = json.JSONDecoder(parse_constant=no_constant)
 
 
-class Report(NamedTuple):
+class FoundReport(NamedTuple):
     """One object. line: where it begins, 0 where the source holds nothing else."""
 
     source: str
@@ -43,7 +43,7 @@ class Report(NamedTuple):
     document: Any
 
 
-def given_reports(paths: Sequence[str]) -> Iterator[Report | Unusable]:
+def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
     """Return the reports of paths that a user typed. Raises UsageError where none of them is there.
 
     One that is missing beside others is named: its node may have failed to write it.
@@ -61,7 +61,7 @@ def given_reports(paths: Sequence[str]) -> Iterator[Report | Unusable]:
     return reports_of(paths)
 
 
-def reports_of(paths: Sequence[str]) -> Iterator[Report | Unusable]:
+def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
     """Yield each report of each path, folders in the order of their names.
 
     Never raises for a path.
@@ -81,7 +81,7 @@ def reports_of(paths: Sequence[str]) -> Iterator[Report | Unusable]:
             yield Unusable(path, 0, Trouble.UNREADABLE, str(late))
 
 
-def _of_folder(path: str) -> Iterator[Report | Unusable]:
+def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
     """Yield the reports of every file below, but those whose names begin with a dot."""
     failed: list[Unusable] = []
 
@@ -102,7 +102,7 @@ def _of_folder(path: str) -> Iterator[Report | Unusable]:
     yield from failed
 
 
-def _of_file(path: str, regular: bool = False) -> Iterator[Report | Unusable]:
+def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusable]:
     """Yield the reports of a file. regular: none of a socket or a pipe, which would never end."""
 
     def opened() -> BinaryIO | None:
@@ -129,7 +129,7 @@ def _of_file(path: str, regular: bool = False) -> Iterator[Report | Unusable]:
             yield from _of_stream(path, file)
 
 
-def _of_stream(source: str, stream: BinaryIO) -> Iterator[Report | Unusable]:
+def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable]:
     """Yield the stream's reports; where it broke off, the last one says why."""
     import gzip
     import io
@@ -158,7 +158,7 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[Report | Unusable]:
         yield failed
 
 
-def reports_in(source: str, content: bytes) -> Iterator[Report | Unusable]:
+def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
     """Yield each report in ``content``; one Unusable where there is none in it."""
     text = content.decode("utf-8-sig", "replace")
     found = False
@@ -179,7 +179,7 @@ def reports_in(source: str, content: bytes) -> Iterator[Report | Unusable]:
                 yield broken._replace(line=0 if alone else line, node=named)
             else:
                 alone = not (task[: start.start()].strip() or task[at:].strip())
-                yield Report(source, 0 if alone and task is text else line, document)
+                yield FoundReport(source, 0 if alone and task is text else line, document)
     if not found:
         yield _foreign(source, text.strip())
 
