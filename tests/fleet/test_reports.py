@@ -49,7 +49,8 @@ Case = tuple[str | bytes, Trouble, str]
 def read(content: str | bytes, source: str = "gpu001.json") -> NodeRow | Unusable:
     written = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
     found = read_reports(reports_in(source, written))
-    (one,) = (*found.rows, *found.unusable)
+    every: list[NodeRow | Unusable] = [*found.rows, *found.unusable]
+    (one,) = every
     return one
 
 

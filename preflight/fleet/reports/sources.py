@@ -164,6 +164,7 @@ def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
     found = False
     for task in _tasks(text) if _LABELLED.search(text) else (text,):
         at, line, counted = 0, 1, 0
+        begin, end = len(task) - len(task.lstrip()), len(task.rstrip())
         while (start := _START.search(task, at)) is not None:
             found = True
             line += task.count("\n", counted, start.start())
@@ -173,12 +174,12 @@ def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
             except (ValueError, RecursionError) as error:
                 nearest = _START.search(task, start.end())
                 at = len(task) if nearest is None else nearest.start()
-                alone = nearest is None and not task[: start.start()].strip()
+                alone = nearest is None and start.start() == begin
                 broken = _broken(source, line, task[start.start() : at], error)
                 named = broken.node or (name_of(source) if alone else "")
                 yield broken._replace(line=0 if alone else line, node=named)
             else:
-                alone = not (task[: start.start()].strip() or task[at:].strip())
+                alone = start.start() == begin and at >= end
                 yield FoundReport(source, 0 if alone and task is text else line, document)
     if not found:
         yield _foreign(source, text.strip())
