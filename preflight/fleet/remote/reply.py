@@ -138,7 +138,8 @@ def _not_reached(reply: NodeReply) -> tuple[str, str]:
     if reply.code == GATEWAY_FAILED and not reply.lines:
         return SSH, f"the gateway of ClusterShell's tree that leads to it gave up{error}"
     if reply.code == SSH_FAILED:
-        return SSH, error.removeprefix(": ").removeprefix("ssh: ") or "ssh gave no reason"
+        said = [line for line in map(_clean, reply.error) if line]  # of a timeout two lines
+        return SSH, "; ".join(said[-2:]).removeprefix("ssh: ") or "ssh gave no reason"
     # A shell that lets nobody in says so on either (nologin: on standard output).
     own = error or reply._replace(error=reply.lines).last_error
     return REPORT, f"the login shell ended with exit code {reply.code}{own}"
