@@ -104,9 +104,9 @@ def capture_of(folder: str) -> tuple[bytes, bytes]:
 
 @cache
 def report_text() -> str:
-    from tests.fleet.merge_fleets import produced_report
+    from tests.fleet.merge_fleets import produced_document
 
-    return json.dumps(produced_report())
+    return json.dumps(produced_document())
 
 
 def launches() -> tuple[Path, ...]:

@@ -31,7 +31,6 @@ ALLOWED = {
         "preflight.check",  # exec judges in a child that can be left behind
         "preflight.probes",
         "preflight.rehearsal",
-        "preflight.fleet",
     },
     "opens sockets": {
         "checks.network",

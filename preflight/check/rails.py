@@ -1,13 +1,12 @@
-"""A node's way to the others: its RDMA ports with their addresses, and its routing tables."""
+"""A host's RDMA ports as others see them: the address that each speaks from, and its ways out."""
 
 from __future__ import annotations
 
 import ipaddress
-import struct
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
-from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.network.routing import RoutingTables, exits
 from checks.rdma.devices import Port
@@ -16,16 +15,40 @@ from checks.rdma.gids import choose_gid
 from checks.rdma.use import Use, port_of, uses
 from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.run.facts import Facts
-from preflight.fleet.node.records import Rail, Route
 
-ROUTES = "/proc/net/route"
-ROUTES_IPV6 = "/proc/net/ipv6_route"
-# include/uapi/linux/route.h
-_UP, _REJECT = 0x0001, 0x0200
-# include/uapi/linux/ipv6_route.h: addresses of this host itself, which lead nowhere.
-_LOCAL = 0x80000000
 # A node of a large cluster has few; a router's full table is no news here.
 MOST_ROUTES = 64
+
+
+class Rail(NamedTuple):
+    """One port of an RDMA device, and the address that it speaks from.
+
+    used: Mooncake takes this device for the launch; None where no launch says so. state, rate,
+    link_layer: the kernel's words. mtu_bytes: the active MTU of the port. gid_index, gid_type, gid:
+    those that Mooncake takes, None where it takes none. netdev: the interface behind the GID, ""
+    without. addresses: ``10.0.0.1/24``, those of the interface. exits: networks with a route out of
+    that interface for the GID's address, by all tables in the order of ``ip rule``; None where
+    there is no GID, or it is that of an InfiniBand port.
+    """
+
+    device: str
+    port: int
+    used: bool | Unknown | None = None
+    state: str | Unknown | None = None
+    rate: str | Unknown | None = None
+    link_layer: str | Unknown | None = None
+    mtu_bytes: int | Unknown | None = None
+    gid_index: int | Unknown | None = None
+    gid_type: str | Unknown | None = None
+    gid: str | Unknown | None = None
+    netdev: str | Unknown | None = ""
+    netdev_mtu_bytes: int | Unknown | None = None
+    addresses: tuple[str, ...] | Unknown = ()
+    exits: tuple[str, ...] | Unknown | None = None
+
+    @property
+    def known_addresses(self) -> tuple[str, ...]:
+        return () if isinstance(self.addresses, Unknown) else self.addresses
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
@@ -75,7 +98,7 @@ def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
             if needs is not None:
                 takes = doubt if use_of is None and doubt is not None else use_of is not None
             environment = (use_of or found[0]).environment if found else {}
-            yield rail_of(rdma, nic, port, environment, release, takes)
+            yield _rail(rdma, nic, port, environment, release, takes)
 
 
 def rails_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> Iterator[tuple[Rail, Use]]:
@@ -91,14 +114,14 @@ def rails_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> Iterator[tuple[Rail, Us
             port = nic.port(port_of(use.environment))
             if isinstance(names, Unknown) or nic.name not in names or not isinstance(port, Port):
                 continue
-            rail = rail_of(rdma, nic, port, use.environment, release, True)
+            rail = _rail(rdma, nic, port, use.environment, release, True)
             mtu = use.environment.get("MC_MTU", "")
             if (rail, mtu) not in seen:
                 seen.append((rail, mtu))
                 yield rail, use
 
 
-def rail_of(
+def _rail(
     rdma: RdmaFacts,
     nic: Nic,
     port: Port,
@@ -134,56 +157,3 @@ def _active_mtu_bytes(nic: Nic, port: Port) -> int | Unknown:
         return ports
     found = ports.get(port.number)
     return Unknown("libibverbs says nothing of it") if found is None else found.active_mtu_bytes
-
-
-def routes(root: Root) -> tuple[Route, ...] | Unknown:
-    """Read the main tables, IPv4 first; at most ``MOST_ROUTES`` of each.
-
-    What other tables lead to is in each rail's ``exits``.
-    """
-    four = root.text(ROUTES)
-    if isinstance(four, Unknown):
-        return four
-    six = root.text(ROUTES_IPV6)
-    lines = [] if isinstance(six, Unknown) else six.splitlines()
-    try:
-        return (
-            *list(_ipv4_routes(four.splitlines()[1:]))[:MOST_ROUTES],
-            *list(_ipv6_routes(lines))[:MOST_ROUTES],
-        )
-    except (ValueError, IndexError) as error:
-        return Unknown(f"{ROUTES}: not a routing table: {error}")
-
-
-def _ipv4_routes(lines: list[str]) -> Iterator[Route]:
-    """Read lines ``eth0 0001000A 00000000 0001 0 0 0 00FFFFFF …``: words in the host's order."""
-    for line in lines:
-        interface, destination, gateway, flags, _, _, _, mask = line.split()[:8]
-        if not int(flags, 16) & _UP or int(flags, 16) & _REJECT:
-            continue
-        prefix = int(mask, 16).bit_count()
-        via = "" if int(gateway, 16) == 0 else _ipv4(gateway)
-        yield Route(f"{_ipv4(destination)}/{prefix}", via, interface)
-
-
-def _ipv4(word: str) -> str:
-    # The kernel prints the network's bytes as one number of its own; all that we run on are little.
-    return ".".join(str(octet) for octet in struct.pack("<I", int(word, 16)))
-
-
-def _ipv6_routes(lines: list[str]) -> Iterator[Route]:
-    """Read lines ``destination prefix source prefix gateway metric refs use flags interface``."""
-    for line in lines:
-        words = line.split()
-        flags = int(words[8], 16)
-        if not flags & _UP or flags & (_REJECT | _LOCAL) or words[9] == "lo":
-            continue
-        via = "" if int(words[4], 16) == 0 else _ipv6(words[4])
-        # Link-local and multicast prefixes stand on every interface and lead nowhere else.
-        if words[0].startswith(("fe80", "ff00")):
-            continue
-        yield Route(f"{_ipv6(words[0])}/{int(words[1], 16)}", via, words[9])
-
-
-def _ipv6(digits: str) -> str:
-    return str(ipaddress.IPv6Address(bytes.fromhex(digits)))

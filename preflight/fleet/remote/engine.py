@@ -1,33 +1,31 @@
-"""Node sets and ssh as ClusterShell has them; the one module that imports it.
+"""ssh to many nodes, by ClusterShell's tasks.
 
-Groups come from the site's own ``groups.conf`` (files, Slurm, whatever it names), the tree from its
-``topology.conf``, the fan-out from its ``defaults.conf``.
+The tree comes from the site's own ``topology.conf``, the fan-out from its ``defaults.conf``.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import resource
 import shlex
 import shutil
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from ClusterShell.Event import EventHandler  # type: ignore[import-untyped]
-from ClusterShell.NodeSet import NodeSet, NodeSetException  # type: ignore[import-untyped]
-from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError  # type: ignore[import-untyped]
+from ClusterShell.NodeSet import NodeSet  # type: ignore[import-untyped]
 from ClusterShell.Propagation import RouteResolvingError  # type: ignore[import-untyped]
-from ClusterShell.RangeSet import RangeSetException  # type: ignore[import-untyped]
 from ClusterShell.Task import task_self  # type: ignore[import-untyped]
 from ClusterShell.Topology import TopologyError  # type: ignore[import-untyped]
 from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untyped]
 
 from preflight.base.usage_error import UsageError
-from preflight.fleet.base.node_sets import MOST_NODES, is_name
-from preflight.fleet.base.signals import caught_signals
-from preflight.fleet.remote.program import COMMAND, SshNodes
+from preflight.fleet.base.text import grouped
+from preflight.fleet.remote.program import Question, SshNodes
 from preflight.fleet.remote.reply import NodeReply, lacks_tool
 
 # A report has some ten kilobytes; more than this is no report, and is not kept.
@@ -38,7 +36,7 @@ TICK_SECONDS = 0.1
 # Of a shared connection the first client would be the master, and be killed with its node's time;
 # a connection that is shared already is used all the same.
 _OPTIONS = "-oControlMaster=no"
-_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Of each ssh: its three standard streams, and one more while it is started. Of everything else.
 _FILES_EACH, _FILES_BESIDE = 4, 40
 
@@ -47,55 +45,17 @@ class RunInterruptedError(Exception):
     """Nothing that was started still runs. ``args[0]``: the signal."""
 
 
-def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
-    """Return the nodes of ``sets`` without those of ``excluded``, in the order of their numbers.
-
-    Raises UsageError for what is no node set, a group that is not known, or too many nodes.
-    """
-    found = NodeSet()
-    for text in sets:
-        found.update(_node_set(text))
-    for text in excluded:
-        found.difference_update(_node_set(text))
-    names = [str(name) for name in found]
-    for name in names:
-        # ssh would take it for an option.
-        if not is_name(name):
-            raise UsageError(f"{name!r} is not the name of a node: write letters, digits, . and -")
-    return names
-
-
-def _node_set(text: str) -> Any:
-    widest = max((int(b) - int(a) + 1 for a, b in _RANGE.findall(text)), default=0)
-    if widest > MOST_NODES:
-        raise UsageError(f"{text[:80]!r} names {widest} nodes: at most {MOST_NODES} are asked")
-    try:
-        found = NodeSet(text)
-    except (NodeSetException, RangeSetException, GroupResolverError, GroupSourceError) as error:
-        if f"@{error}:" in text:  # ClusterShell says no more than the source's name
-            raise UsageError(
-                f"{text[:80]!r}: ClusterShell has no group source {str(error)[:40]!r} here: "
-                "`nodeset --groupsources` lists those it has (groups.conf)"
-            ) from None
-        raise UsageError(f"{text[:80]!r} is not a set of nodes: {error}") from None
-    if text.strip() and not found:
-        raise UsageError(
-            f"{text[:80]!r} names no node: `nodeset -ll` lists the groups that there are"
-        )
-    return found
-
-
 def ask_or_carry(
     nodes: list[str],
     carry: str,
-    content: Callable[[bool], bytes],
+    question: Callable[[bool], Question],
     ssh: SshNodes,
     answered: Callable[[NodeReply], None],
     tick: Callable[[], None],
 ) -> list[str]:
     """Ask every node, and once more those that lack the program, which is then taken along.
 
-    carry: auto, always, never. content: with the program, or without. Returns to whom it is taken.
+    carry: auto, always, never. question: with the program, or without. Returns to whom it is taken.
     """
     carried = nodes if carry == "always" else []
 
@@ -106,62 +66,81 @@ def ask_or_carry(
             answered(reply)
 
     if carry != "always":
-        ask(nodes, content(False), ssh, first, tick)
+        ask(dict.fromkeys(nodes, question(False)), ssh, first, tick)
     if carried:
-        ask(carried, content(True), ssh, answered, tick)
+        ask(dict.fromkeys(carried, question(True)), ssh, answered, tick)
     return carried
 
 
 def ask(
-    nodes: list[str],
-    content: bytes,
+    questions: Mapping[str, Question],
     ssh: SshNodes,
     answered: Callable[[NodeReply], None],
     tick: Callable[[], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Start the script of ``content`` on every node, by standard input, which stays open.
+    """Ask each node its question.
 
-    The same for all: a tree does not carry each node its own. enough: asked as often as ``tick``;
-    once true, those that have not ended are stopped, and answer so. Nodes behind a gateway that
-    does not answer are asked directly. ``answered`` is told each node once, as it ends. ``tick`` is
-    called some times a second. Raises UsageError where nothing can be started, and
-    RunInterruptedError once all local processes are gone, after ``answered`` was told of the rest.
+    enough: asked as often as ``tick``; once true, those that have not ended are stopped, and answer
+    so. Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each
+    node once, as it ends. ``tick`` is called some times a second. Raises UsageError where nothing
+    can be started, and RunInterruptedError once all local processes are gone, after ``answered``
+    was told of the rest.
     """
     task = _task(ssh)
     _make_room(int(task.info("fanout")))
-    collector = _Collector(nodes, answered)
+    collector = _Collector(questions, answered)
     ticker = _Ticker(tick, enough)
-    caught = _run(task, content, ssh, collector, ticker)
+    caught = _run(task, ssh, collector, ticker)
     if collector.unrouted:
-        caught = _run(task, content, ssh, collector.again(), ticker, tree=False)
+        caught = _run(task, ssh, collector.again(), ticker, tree=False)
     collector.finish()
     if caught:
         raise RunInterruptedError(caught[0])
 
 
+@contextmanager
+def _caught_signals() -> Iterator[list[int]]:
+    """Yield the list of signals that come meanwhile; afterwards they act as they did before."""
+    caught: list[int] = []
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup's own wish
+            signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _run(
     task: Any,
-    content: bytes,
     ssh: SshNodes,
     collector: _Collector,
     ticker: _Ticker,
     **tree: bool,
 ) -> list[int]:
     """Ask the collector's nodes, and return the signals that came; the first of them ended it."""
-    with caught_signals() as caught:
+    with _caught_signals() as caught:
         ticker.caught = caught
         try:
-            worker = task.shell(
-                COMMAND,
-                nodes=NodeSet.fromlist(collector.waiting),
-                handler=collector,
-                timeout=ssh.timeout_seconds,
-                stderr=True,
-                stdin=True,
-                **tree,
-            )
-            worker.write(content)
+            for question, nodes in collector.waiting.items():
+                worker = task.shell(
+                    question.line,
+                    nodes=NodeSet.fromlist(nodes),
+                    handler=collector,
+                    timeout=ssh.timeout_seconds,
+                    stderr=True,
+                    stdin=True,
+                    **tree,
+                )
+                worker.write(question.content)
+                worker.set_write_eof()
             task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
             task.resume()
         except RouteResolvingError:
@@ -215,18 +194,20 @@ def _make_room(fanout: int) -> None:
 class _Collector(EventHandler):  # type: ignore[misc]
     """Gathers what each node says until it ends."""
 
-    def __init__(self, nodes: Iterable[str], answered: Callable[[NodeReply], None]) -> None:
+    def __init__(
+        self, questions: Mapping[str, Question], answered: Callable[[NodeReply], None]
+    ) -> None:
         super().__init__()
-        self._answered = answered
-        self._lines: dict[str, list[bytes]] = {node: [] for node in nodes}
-        self._errors: dict[str, list[bytes]] = {node: [] for node in nodes}
+        self._questions, self._answered = questions, answered
+        self._lines: dict[str, list[bytes]] = {node: [] for node in questions}
+        self._errors: dict[str, list[bytes]] = {node: [] for node in questions}
         self._bytes = dict.fromkeys(self._lines, 0)
         self.unrouted = False
 
     @property
-    def waiting(self) -> list[str]:
-        """Nodes that have not ended."""
-        return list(self._lines)
+    def waiting(self) -> dict[Question, list[str]]:
+        """Each question, with the nodes that have not ended."""
+        return grouped((self._questions[node], node) for node in self._lines)
 
     def again(self) -> _Collector:
         """Forget what nodes said that did not end, and return this collector."""
@@ -261,7 +242,8 @@ class _Collector(EventHandler):  # type: ignore[misc]
         lines = self._lines.pop(node, None)
         if lines is not None:
             errors = tuple(self._errors.pop(node))
-            self._answered(NodeReply(node, tuple(lines), errors, code, timed_out))
+            carried = self._questions[node].carried
+            self._answered(NodeReply(node, tuple(lines), errors, code, timed_out, carried))
 
 
 class _Ticker(EventHandler):  # type: ignore[misc]
