@@ -18,8 +18,6 @@ from preflight.launches.variables import environment_words
 
 # Gives the text of a file that lies beside a launch file; None where there is none.
 Beside = Callable[[str], "str | None"]
-# Gives the files that a pattern matches in a folder, None for what does not lie here.
-Listed = Callable[[str, str], "Sequence[str] | None"]
 # Gives what a command such as ``nproc`` writes on the host of the launch; None where not known.
 HostWords = Callable[[str], "str | None"]
 # What docker compose takes where it is told no file, and what it lays over that.
@@ -66,7 +64,6 @@ class LaunchText:
     beside: Beside
     arguments: Sequence[str] | None = None
     host_words: HostWords = lambda command: None
-    listed: Listed = lambda folder, pattern: None
 
     @cached_property
     def documents(self) -> Sequence[Node] | None:
