@@ -34,6 +34,7 @@ _HIDDEN = {"\ue000": "<", "\ue001": ">", "\ue002": " ", "\ue003": "\r"}
 _HIDES = re.compile("[\ue000-\ue003]")
 _FILL_IN = re.compile("\ue000[^\ue001]*\ue001")
 _BROKEN = re.compile(rb"(?<!\\)\\[ \t]+(?:#[^\n]*)?(?:\n|\Z)")
+_DEEP = re.compile(r"(?:(?:\$?\(|[{`]|\b(?:if|while|until|case)\b)[ \t\n]*){300}")
 _BLANK_WORD = "\ue002".encode()
 _QUOTED = frozenset(
     "string string_content raw_string ansi_c_string comment heredoc_body heredoc_content".split()
@@ -125,6 +126,12 @@ class ShellText:
         self.source, self.lined = source, first_line is not None
         self.before = (first_line or 1) - 1
         self.notes: list[SourceNote] = []
+        deep = _DEEP.search(text)
+        if deep is not None:  # the parser takes minutes for such a text
+            row = text.count("\n", 0, deep.start())
+            said = "brackets are nested deeper than is followed: nothing is read from here on"
+            self.note("script-not-read", said, row)
+            text = text[: text.rfind("\n", 0, deep.start()) + 1]
         hidden = _LAST_BACKSLASH.sub("\n", text.replace("\r\n", "\ue003\n"))
         hidden = _PLACEHOLDER.sub(_hide, hidden)
         self.root: Node
