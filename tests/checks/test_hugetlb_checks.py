@@ -273,7 +273,6 @@ OURS, LATER = "etc/sysctl.d/90-mooncake.conf", "99-other.conf"
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "then"),
     [

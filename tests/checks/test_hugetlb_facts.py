@@ -204,7 +204,6 @@ def test_no_rdma_is_a_fact(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_recorded_host_with_pools_on_four_nodes() -> None:
     path = recorded("40intel64-2g2n4c+pcilocality")
     root = Root(str(path))

@@ -205,7 +205,6 @@ print(read_numa(Root(), None).policy)
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter names x86-64's numbers")
-@pytest.mark.slow
 class TestRealSeccompFilter:
     """The kernel itself refuses, as it does in a container."""
 

@@ -19,8 +19,6 @@ from preflight.capacity.deployment import Capacity, Round
 from preflight.capacity.report import percent
 from preflight.pictures.capacity_figure import MOST_MARKS, capacity_figure
 
-TIERS = ("L1", "L2", "L3", "SSD")
-
 
 def uncoloured(text: str, colour: str) -> str:
     return text

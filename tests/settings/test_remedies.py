@@ -15,7 +15,6 @@ from preflight.settings.commands import CONTAINERS, Context, commands, takes
 BARE = Context(root=True, systemd=False)
 USER = Context()
 DOCKER = Context("docker", root=True, systemd=False)
-PODMAN = Context("podman", root=True, systemd=False)
 POD = Context("kubernetes", root=True, systemd=False)
 
 
