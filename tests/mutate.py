@@ -104,9 +104,9 @@ def capture_of(folder: str) -> tuple[bytes, bytes]:
 
 @cache
 def report_text() -> str:
-    from tests.fleet.merge_fleets import produced_report
+    from tests.fleet.merge_fleets import produced_document
 
-    return json.dumps(produced_report())
+    return json.dumps(produced_document())
 
 
 def launches() -> tuple[Path, ...]:
@@ -209,9 +209,6 @@ def other_launches() -> tuple[tuple[str, str], ...]:
         ("store.service", test_other_kinds.UNIT),
         ("Dockerfile", test_other_kinds.DOCKERFILE),
         ("job.yaml", test_other_kinds.SRT),
-        ("job.yaml", test_other_kinds.VARIANTS),
-        ("supervisord.conf", "[program:m]\nenvironment=A=1\ncommand=mooncake_master --port 1\n"),
-        ("server.yaml", "model-path: Qwen/Qwen3-8B\ntp-size: 2\nenable-hierarchical-cache: true\n"),
     )
 
 

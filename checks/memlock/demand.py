@@ -236,7 +236,6 @@ def _with_launch(
             hint = f"raise memlock for that user in {PAM_FOLDER}"
         elif by.soft is Bound.SYSTEMD:
             hint = "write LimitMEMLOCK=infinity under [Service]"
-            hint = hint if by.where else "start it with systemd-run -p LimitMEMLOCK=infinity"
         unit = "" if by.soft is Bound.LOGIN else by.where
         base = base._replace(origin=by.origin, by_launch=True, unit=unit, hint=hint)
     return base._replace(limit=after.limit, evidence=evidence, refused=after.refused)

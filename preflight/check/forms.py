@@ -96,8 +96,8 @@ def _needs(needs: LaunchNeeds) -> Json:
         **fields(needs, "hosts", "mooncake_version", "sglang_version"),
         "processes": [_process(process) for process in needs.processes],
         "services": [
-            {"kind": service.kind, "host": service.host, "port": service.port}
-            for service in needs.services
+            {"kind": one.kind, "host": one.host, "port": one.port, "own": one.own}
+            for one in needs.services
         ],
         "ports": [{"what": port.what, "port": port.port} for port in needs.ports],
         "storage": [{"kind": path.kind, "path": path.path} for path in needs.storage],

@@ -113,6 +113,10 @@ def check(
         from preflight.pictures.memory_map import MAP_TOPICS
 
         topics = MAP_TOPICS
+    if as_json:
+        from preflight.check.machine import MACHINE_TOPICS
+
+        topics = (*topics, *MACHINE_TOPICS)
     slow = _say_slow if sys.stderr.isatty() and verbosity >= 0 else None
     try:
         found = checked(
@@ -148,8 +152,9 @@ def check(
         _write("--html", html, timeout_seconds, check_page(report, seen, _made()))
     if as_json:
         from preflight.check.forms import report_object
+        from preflight.check.machine import machine_object
 
-        say_json(report_object(report, protocol, code))
+        say_json(report_object(report, protocol, code, {"machine": machine_object(seen)}))
     elif "-" not in (junit, html):
         text = protocol_line(report, protocol)
         if text is None:

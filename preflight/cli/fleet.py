@@ -10,37 +10,45 @@ from preflight.cli.commands import CONTEXT, LazyGroup, examples_text
 LATER = {
     "Every node": {
         "check": "preflight.cli.fleet_check:check",
-        "run": "preflight.cli.fleet_run:run",
-        "manifest": "preflight.cli.fleet_manifest:manifest",
-        "collect": "preflight.cli.fleet_collect:collect",
     },
     "Between nodes": {
         "rails": "preflight.cli.fleet_rails:rails",
         "pairs": "preflight.cli.fleet_pairs:pairs",
-        "pair-listen": "preflight.cli.fleet_pairs_listen:pair_listen",
-        "pair-connect": "preflight.cli.fleet_pairs_connect:pair_connect",
     },
     "Their reports": {
         "merge": "preflight.cli.fleet_merge:merge",
-        "node": "preflight.cli.fleet_node:node",
     },
+}
+# Started by ``pairs`` on the nodes.
+HELPERS = {
+    "pair-listen": "preflight.cli.fleet_pairs_ends:pair_listen",
+    "pair-connect": "preflight.cli.fleet_pairs_ends:pair_connect",
+}
+GONE = {
+    "collect": "the logs of pods are read by: "
+    "kubectl logs -l job-name=mooncake-preflight --tail=-1 | mooncake-preflight fleet merge -",
+    "manifest": "docs/howto-kubernetes.md has a Job to fill in",
+    "node": "a node's report is printed by: mooncake-preflight check --json",
+    "run": "the nodes of a job are asked by: "
+    "srun --label mooncake-preflight check --json launch.sh | mooncake-preflight fleet merge -",
 }
 
 
 @click.group(
     cls=LazyGroup,
     later=LATER,
+    helpers=HELPERS,
+    gone=GONE,
     context_settings=CONTEXT,
     epilog=examples_text(
         "mooncake-preflight fleet check --nodes 'gpu[001-064]' launch.sh",
-        "salloc -N64 mooncake-preflight fleet run launch.sh",
-        "mooncake-preflight fleet manifest --image registry.example/sglang:1 launch.yaml",
+        "srun --label mooncake-preflight check --json launch.sh | mooncake-preflight fleet merge -",
         "mooncake-preflight fleet merge reports/",
     ),
 )
 def fleet() -> None:
-    """Check every node of a cluster, over ssh, Slurm or Kubernetes, and merge what they say.
+    """Check every node of a cluster over ssh, and merge what nodes say, however they were asked.
 
-    check asks the nodes over ssh, run under Slurm; manifest prints a Kubernetes object and collect
-    reads its pods' logs. merge makes one answer of the nodes' reports; node prints one.
+    check asks the nodes over ssh. merge makes one answer of what check --json printed on each,
+    under Slurm, in Kubernetes or by hand; rails and pairs say which NIC reaches which.
     """

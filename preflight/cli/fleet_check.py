@@ -45,14 +45,14 @@ def check(
     """Check a launch on every node over ssh, and say which nodes differ.
 
     LAUNCH is what starts your servers: a shell script, a compose file, a Kubernetes manifest, or -
-    (standard input); or, after --, a command line. It is sent to the nodes and read there; nothing
+    (standard input); or, after --, a command line. It is read here and sent as it was read; nothing
     of it is executed. A node that is not reached is unknown, under its name and with ssh's reason.
-    ClusterShell reaches them, as its own configuration says: pip install 'ClusterShell>=1.9'.
+    ClusterShell reaches them, as its own configuration says.
 
     Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
     usage error; 70 a defect of this program; 130 interrupted: what the others said is printed.
     """
-    from preflight.fleet.ssh.check import run_fleet_check
+    from preflight.fleet.remote.check import run_fleet_check
 
     if where.connect_seconds >= where.timeout_seconds:
         raise click.UsageError(

@@ -12,6 +12,7 @@ from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, with_verbosity
 @command(
     "merge",
     "mooncake-preflight fleet merge --expect 'gpu[001-064]' reports/",
+    "srun --label mooncake-preflight check --json launch.sh | mooncake-preflight fleet merge -",
     "mooncake-preflight fleet merge --list failing --list-format lines reports.jsonl",
 )
 @JSON
@@ -55,17 +56,17 @@ def merge(
 ) -> int:
     """Make one answer of many nodes' reports.
 
-    REPORTS are files, folders, or - for standard input: what fleet check, run, collect and node
-    print, one JSON object a line or one a file, gzip or not. An answer of check --json is taken
-    too, in a file named after its node. What is no report is named and counted, and the rest is
-    merged.
+    REPORTS are files, folders, or - for standard input, with what check --json printed on each
+    node: gzip or not, several in one, among the other lines of a log, or labelled by srun. A report
+    goes by the name that its machine gives itself, or a file's. What is no report is named and
+    counted, and the rest is merged.
 
     Exit codes: 0 all pass; 1 a node warns, or nodes differ; 2 a node fails, or they do not fit
     together; 3 unknown: a node is silent, or a report cannot be used; 64 usage error; 70 a defect
     of this program.
     """
     from preflight.fleet.merge.command import Shown, run_merge
-    from preflight.fleet.reports.sources import given_texts
+    from preflight.fleet.reports.sources import given_reports
 
     wishes = {
         *([listed] if listed else []),
@@ -78,6 +79,6 @@ def merge(
         raise click.UsageError("--list prints nodes alone; --json has both lists in it")
     if html == "-" and (as_json or wishes):
         raise click.UsageError("--html - takes standard output for itself: give it a file")
-    shown = Shown(None, as_json, color, verbosity, html)
     only = next(iter(wishes), None)
-    return run_merge(given_texts(reports), shown, expect, only, list_format)
+    shown = Shown(None, as_json, color, verbosity, html, only, list_format)
+    return run_merge(given_reports(reports), shown, expect)

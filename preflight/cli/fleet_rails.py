@@ -28,9 +28,9 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
     from preflight.fleet.rails.answer import rail_answer, rails_object, rails_text
     from preflight.fleet.reports.reading import read_reports
     from preflight.fleet.reports.rows import settled
-    from preflight.fleet.reports.sources import given_texts
+    from preflight.fleet.reports.sources import given_reports
 
-    read = read_reports(given_texts(reports))
+    read = read_reports(given_reports(reports))
     answer = rail_answer(settled(read.rows).rows.values(), read.unusable)
     if as_json:
         from preflight.base.envelope import envelope

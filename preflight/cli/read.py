@@ -29,6 +29,9 @@ _COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
     "mooncake-preflight read --keys prefill.sh decode.sh",
 )
 @click.option(
+    "--record", is_flag=True, help="Print the launch as it was read, for check on another host."
+)
+@click.option(
     "--keys",
     is_flag=True,
     help="The keys of what stores KV cache, and whether two processes, or two files, ever meet.",
@@ -41,6 +44,7 @@ _COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
 @with_launch
 def read(
     *,
+    record: bool,
     keys: bool,
     as_json: bool,
     timeout_seconds: float,
@@ -53,6 +57,10 @@ def read(
 
     LAUNCH is what `check` takes, and it is read by the same code. Nothing of it is executed.
 
+    With --record, what was understood of LAUNCH is printed as JSON, without secrets: a launch to
+    every command, for a host that has not its files, or cannot read scripts. What it leaves open is
+    that host's own.
+
     With --keys, every two processes of LAUNCH are compared; of two files, each process of one with
     each of the other. Their keys are equal, never equal, equal for different bytes, or this is not
     known; the reason is printed.
@@ -61,6 +69,17 @@ def read(
     of this program. With --keys: 0 all keys are equal, or in stores of their own; 1 two never meet,
     or use one key for different bytes; 3 for two it is not known.
     """
+    if record:
+        from preflight.base.output import say
+        from preflight.inputs.recorded_launch import recorded_launch
+
+        said = recorded_launch(launch)
+        if said is None:
+            raise click.UsageError(
+                "--record is about a launch: give a script, or a command after --"
+            )
+        say(said.decode())
+        return 0
     if keys:
         return print_keys(launch, root, timeout_seconds, as_json, color)
     from checks.capture.secrets import public

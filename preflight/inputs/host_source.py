@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from preflight.sizing.launch_sizing import LaunchSizing
 
 
+# How a launch that was read elsewhere says what it is.
+RECORD_SCHEMA = "mooncake-preflight/launch-record/v1"
+
+
 class Host(NamedTuple):
     """root: asked each thing once. environment: of the launch, the captured one for a capture.
 
@@ -54,10 +58,10 @@ def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
 def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
     """Return the launch that is asked about: the one given, else the one in the capture.
 
-    None for none.
+    None for none. One that was read elsewhere is given as its record.
     """
-    carried = words.record is not None
-    recorded: Any = _carried(words.record) if words.record else host.extras.get("launch")
+    carried = _record_in(words)
+    recorded: Any = host.extras.get("launch") if carried is None else carried
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
@@ -74,7 +78,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         captured_installed(host),
         host_group=words.host_group,
     )
-    if words.words:
+    if words.words and carried is None:
         from preflight.inputs.written_launch import read_launch
 
         launch = read_launch(
@@ -91,12 +95,12 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         return launch, given
     from preflight.inputs.launch_record import launch_from
 
-    where = f"--launch-record {words.record}" if carried else f"--root {host.name}"
+    where = f"--root {host.name}" if carried is None else words.words[0]
     try:
         launch, options = launch_from(recorded, host.root.text)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{where}: its launch cannot be read: {error!r}") from None
-    if carried:  # what it leaves open is this host's own
+    if carried is not None:  # what it leaves open is this host's own
         from preflight.inputs.host_words import host_words
         from preflight.launches.shell_script import in_environment
         from preflight.sizing.chosen_releases import installed_there
@@ -110,17 +114,22 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     return launch, options._replace(**said)
 
 
-def _carried(path: str) -> Any:
-    """Return the record in a file. Raises UsageError."""
+def _record_in(words: LaunchWords) -> dict[str, Any] | None:
+    """Return the record that is given as the launch; None for every other launch."""
     import json
 
     from preflight.launches.env_files import read_small_file
 
+    if len(words.words) != 1 or words.is_command:
+        return None
+    text = (read_small_file(words.words[0]) or "").lstrip()
+    if not text.startswith("{") or RECORD_SCHEMA not in text[:200]:
+        return None
     try:
-        return json.loads(read_small_file(path) or "")
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        said = "is no record of a launch: give the launch.json of fleet manifest"
-        raise UsageError(f"--launch-record {path} {said}") from None
+        raise UsageError(f"{words.words[0]}: this record of a launch breaks off") from None
+    return found if isinstance(found, dict) and found.get("schema") == RECORD_SCHEMA else None
 
 
 class Sized(NamedTuple):

@@ -9,9 +9,8 @@ if TYPE_CHECKING:
 class LaunchWords(NamedTuple):
     """The launch as the command line gives it; ``words`` is empty without one.
 
-    is_command: they are a command however few; else one word alone is a file to read. record: a
-    file with what launch_record made of a launch elsewhere, in place of words. by_program: name the
-    processes by their program and place among those, not by the line that starts them.
+    is_command: they are a command however few; else one word alone is a file to read. by_program:
+    name the processes by their program and place among those, not by the line that starts them.
     """
 
     words: tuple[str, ...] = ()
@@ -24,7 +23,6 @@ class LaunchWords(NamedTuple):
     gpu_bytes: int | None = None
     is_command: bool = False
     host_group: str | None = None
-    record: str | None = None
     by_program: bool = False
 
 

@@ -17,9 +17,8 @@ from preflight.base.shell import quote
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.inputs.host_words import host_words
 from preflight.inputs.launch_words import LaunchWords
-from preflight.launches.documents import load_documents
 from preflight.launches.env_files import read_small_file
-from preflight.launches.launch_files import STANDARD_INPUT, read_argv, read_source, read_text
+from preflight.launches.launch_files import STANDARD_INPUT, read_argv, read_source
 from preflight.launches.launch_kind import COMPOSE_FILES, COMPOSE_OVERRIDES
 from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
@@ -29,9 +28,6 @@ from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
-# A folder whose bases lie here renders in well under a second; one that fetches others may not.
-_RENDERS_SECONDS = 20.0
-_DEEPEST_BASE = 16
 # How a script comes by its arguments: $1, ${1:-x}, "$@", $#, shift, for x do, another file of it.
 _ARGUMENTS = re.compile(
     r"\$\{?[#!]?[@*#1-9]|\b(?:shift|getopts|BASH_ARGV|source)\b|^[ \t]*\.\s"
@@ -115,72 +111,31 @@ def _of_folder(
     environment: Mapping[str, str],
     root: Root,
 ) -> WrittenLaunch:
-    """Return what a folder starts: of Compose, or of Kustomize, as kubectl renders it."""
+    """Return what the Compose file of a folder starts; what else a folder is has to be rendered."""
     found, over = (
         [path for one in names if os.path.isfile(path := os.path.join(folder, one))][:1]
         for names in (COMPOSE_FILES, COMPOSE_OVERRIDES)
     )
+    if found and over and folder == name:
+        asked = f"give what docker compose config prints in {quote(folder)}"
+        raise SourceError(f"{over[0]} is laid over {found[0]}, which is not read: {asked}")
     if found and folder == name:
-        reading = read_source(found[0], environment, env_files, over=over)
-        return _written(reading, found[0], folder, root)
+        return _written(read_source(found[0], environment, env_files), found[0], folder, root)
     if os.path.isfile(os.path.join(folder, "Chart.yaml")):
         raise SourceError(f"{name} is a Helm chart: give what helm template {quote(folder)} prints")
     if not any(os.path.isfile(os.path.join(folder, one)) for one in _KUSTOMIZATIONS):
         usual = ", ".join((*COMPOSE_FILES[:1], *_KUSTOMIZATIONS[:1]))
         raise SourceError(f"{name} is a folder without {usual}: give a script or manifest")
-    import shutil
-    import subprocess
-
-    program = shutil.which("kubectl")
-    asked = f"give what kubectl kustomize {quote(folder)} prints"
-    if (remote := _remote(folder, 0)) is not None:
-        raise SourceError(f"{name} takes {remote}, which nobody fetches here: {asked}")
-    if program is None:
-        raise SourceError(f"{name} is rendered by kubectl, which is not installed here: {asked}")
-    try:
-        done = subprocess.run(
-            [program, "kustomize", folder],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_RENDERS_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SourceError(f"{name}: kubectl kustomize did not answer ({error}): {asked}") from None
-    if done.returncode:
-        line = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-        raise SourceError(f"{name}: kubectl kustomize says {line[0][:200]}")
-    text = done.stdout.decode(errors="replace")
-    shown = f"{folder.rstrip('/')} (kubectl kustomize).yaml"
-    said = [(path, read_small_file(path)) for path in env_files]
-    missing = next((path for path, given in said if given is None), None)
-    if missing is not None:
-        raise SourceError(f"{missing!r} is not read: give a file of variables")
-    reading = read_text(text, shown, environment, [(path, given or "") for path, given in said])
-    return _written(reading, name, folder, root)
+    raise SourceError(f"{name}: give what kubectl kustomize {quote(folder)} prints")
 
 
 def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLaunch:
     if not reading.commands:
-        why = "".join(f"; {note.text}" for note in reading.notes[:1])
+        note = next(iter(reading.notes), None)
+        where = f" ({note.origin})" if note is not None and note.origin.line is not None else ""
+        why = "" if note is None else f"; {note.text}{where}"
         raise NoLaunchError(f"{name}: starts no program that is known here{why}")
     return WrittenLaunch(reading, name, reads_written(reading.files, _reader(root, folder)))
-
-
-def _remote(folder: str, depth: int) -> str | None:
-    """Return what a folder of Kustomize takes from elsewhere; None where all of it lies here."""
-    found = (read_small_file(os.path.join(folder, one)) for one in _KUSTOMIZATIONS)
-    text = next((each for each in found if each is not None), "")
-    for document in load_documents(text, folder):
-        for key in ("resources", "bases", "components", "crds", "helmCharts", "configurations"):
-            for item in document.at(key).items:
-                path = os.path.join(folder, item.text or "")
-                if item.text is None or not os.path.exists(path) or depth >= _DEEPEST_BASE:
-                    return f"{item.text or key}"
-                inner = _remote(path, depth + 1) if os.path.isdir(path) else None
-                if inner is not None:
-                    return inner
-    return None
 
 
 def _script(launch: tuple[str, ...]) -> int | None:

@@ -26,7 +26,6 @@ _SECTIONS = {
     "What it finds between their NICs, and `fleet rails`": (
         "fleet.path-mtu",
         "fleet.address",
-        "fleet.subnet",
         "fleet.rail-apart",
         "fleet.rail-same",
         "fleet.rail-cross",
@@ -46,9 +45,6 @@ _SECTIONS = {
         "fleet.timeout",
         "fleet.tool",
         "fleet.python",
-        "fleet.folder",
-        "fleet.slurm",
-        "fleet.pod",
         "fleet.interrupted",
     ),
 }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
 
 from checks.base.needs import GivenGpus
 from checks.base.unknown import Inside, Unknown
@@ -47,13 +45,8 @@ from preflight.launches.variables import environment_words, unread
 
 # What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
 _OPERATOR = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL)
-# What a service replaces rather than adds to (compose-go override/merge.go).
-_REPLACED = ("command", "entrypoint")
-_SEQUENCES = ("env_file", "environment", "tmpfs")
-# Keys of a service in which paths stand beside the file that it is written in.
-_PATHS = ("env_file", "extends", "volumes")
-# Services that extend one another, and files that include each other, are followed down to here.
-_DEEPEST = 16
+# Of what stands in several services or files.
+_PUT_TOGETHER = ", which is not read: give what docker compose config prints"
 _TRUE = ("true", "yes", "y", "on")
 _COPIES = re.compile(r"[0-9]{1,6}", re.ASCII)
 
@@ -64,23 +57,14 @@ def read_compose(
     environment: Mapping[str, str | Word],
     env_files: Mapping[str, str] | None = None,
     beside: Beside = lambda _: None,
-    depth: int = 0,
-    over: Sequence[tuple[str, str]] = (),
-    caller: Mapping[str, Word] | None = None,
-    asked: Sequence[str] = (),
 ) -> Reading:
     """Return the process of each service; ``environment`` is what ``${NAME}`` is filled in from.
 
     env_files: texts of files that ``env_file:`` names, by the path written there. beside: reads
-    others, and ``.env``. depth: of files that include each other. over: files that are laid over
-    this one, each its path and its text. caller: the environment of the file that includes this,
-    which its containers' variables come from. asked: the services that are started, with what they
-    depend on; () for all. Raises SourceError, as load_documents does.
+    others, and ``.env``. What is put together of several services or files is named. Raises
+    SourceError, as load_documents does.
     """
     documents = load_documents(text, name)
-    for path, other in over:
-        for document in load_documents(other, path):
-            documents = [_merged(one, _without_lines(document)) for one in documents]
     surroundings = environment_words(environment)
     readings: list[Reading] = []
     own = beside(".env")
@@ -89,96 +73,47 @@ def read_compose(
         surroundings = {**read, **surroundings}
         readings.append(Reading((), notes))
     given = env_files or {}
-    caller = surroundings if caller is None else caller
 
     def read_file(path: str) -> str | None:
         return given[path] if path in given else beside(path)
 
-    def included(item: Node) -> Reading:
-        """Read one file, or several that are laid over each other, with variables of their own."""
-        entry = item.at("path") if item.fields else item
-        paths = [
-            interpolate(path.text, surroundings, Origin(name, path.line))
-            for path in entry.items or [entry]
-            if path.text
-        ]
-        texts = [(path.text, None if path.unresolved else read_file(path.text)) for path in paths]
-        found = [(path, there) for path, there in texts if there is not None]
-        if len(found) < len(texts) or not found or depth >= _DEEPEST:
-            missing = next((path for path, there in texts if there is None), item.text or "")
-            said = f"include: {brief(missing)} is not read; give it on its own"
-            origin = Origin(name, item.line)
-            return Reading((), (SourceNote("include-not-read", said, origin),))
-        own = item.at("env_file")
-        variables = surroundings
-        notes: list[SourceNote] = []
-        for each in own.items or ([own] if own.text else []):
-            there = read_file(each.text or "")
-            if there is not None:
-                read, told = read_compose_env_file(there, each.text or "", surroundings)
-                variables = {**read, **variables}
-                notes += told
-        (first, text_there), *others = found
-        reading = read_compose(
-            text_there,
-            os.path.join(os.path.dirname(name), first),
-            variables,
-            beside=_below(read_file, os.path.dirname(first)),
-            depth=depth + 1,
-            over=others,
-            caller=caller,
-            asked=started,
-        )
-        return reading._replace(notes=(*notes, *reading.notes))
-
     for document in documents:
-        started = _with_dependencies(asked, document.at("services").fields)
         include = document.at("include")
-        readings += [included(item) for item in include.items or [include] if item.value]
-        for service in services(document, name, surroundings, read_file, started):
-            if any(note.id == "not-started" for note in service.notes):
-                readings.append(Reading((), service.notes))
+        for item in include.items or ([include] if include.value else []):
+            shown = item.text or item.at("path").text or "several files"
+            said = f"include: {brief(shown)}{_PUT_TOGETHER}"
+            note = SourceNote("include-not-read", said, Origin(name, item.line))
+            readings.append(Reading((), (note,)))
+        for called, node in document.at("services").fields.items():
+            if notes := tuple(_without_profile(called, node, surroundings, name)):
+                readings.append(Reading((), notes))
                 continue
-            reader = _ServiceReader(name, service, surroundings, read_file)
-            reader.caller = caller
-            reader.configs = document.at("configs").fields
+            if (extends := node.at("extends")).value is not None:
+                base = extends.text or extends.at("service").text or ""
+                said = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
+                note = SourceNote("extends-not-read", said, Origin(name, extends.line))
+                readings.append(Reading((), (note,)))
+                continue
+            reader = _ServiceReader(name, called, node, surroundings, read_file)
             readings.append(reader.reading())
     return joined(readings)
-
-
-def _with_dependencies(asked: Sequence[str], found: Mapping[str, Node]) -> tuple[str, ...]:
-    """Return the services that are asked for, and all that Compose starts for them."""
-    started = list(asked)
-    for called in started:
-        node = found.get(called, Node(None))
-        depends = node.at("depends_on")
-        shared = [node.at(key).text or "" for key in ("network_mode", "ipc", "pid")]
-        named = [*depends.fields, *(item.text or "" for item in depends.items)]
-        named += [(item.text or "").partition(":")[0] for item in node.at("links").items]
-        named += [text.partition(":")[2] for text in shared if text.startswith("service:")]
-        started += [one for one in named if one and one not in started]
-    return tuple(started)
-
-
-def _below(read_file: Beside, folder: str) -> Beside:
-    return lambda path: read_file(os.path.normpath(os.path.join(folder, path)))
 
 
 class _ServiceReader:
     def __init__(
         self,
         name: str,
-        service: ComposeService,
+        called: str,
+        node: Node,
         surroundings: Mapping[str, Word],
         read_file: Beside,
     ) -> None:
         self.name = name
-        self.node = service.node
-        self.called = service.name
-        self.surroundings = self.caller = surroundings
+        self.node = node
+        self.called = called
+        self.surroundings = surroundings
         self.read_file = read_file
-        self.configs: Mapping[str, Node] = {}
-        self.notes: list[SourceNote] = list(service.notes)
+        self.notes: list[SourceNote] = []
 
     def reading(self) -> Reading:
         origin = Origin(self.name, self.node.line)
@@ -200,13 +135,11 @@ class _ServiceReader:
             )
             place = words[0].origin if words else origin
             self.notes.append(SourceNote("image-command", text, place))
-        files = dict(self.files())
-        hooks = [self.words("command", hook) for hook in self.node.at("post_start").items]
-        inner = joined(
-            read_words(each, variables, inside=True, beside=self.beside(files))
-            for each in [words, *hooks]
-        )
-        outer = (*words, *itertools.chain(*hooks), *variables.values())
+        for hook in self.node.at("post_start").items:
+            said = f"what post_start of service {self.called} starts is not read"
+            self.notes.append(SourceNote("script-not-read", said, Origin(self.name, hook.line)))
+        inner = read_words(words, variables, inside=True, beside=self.beside())
+        outer = (*words, *variables.values())
         inner = read_inside(inner, Inside("service", self.called), outer)
         settings = self.settings() if inner.commands else None
         if settings is not None:
@@ -218,7 +151,7 @@ class _ServiceReader:
                 place=Place("service", (self.called,)),
                 container=settings,
                 copies=copies,
-                files={**files, **inner.files},
+                files=inner.files,
             )
             for command in inner.commands
         )
@@ -243,28 +176,11 @@ class _ServiceReader:
                 said = port._replace(text=f"{address.text or '0.0.0.0'}:{port.text}:{target.text}")
             yield from published(said.text, owner, origin, not said.unresolved)
 
-    def files(self) -> Iterator[tuple[str, Word]]:
-        """Yield the files of ``configs``, by path: their content stands here, or beside."""
-        for item in self.node.at("configs").items:
-            called = item.text or item.at("source").text or ""
-            config = self.configs.get(called, Node(None))
-            target = item.at("target").text or f"/{called}"
-            origin = Origin(self.name, config.line)
-            content = config.at("content")
-            path = config.at("file").text
-            text = self.read_file(path) if path else None
-            if content.text is not None:
-                yield target, interpolate(content.text, self.surroundings, origin)
-            elif text is not None:
-                yield target, Word(text, origin)
-
-    def beside(self, files: Mapping[str, Word]) -> Beside:
+    def beside(self) -> Beside:
         """Return a reader of what lies in the container of the files beside the Compose file."""
         mounts = [mount for mount in self.mounts() if mount.kind == "bind"]
 
         def near(path: str) -> str | None:
-            if path in files:
-                return None if files[path].unresolved else files[path].text
             for mount in mounts:
                 target = mount.target.rstrip("/")
                 if path == target or path.startswith(target + "/"):
@@ -276,9 +192,9 @@ class _ServiceReader:
     def word(self, node: Node) -> Word:
         return interpolate(node.text or "", self.surroundings, Origin(self.name, node.line))
 
-    def words(self, key: str, hook: Node | None = None) -> list[Word]:
-        """Return the words of a field of the service, or of ``hook``."""
-        node = (hook or self.node).at(key)
+    def words(self, key: str) -> list[Word]:
+        """Return the words of a field of the service."""
+        node = self.node.at(key)
         called = f"{key} of service {self.called}"
         if node.text is None:
             for item in node.items:
@@ -325,8 +241,8 @@ class _ServiceReader:
             origin = Origin(self.name, line)
             if value is not None:
                 own[key] = interpolate(value, self.surroundings, origin)
-            elif key in self.caller:
-                own[key] = self.caller[key]
+            elif key in self.surroundings:
+                own[key] = self.surroundings[key]
         files, lost = self.node.at("env_file"), False
         for item in files.items or ([files] if files.value is not None else []):
             path = self.word(item if item.text else item.at("path"))
@@ -339,7 +255,7 @@ class _ServiceReader:
                 lost = True
                 continue
             # What a value sees: the caller, the service's own environment, the lines above.
-            seen = {**own, **self.caller}
+            seen = {**own, **self.surroundings}
             if item.at("format").text == "raw":
                 read, notes = read_env_file(found, path.text, seen)
             else:
@@ -456,38 +372,8 @@ def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
             yield name, value_text if equals else None, item.line
 
 
-class ComposeService(NamedTuple):
-    """One service with all that it extends, and what there is to say of it."""
-
-    name: str
-    node: Node
-    notes: tuple[SourceNote, ...] = ()
-
-
-def services(
-    document: Node,
-    name: str,
-    surroundings: Mapping[str, Word],
-    read_file: Beside = lambda _: None,
-    started: Sequence[str] = (),
-) -> Iterator[ComposeService]:
-    """Yield the services that are started, as far as is known, in the order of the file ``name``.
-
-    started: their names, () for all.
-    """
-    found = document.at("services").fields
-    for called, node in found.items():
-        if started and called not in started:
-            continue
-        notes: list[SourceNote] = []
-        whole = _extended(called, node, found, name, notes, 0, read_file)
-        if not started:  # who names a service starts it, whatever its profiles
-            notes += _without_profile(called, whole, surroundings, Origin(name, node.line))
-        yield ComposeService(called, whole, tuple(notes))
-
-
 def _without_profile(
-    called: str, service: Node, surroundings: Mapping[str, Word], origin: Origin
+    called: str, service: Node, surroundings: Mapping[str, Word], name: str
 ) -> Iterator[SourceNote]:
     """Yield why ``docker compose up`` leaves a service out: nobody asks for one of its profiles.
 
@@ -504,98 +390,7 @@ def _without_profile(
             f"service {called} is not started: it belongs to profile {' or '.join(profiles)} alone "
             f"({asked})"
         )
-        yield SourceNote("not-started", said, origin)
-
-
-def _extended(
-    called: str,
-    node: Node,
-    found: Mapping[str, Node],
-    name: str,
-    notes: list[SourceNote],
-    depth: int,
-    read_file: Beside,
-) -> Node:
-    extends = node.at("extends")
-    base = extends.text or extends.at("service").text
-    if not base:
-        return node
-    file = extends.at("file").text
-    if file and (text := read_file(file) if depth < _DEEPEST else None) is not None:
-        there = next(iter(load_documents(text, file)), Node(None)).at("services")
-        folder = os.path.dirname(file)
-        found = {
-            name: _placed(_without_lines(one), folder)  # lines and paths are of another file
-            for name, one in there.fields.items()
-        }
-        file = None
-    if file or base not in found or depth >= _DEEPEST:
-        where = f" of {brief(file)}" if file else ""
-        said = (
-            f"service {called} extends {base}{where}, which is not read: its settings are unknown"
-        )
-        notes.append(SourceNote("extends-not-read", said, Origin(name, extends.line)))
-        return node
-    whole = _extended(base, found[base], found, name, notes, depth + 1, read_file)
-    return _merged(whole, node)
-
-
-def _without_lines(node: Node) -> Node:
-    value = node.value
-    if isinstance(value, dict):
-        value = {key: _without_lines(inner) for key, inner in value.items()}
-    elif isinstance(value, list):
-        value = [_without_lines(inner) for inner in value]
-    return node._replace(value=value, line=None)
-
-
-def _placed(service: Node, folder: str) -> Node:
-    """Return a service with the paths that stand beside its file as paths beside the first one."""
-    if not folder:
-        return service
-
-    def moved(node: Node, key: str) -> Node:
-        if node.text is not None:
-            path = key in ("env_file", "file") or node.text.startswith(".")
-            if not path or node.text.startswith(("/", "~", "$")) or key == "extends":
-                return node
-            return node._replace(value=f"./{os.path.normpath(os.path.join(folder, node.text))}")
-        if node.items:
-            return node._replace(value=[moved(item, key) for item in node.items])
-        inner = {"path": "env_file", "source": "volumes", "file": "file"}
-        fields = {
-            name: moved(one, inner[name]) if name in inner else one
-            for name, one in node.fields.items()
-        }
-        return node._replace(value=fields) if node.fields else node
-
-    fields = {k: moved(n, k) if k in _PATHS else n for k, n in service.fields.items()}
-    return service._replace(value=fields)
-
-
-def _merged(base: Node, own: Node, key: str = "", above: str = "") -> Node:
-    if own.tag in ("!reset", "!override"):
-        return own
-    if key in _SEQUENCES:
-        return Node([*_sequence(base), *_sequence(own)], own.line)
-    if base.fields and own.fields and above != "ulimits":
-        fields = dict(base.fields)
-        for name, node in own.fields.items():
-            fields[name] = _merged(fields[name], node, name, key) if name in fields else node
-        return Node(fields, own.line)
-    if base.items and own.items and key not in _REPLACED:
-        return Node([*base.items, *own.items], own.line)
-    return base if own.value is None and key not in _REPLACED else own
-
-
-def _sequence(node: Node) -> list[Node]:
-    """Return the items of a list; a mapping stands for a list of ``name=value``."""
-    if node.fields and "path" not in node.fields:
-        return [
-            Node(key if value.text is None else f"{key}={value.text}", value.line)
-            for key, value in node.fields.items()
-        ]
-    return node.items or ([] if node.value is None else [node])
+        yield SourceNote("not-started", said, Origin(name, service.line))
 
 
 def _recognises(launch: LaunchText) -> bool:
@@ -624,8 +419,6 @@ def _read(launch: LaunchText) -> Reading:
         variables,
         texts,
         launch.beside,
-        over=launch.over,
-        asked=launch.arguments or (),
     )
     return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -188,46 +187,6 @@ def _of_env_files(
         variables.update(read)
         notes.extend(said)
     return variables, lost
-
-
-# What runs an image as a program of the caller, in its environment unless that is told otherwise.
-_IMAGE_RUNNERS = frozenset(("apptainer", "singularity"))
-# Launchers whose options set variables in ways of their own.
-PASS_VARIABLES = _IMAGE_RUNNERS | {"uv", "uvx"}
-_CLEANS = frozenset(("-C", "-e", "--cleanenv", "--contain-all", "--containall"))
-_INTO = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_(?=[A-Za-z_])")
-
-
-def of_options(
-    words: Sequence[Word], outside: Mapping[str, Word], notes: list[SourceNote]
-) -> tuple[bool, dict[str, Word]]:
-    """Return whether a launcher takes ``outside`` away, and the variables that its options set.
-
-    Read are ``--env-file FILE``, which uv has too, and of apptainer ``--env A=1,B=2`` and the
-    caller's APPTAINERENV_A. Adds to ``notes``. Source: apptainer exec --help, uv run --help.
-    """
-    texts = [word.text for word in words]
-    given: dict[str, list[Word]] = {"--env-file": [], "--env": []}
-    for at, word in enumerate(words[1:], start=1):
-        option, equals, value = word.text.partition("=")
-        if option in given and (equals or at + 1 < len(words)):
-            given[option].append(word._replace(text=value) if equals else words[at + 1])
-    variables: dict[str, Word] = {}
-    runner = texts[0].rpartition("/")[2] in _IMAGE_RUNNERS
-    if runner:
-        into = ((name, word) for name, word in outside.items() if _INTO.match(name))
-        variables.update((_INTO.sub("", name), word) for name, word in into)
-    read, lost = _of_env_files(given["--env-file"], outside, notes)
-    # To uv the caller's come first.
-    variables.update((name, word) for name, word in read.items() if runner or name not in outside)
-    for word in given["--env"] if runner else ():
-        for setting in word.text.split(","):
-            name, _, value = setting.partition("=")
-            variables[name] = word._replace(text=value)
-    cleans = runner and not _CLEANS.isdisjoint(texts)
-    if lost is not None:
-        variables.update(unread({**({} if cleans else outside), **variables}, lost.origin))
-    return cleans, variables
 
 
 @lru_cache(maxsize=256)

@@ -1,26 +1,17 @@
-"""Programs that start what a file describes: kubectl apply, docker compose up, sbatch."""
+"""Programs that start what stands in a file: Python, whose text is read; all others are named.
+
+What is named says what to give in its place, as a manifest itself for ``kubectl apply``.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from checks.base.needs import RunAs
-from preflight.base.shell import quote
-from preflight.launches.asking import ASKING
-from preflight.launches.launch_kind import (
-    COMPOSE_FILES,
-    COMPOSE_OVERRIDES,
-    Beside,
-    LaunchText,
-    read_kind,
-    started_by_python,
-)
-from preflight.launches.launchers import IN_JOB, slurm_variables
-from preflight.launches.set_limits import of_job
+from preflight.launches.launch_kind import Beside, LaunchText, started_by_python
+from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types
 from preflight.launches.source import (
     Command,
     Origin,
@@ -29,56 +20,74 @@ from preflight.launches.source import (
     SourceNote,
     Word,
     brief,
-    joined,
 )
 
 
-class _Starter(NamedTuple):
-    """verbs: of which one is among the words. flags: each in front of a file.
+class _Unread(NamedTuple):
+    """What a program starts that is not read. give: what to give in its place.
 
-    usual: the files that it takes where none is named. alone: the first word that is no option is
-    the file, and those behind it are its arguments.
+    verbs: of which one is among its first words, () for any words.
     """
 
+    give: str
     verbs: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    usual: tuple[str, ...] = ()
-    alone: bool = False
 
 
-_COMPOSE = _Starter(("up", "run", "start", "create"), ("-f", "--file"), COMPOSE_FILES)
-_APPLY = _Starter(("apply", "create", "replace"), ("-f", "--filename", "-k", "--kustomize"))
-_STARTERS = {
-    "kubectl": _APPLY,
-    "oc": _APPLY,
-    "docker-compose": _COMPOSE,
-    "docker": _COMPOSE,
-    "podman-compose": _COMPOSE,
-    "srtctl": _Starter(("apply", "dry-run"), ("-f", "--file")),
-    "sbatch": _Starter(alone=True),
-    "supervisord": _Starter((), ("-c", "--configuration"), ("supervisord.conf",)),
-    "helm": _Starter(("install", "upgrade")),
+_ON_HOSTS = _Unread("give what it runs on one host")
+_EACH = _Unread("write each command that it starts on a line of its own")
+_ITSELF = _Unread("give the command itself")
+_UNITS = ("enable", "reenable", "reload-or-restart", "restart", "start")
+_CONTAINER = _Unread("give the run that made the container", ("start", "restart"))
+_MANIFEST = _Unread(
+    "give the manifest itself, of -k what kubectl kustomize prints", ("apply", "create", "replace")
+)
+_COMPOSE = _Unread(
+    "give the Compose file itself, of several what docker compose config prints",
+    ("up", "run", "start", "create", "restart"),
+)
+_SUPERVISED = _Unread("give the lines behind command= as a script")
+_MADE = _Unread("give what make -n prints with these words")
+_UNREAD = {
+    **dict.fromkeys(("ansible", "ansible-playbook", "clush", "parallel-ssh"), _ON_HOSTS),
+    **dict.fromkeys(("pdsh", "pssh"), _ON_HOSTS),
+    **dict.fromkeys(("parallel", "xargs"), _EACH),
+    **dict.fromkeys(("at", "batch", "crontab"), _ITSELF),
+    **dict.fromkeys(("docker", "nerdctl", "podman"), _CONTAINER),
+    **dict.fromkeys(("kubectl", "oc"), _MANIFEST),
+    **dict.fromkeys(("docker-compose", "podman-compose"), _COMPOSE),
+    "sbatch": _Unread("give the script of the job on its own"),
+    "srtctl": _Unread("give the file of the job on its own", ("apply",)),
+    **dict.fromkeys(SEVERAL_PROGRAMS, _EACH._replace(verbs=("--multi-prog", ":"))),
+    **dict.fromkeys(TYPISTS, _ITSELF),
+    **dict.fromkeys(("make", "gmake"), _MADE),
+    "just": _Unread("give what just --dry-run prints with these words"),
+    "sky": _ON_HOSTS._replace(verbs=("launch", "exec", "up")),
+    "terraform": _ON_HOSTS._replace(verbs=("apply",)),
+    "systemd-run": _Unread("write it as a unit of its own"),
+    "helm": _Unread("give what helm template CHART prints", ("install", "upgrade")),
+    "supervisord": _SUPERVISED,
+    "supervisorctl": _SUPERVISED._replace(verbs=("add", "reload", "restart", "start", "update")),
+    "systemctl": _Unread("give what systemctl cat UNIT prints", _UNITS),
+    "service": _Unread("give what systemctl cat UNIT prints", ("start", "restart")),
 }
-# Programs that run a recipe: the option that prints its commands.
-_RECIPES = {"make": "-n", "gmake": "-n", "just": "--dry-run"}
+# Words with which a program of these only tells, or removes.
+_TELLS = {
+    **dict.fromkeys(("at", "batch"), frozenset("-l -q -r -d -c -V".split())),
+    "crontab": frozenset("-l -r -e".split()),
+}
+# Programs behind xargs that end or move things, or ask; of an engine those verbs that start.
+_ENDS = re.compile(
+    r"awk|basename|cat|chmod|chown|cp|curl|dirname|du|echo|grep|head|kill|ln|ls|mkdir|mv|pkill|ps"
+    r"|rm|sed|stat|tail|tar|touch|wc|wget|(?:docker|podman|kubectl)(?! .*\b(?:run|exec|start|create"
+    r"|apply)\b)"
+)
+# Options of kubectl with a manifest behind them.
+_FILES = re.compile(r"-f|-k|--filename|--kustomize")
 _MINORS = ("", *(f".{minor}" for minor in range(6, 16)))
-# Programs whose file says, in words of their own, what is started on which host.
-_PLAYS = {"ansible-playbook": (), "sky": ("launch", "exec", "up"), "terraform": ("apply",)}
 # Targets that build: no server runs after them.
 _BUILDS = re.compile(
     r"(?:all|build|check|clean|compile|install|lint|test|wheel)(?:[-_./]|$)|.*\.o$"
 )
-# Programs that start what stands in files of their own kind: their verbs.
-_MANAGERS = {
-    "crontab": (),
-    "docker": ("start", "restart"),
-    "nerdctl": ("start", "restart"),
-    "podman": ("start", "restart"),
-    "service": ("start", "restart"),
-    "srun": ("--multi-prog",),
-    "supervisorctl": ("add", "reload", "restart", "start", "update"),
-    "systemctl": ("enable", "reenable", "reload-or-restart", "restart", "start"),
-}
 # Units of a host itself, and of what watches it: they take none of a launch's memory.
 _DAEMONS = re.compile(
     r"(?:acpid|apache2|apparmor|atd|auditd|autofs|beegfs.*|caddy|ceph.*|chrony.*|containerd|crio"
@@ -90,10 +99,8 @@ _DAEMONS = re.compile(
     re.IGNORECASE,
 )
 _NO_SERVICES = re.compile(r".*\.(?:automount|device|mount|path|slice|socket|swap|target)")
-# What starts a server, in a line of crontab.
-_STARTED = re.compile(r"sglang|mooncake|vllm|dynamo|lmcache|trtllm")
 _PYTHONS = frozenset(("python", "python2", *(f"python3{minor}" for minor in _MINORS)))
-STARTERS = frozenset((*_STARTERS, *_RECIPES, *_PLAYS, *_MANAGERS, *_PYTHONS))
+STARTERS = frozenset((*_UNREAD, *_PYTHONS))
 # Options of Python that take the next word.
 _PYTHON_VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs"))
 # What it is given: a text or a module, attached or in the next word.
@@ -117,15 +124,6 @@ _PACKAGES = frozenset(
     "lm_eval lmcache lmdeploy mindie_llm mooncake pip pytest sglang sglang_router tensorrt_llm "
     "torch unittest venv vllm".split()
 )
-# Options of docker compose that take the next word; -w is --watch to up.
-_VALUED = frozenset(
-    "-f --file -p --project-name --profile --env-file --project-directory --ansi --parallel "
-    "--progress --scale -t --timeout --wait-timeout --attach --no-attach --exit-code-from --pull "
-    "-e --env -v --volume --publish -u --user --workdir --name --entrypoint -l --label --cap-add "
-    "--cap-drop".split()
-)
-_JOBS = (".sh", ".sbatch", ".slurm", ".job", ".batch")
-_NAME = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 
 
 def described(
@@ -134,223 +132,73 @@ def described(
     beside: Beside,
     given: Word | None = None,
 ) -> Reading | None:
-    """Return what the files that a command names start; None for a command that starts nothing.
+    """Return what a text that a command names starts; None for a command that starts nothing.
 
     given: what the command reads from standard input, where that is known.
     """
     name = words[0].text.rpartition("/")[2] if words else ""
-    starter = _STARTERS.get(name)
-    texts = [word.text for word in words[1:]]
-    if (unread := _recipe(name, texts)) is not None:
-        return Reading((), (SourceNote("script-not-read", unread, words[0].origin),))
-    verbs = _MANAGERS.get(name)
-    near_front = set(texts if name == "srun" else texts[:4])
-    compose = name in _STARTERS and "compose" in near_front
-    if verbs is not None and not compose and (not verbs or set(verbs) & near_front):
-        return _managed(name, words, environment, beside, given)
+    if (said := _unread(name, [word.text for word in words[1:]])) is not None:
+        return Reading((), (SourceNote("script-not-read", said, words[0].origin),))
     if name in _PYTHONS:
         return _python(words, environment, beside, given)
     if _is_python_file(name):
         python = words[0]._replace(text="python3", unresolved=())
         return _python((python, *words), environment, beside, given)
-    if starter is None or (starter.verbs and not set(starter.verbs) & set(texts)):
+    return None
+
+
+def _unread(name: str, texts: Sequence[str]) -> str | None:
+    """Return what to say of a command of which nothing is read; None if it starts nothing."""
+    entry = _UNREAD.get(name)
+    plain = [text for text in texts if text[:1] != "-"]
+    near = texts if name in SEVERAL_PROGRAMS else plain[:2]
+    if "compose" in near[:1] and entry is _CONTAINER:
+        entry = _COMPOSE
+    if entry is _COMPOSE:
+        near = plain
+    if entry is None or not _TELLS.get(name, frozenset()).isdisjoint(texts):
         return None
-    if name == "docker" and "compose" not in texts[:4]:
+    if entry.verbs and set(entry.verbs).isdisjoint(near):
         return None
-    if name == "helm":
-        chart = next((t for t in texts if "/" in t or t == "."), "CHART")
-        said = f"the chart {chart} is not read: give what helm template {quote(chart)} prints"
-        return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
-    if starter.alone:
-        return _job(words, environment, beside)
-    named = list(_named(words[1:], starter.flags))
-    usual = next((each for each in starter.usual if beside(each) is not None), None)
-    if not named and usual is not None:
-        lies = [usual]
-        if starter is _COMPOSE:
-            lies += [each for each in COMPOSE_OVERRIDES if beside(each) is not None][:1]
-        named = [words[0]._replace(text=each, unresolved=()) for each in lies]
-    if not named:
-        said = f"{' '.join([name, *texts])[:80]}: the file that it reads is not here"
-        return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
-    if starter is _COMPOSE:  # each is laid over those in front of it
-        first, *others = named
-        laid = [(word.text, None if word.unresolved else beside(word.text)) for word in others]
-        over = [(path, text) for path, text in laid if text is not None]
-        verb, chosen = _chosen(words)
-        if profiles := list(_named(words, ("--profile",))):  # they stand over the variable
-            names = ",".join(word.text for word in profiles)
-            open_ = tuple(name for word in profiles for name in word.unresolved)
-            asked = profiles[0]._replace(text=names, unresolved=open_)
-            environment = {**environment, "COMPOSE_PROFILES": asked}
-        if not chosen and any(word.unresolved for word in words[1:]):
-            # Who names a service starts it, whatever its profiles, and here anybody may be named.
-            environment = {**environment, "COMPOSE_PROFILES": first._replace(text="*")}
-        found = _one(
-            first, environment, beside, given, chosen[: 1 if verb == "run" else None], over
-        )
-        for asked in _named(words, ("--scale",)):
-            found = _scaled(found, asked)
-        said = "is not read: what it changes is unknown"
-        missing = [f"{path} {said}" for path, text in laid if text is None]
-        if verb == "run" and len(chosen) > 1:
-            said = f"docker compose run {quote(chosen[0])} {quote(chosen[1])}"
-            missing.append(f"{said}: what stands in place of the service's command is not read")
-        if chosen and not found.commands and not found.notes:
-            missing.append(f"{first.text} has no service {', '.join(chosen)}")
-        notes = (SourceNote("manifest-not-read", each, first.origin) for each in missing)
-        return found._replace(notes=(*found.notes, *notes))
-    return joined(_one(word, environment, beside, given) for word in named)
-
-
-def _scaled(found: Reading, asked: Word) -> Reading:
-    """Return a Compose project with as many of a service as ``--scale SERVICE=NUMBER`` asks for."""
-    service, _, number = asked.text.partition("=")
-    if asked.unresolved or not number.isdecimal():
-        said = f"--scale {asked.text}: how many it asks for is not known"
-        return found._replace(
-            notes=(*found.notes, SourceNote("loop-not-counted", said, asked.origin))
-        )
-    commands = (
-        command._replace(copies=int(number))
-        if command.place is not None and command.place.name == (service,)
-        else command
-        for command in found.commands
-    )
-    return found._replace(commands=tuple(command for command in commands if command.copies))
-
-
-def _recipe(name: str, texts: Sequence[str]) -> str | None:
-    """Return what to say of a recipe or play that is run; None for any other command."""
-    if name in _PLAYS and (not _PLAYS[name] or set(_PLAYS[name]) & set(texts)):
-        return f"{' '.join([name, *texts])[:80]}: what it starts on which host is not read"
-    if name not in _RECIPES:
+    if entry is _CONTAINER and (len(plain) < 2 or plain[0] == "pull"):
         return None
+    if entry is _MANIFEST and not any(map(_FILES.match, texts)):
+        return None
+    if entry in (_MADE, _UNREAD["just"]) and _builds(texts):
+        return None
+    if entry is _EACH and _ENDS.match(" ".join(_program(plain))):
+        return None
+    if name in TYPISTS and not types(texts):
+        return None
+    units = [text for text in plain if text not in _UNITS]
+    if name in ("systemctl", "service") and (
+        all(map(_of_host, units)) or ("enable" in near and "--now" not in texts)
+    ):
+        return None
+    return f"{brief(' '.join([name, *texts]))}: what it starts is not read; {entry.give}"
+
+
+def _program(plain: Sequence[str]) -> Sequence[str]:
+    """Return the words from the first that may be a program on: no number, no place for an item."""
+    place = next((at for at, text in enumerate(plain) if re.match(r"[A-Za-z/.]", text)), None)
+    return ["echo"] if place is None else plain[place:]
+
+
+def _of_host(unit: str) -> bool:
+    """Return whether a unit is one of the host itself, or no service."""
+    unit = unit.removesuffix(".service")
+    return bool(_DAEMONS.fullmatch(unit) or _NO_SERVICES.fullmatch(unit))
+
+
+def _builds(texts: Sequence[str]) -> bool:
+    """Return whether all targets of a recipe are such that no server runs after them."""
     behind = ("", *texts)  # what stands in front of each: -C takes a folder, -f a file
     targets = [
         text
         for before, text in zip(behind, texts, strict=False)
         if text[:1] != "-" and "=" not in text and before not in ("-C", "-f")
     ]
-    if all(_BUILDS.match(target) or target.isdigit() for target in targets):
-        return None
-    said = f"its recipe is not read: give what {name} {_RECIPES[name]} prints with these words"
-    return f"{' '.join([name, *texts])[:80]}: {said}"
-
-
-def _managed(
-    name: str,
-    words: Sequence[Word],
-    environment: Mapping[str, Word],
-    beside: Beside,
-    given: Word | None,
-) -> Reading | None:
-    """Return what a manager of services, containers or jobs starts; what is not here is named."""
-    if name == "srun":
-        return _multi_prog(words, environment, beside)
-    plain = [word for word in words[1:] if word.text[:1] != "-"]
-    texts = [word.text for word in plain]
-    origin, note = words[0].origin, "script-not-read"
-    if name == "crontab":
-        asks = {"-l", "-r", "-e"} & {word.text for word in words}
-        if asks or not (texts or given):
-            return None
-        told = beside(texts[0]) if texts else given.text if given and not given.unresolved else None
-        if told is not None and not _STARTED.search(told):
-            return None
-        said = "crontab: what it starts, and when, is not read"
-        return Reading((_itself(words, environment),), (SourceNote(note, said, origin),))
-    if name == "service":
-        named = plain[:1] if texts[1:2] in (["start"], ["restart"]) else []
-    else:
-        verbs = _MANAGERS[name]
-        place = next((at for at, text in enumerate(texts[:2]) if text in verbs), len(texts))
-        named = plain[place + 1 :]
-        if texts[place : place + 1] and texts[place].endswith("enable"):
-            named = named if any(word.text == "--now" for word in words) else []
-        if name == "supervisorctl":
-            named = [words[0]._replace(text=" ".join(texts[place:]))] if texts[place:] else []
-    readings = [_unit(name, word, beside) for word in named]
-    found_all = joined(each for each in readings if each is not None)
-    if not found_all.commands and not found_all.notes:
-        return None
-    own = () if found_all.commands else (_itself(words, environment),)
-    return found_all._replace(commands=(*own, *found_all.commands))
-
-
-def _unit(name: str, word: Word, beside: Beside) -> Reading | None:
-    """Return what one unit or container starts; None for one of the host itself."""
-    unit = word.text.removesuffix(".service")
-    if name in ("systemctl", "service"):
-        if _DAEMONS.fullmatch(unit) or _NO_SERVICES.fullmatch(unit):
-            return None
-        family = f"{unit.partition('@')[0]}@" if "@" in unit else unit
-        for folder in ("/etc/systemd/system/", ""):
-            text = None if word.unresolved else beside(f"{folder}{family}.service")
-            if text is not None and "ExecStart" in text:
-                return _text(text, f"{folder}{unit}.service", {}, beside)
-    what = f"{name} start {unit}" if name not in ("service", "supervisorctl") else f"{name} {unit}"
-    said = f"{brief(what)}: what it starts is not read; give its file on its own to read it"
-    return Reading((), (SourceNote("script-not-read", said, word.origin),))
-
-
-def _multi_prog(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside) -> Reading:
-    """Return what ``srun --multi-prog FILE`` starts: a program for each rank of a line.
-
-    Source: srun(1), "MULTIPLE PROGRAM CONFIGURATION".
-    """
-    plain = [word for word in words[1:] if word.text[:1] != "-"]
-    file = next((word for word in plain if beside(word.text) is not None), None)
-    if file is None:
-        said = "srun --multi-prog: its file is not here: what each rank starts is not read"
-        note = SourceNote("script-not-read", said, words[0].origin)
-        return Reading((_itself(words, environment),), (note,))
-    lines: list[str] = []
-    notes: list[SourceNote] = []
-    for number, line in enumerate((beside(file.text) or "").splitlines(), start=1):
-        ranks, _, rest = line.strip().partition(" ")
-        numbers = [] if ranks.startswith("#") else _ranks(ranks)
-        if numbers is None or len(numbers) > _MOST_RANKS:
-            said = f"how many ranks {brief(ranks)} are is not known: read once"
-            notes.append(SourceNote("loop-not-counted", said, Origin(file.text, number)))
-            numbers = [0]
-        starts = (
-            shlex.join(_split(rest.replace("%t", str(rank)).replace("%o", str(offset))))
-            for offset, rank in enumerate(numbers)
-        )
-        lines.append(" ".join(f"{one} &" for one in starts))
-    found = _text("#!/bin/bash\n" + "\n".join(lines), file.text, environment, beside)
-    above = Origin(file.text)
-    commands = (
-        one._replace(origin=above._replace(line=one.origin.line - 1))
-        if one.origin.source == file.text and one.origin.line
-        else one
-        for one in found.commands
-    )
-    found = found._replace(commands=tuple(commands), notes=(*notes, *found.notes))
-    return _in_job(found, words[0].origin)
-
-
-_MOST_RANKS = 1024
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _ranks(text: str) -> list[int] | None:
-    """Return the ranks of ``0-3,8``; None where they are not written, as in ``*``."""
-    found: list[int] = []
-    for part in text.split(",") if text else ():
-        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
-        if match is None:
-            return None
-        first, last = int(match[1]), int(match[2] or match[1])
-        found += range(first, min(last, first + _MOST_RANKS) + 1)
-    return found
+    return all(_BUILDS.match(target) or target.isdigit() for target in targets)
 
 
 def is_described(words: Sequence[Word]) -> bool:
@@ -391,13 +239,9 @@ def _python(
         shown = "the text of python -c"
     elif option is not None:
         module = behind[0].text if behind else ""
-        own = f"{module.replace('.', '/')}.py"
-        if module.partition(".")[0] in _PACKAGES:
-            return None
-        found = beside(own)
-        if found is None and "." in module and not ASKING.fullmatch(module):
-            return _unread_python(module, words, environment)
-        text = None if found is None else Word(found, Origin(own, 1))
+        told = module.partition(".")[0] in _PACKAGES or "." not in module
+        quiet = told or ASKING.fullmatch(module) is not None
+        return None if quiet else _unread_python(module, words, environment)
     elif first == "-":
         text, shown = given, "what Python reads from standard input"
     else:
@@ -443,117 +287,3 @@ def _unread_python(shown: str, words: Sequence[Word], environment: Mapping[str, 
 
 def _itself(words: Sequence[Word], environment: Mapping[str, Word]) -> Command:
     return Command(tuple(words), environment, (), words[0].origin)
-
-
-def _chosen(words: Sequence[Word]) -> tuple[str, tuple[str, ...]]:
-    """Return the verb of ``docker compose``, and the services behind it; none where one is open."""
-    plain: list[Word] = []
-    before = ""
-    for word in words[1:]:
-        if before not in _VALUED and word.text[:1] != "-":
-            plain.append(word)
-        before = word.text
-    texts = [word.text for word in plain]
-    place = next((i for i, text in enumerate(texts) if text in _COMPOSE.verbs), len(texts) - 1)
-    open_ = any(word.unresolved for word in plain[place + 1 :])
-    return texts[place], () if open_ else tuple(texts[place + 1 :])
-
-
-def _named(words: Sequence[Word], flags: Sequence[str]) -> Iterator[Word]:
-    before = ""
-    for word in words:
-        name, equals, value = word.text.partition("=")
-        if equals and name in flags:
-            yield word._replace(text=value)
-        elif before in flags:
-            yield from (word._replace(text=each) for each in word.text.split(",") if each)
-        before = word.text
-
-
-def _job(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside) -> Reading:
-    """Read ``sbatch OPTIONS FILE ARGUMENTS`` or ``sbatch --wrap TEXT``."""
-    for index, word in enumerate(words):
-        option, equals, text = word.text.partition("=")
-        if option == "--wrap" and (equals or index + 1 < len(words)):
-            text = text if equals else words[index + 1].text
-            return _in_job(_text(text, word.origin.source, environment, beside), words[0].origin)
-    plain = [index for index, word in enumerate(words) if index and word.text[:1] != "-"]
-    place = next((index for index in plain if beside(words[index].text) is not None), None)
-    if place is None:
-        place = next((i for i in plain if words[i].text.endswith(_JOBS)), None)
-    if place is None:
-        said = "sbatch: the job that it starts is not read: name its script"
-        return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
-    arguments = tuple(word.text for word in words[place + 1 :])
-    options = [word.text for word in words[1:place]]
-    told = slurm_variables(beside(words[place].text) or "", options)
-    variables = {name: Word(text, words[0].origin) for name, text in told.items()}
-    found = _one(words[place], {**environment, **variables}, beside, None, arguments)
-    return _in_job(found, words[0].origin)
-
-
-def _in_job(reading: Reading, origin: Origin) -> Reading:
-    """Return what a job starts, with the limits that Slurm gives it where its text is no job's."""
-    commands = (
-        one if IN_JOB in one.environment else one.under(RunAs(), (of_job(origin),))
-        for one in reading.commands
-    )
-    return reading._replace(commands=tuple(commands))
-
-
-def _one(
-    word: Word,
-    environment: Mapping[str, Word],
-    beside: Beside,
-    given: Word | None,
-    arguments: Sequence[str] = (),
-    over: Sequence[tuple[str, str]] = (),
-) -> Reading:
-    name = word.text
-    text: str | None = None
-    open_names = given.unresolved if given is not None else ()
-    if name == "-" and given is not None and all(map(str.isidentifier, open_names)):
-        text, name = given.text, f"{word.origin} (standard input)"
-    elif not word.unresolved and name != "-":
-        text = beside(name)
-    if text is None:
-        shown = "what it reads from standard input" if name == "-" else name
-        said = f"{shown} is not read: give the manifest on its own"
-        return Reading((), (SourceNote("manifest-not-read", said, word.origin),))
-    folder = posixpath.dirname(name)
-
-    def near(path: str) -> str | None:
-        own = posixpath.normpath(posixpath.join(folder, path)) if word.text != "-" else path
-        return None if own == posixpath.normpath(name) else beside(own)  # not itself again
-
-    reading = _text(text, name, environment, near, arguments, over)
-    if open_names and word.text == "-":
-        commands = tuple(_left_open(command, open_names) for command in reading.commands)
-        return reading._replace(commands=commands)
-    return reading
-
-
-def _left_open(command: Command, names: Sequence[str]) -> Command:
-    """Return a command of a text in which variables stand that nothing sets."""
-
-    def marked(word: Word) -> Word:
-        found = [name for name in _NAME.findall(word.text) if name in names]
-        return word._replace(unresolved=(*word.unresolved, *found)) if found else word
-
-    environment = {name: marked(word) for name, word in command.environment.items()}
-    return command._replace(words=tuple(map(marked, command.words)), environment=environment)
-
-
-def _text(
-    text: str,
-    name: str,
-    environment: Mapping[str, Word],
-    beside: Beside,
-    arguments: Sequence[str] = (),
-    over: Sequence[tuple[str, str]] = (),
-) -> Reading:
-    launch = LaunchText(name, text, False, environment, (), beside, arguments, over=over)
-    try:
-        return read_kind(launch)
-    except SourceError as error:
-        return Reading((), (SourceNote("manifest-not-read", str(error), Origin(name)),))

@@ -15,7 +15,6 @@ DEEPEST = 64
 
 # What YAML 1.1 resolves to something else than a text, as Go's YAML readers do.
 _BOOLEANS = frozenset("true false yes no on off y n".split())
-_RESET = "!reset"  # Compose takes what stands behind it away
 _LONGEST_NUMBER = 64
 _NUMBER = re.compile(
     r"[+-]?(0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|(\d[\d_]*)?\.?\d[\d_]*\.?([eE][+-]?\d+)?|\.inf)"
@@ -29,7 +28,6 @@ class Node(NamedTuple):
     line: int | None = None
     weight: int = 1  # nodes in it
     plain: bool = False  # a text that stands there without quotes
-    tag: str = ""  # of Compose: !reset, !override
 
     @property
     def text(self) -> str | None:
@@ -66,82 +64,31 @@ class Node(NamedTuple):
 _NOTHING = Node(None)
 
 
-class KeyTwiceError(SourceError):
-    """A key is written twice in one mapping, which Compose and Kubernetes refuse."""
-
-
-def load_documents(text: str, name: str, last_wins: bool = False) -> list[Node]:
+def load_documents(text: str, name: str) -> list[Node]:
     """Return the documents of a YAML or JSON text.
-
-    last_wins: of a key that YAML has twice in one mapping the last is taken.
 
     Raises SourceError with a sentence for what is neither, for a key written twice in one mapping,
     and for more than 1 MiB, 64 levels, or 200,000 nodes with aliases counted as often as used.
     """
     if len(text) > LARGEST_TEXT:
         raise SourceError(f"{name} has more than 1 MiB: give the manifest of the launch alone")
-    if text.lstrip().startswith(("{", "[")):
-        return [_json(text, name)]
     import yaml
 
     # Events and a stack of our own: PyYAML's own composer goes as deep as the text tells it to.
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _documents(yaml.parse(text, loader), name, last_wins)
+        return _documents(yaml.parse(text, loader), name)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it has a character that YAML forbids"
-        raise SourceError(f"{name}{where} is not YAML: {problem}") from None
+        kind = "JSON" if text.lstrip().startswith(("{", "[")) else "YAML"
+        raise SourceError(f"{name}{where} is not {kind}: {problem}") from None
     except RecursionError:
         raise SourceError(f"{name} nests deeper than any manifest") from None
 
 
-class _Number(str):
-    """A JSON number, as it is written."""
-
-
-def _json(text: str, name: str) -> Node:
-    import json
-
-    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise SourceError(f"{name} has the key {brief(twice)!r} twice in one object: keep one")
-        return found
-
-    def node(value: Any, depth: int) -> Node:
-        if depth > DEEPEST:
-            raise SourceError(f"{name} nests deeper than {DEEPEST} levels")
-        if isinstance(value, dict):
-            return Node({key: node(inner, depth + 1) for key, inner in value.items()})
-        if isinstance(value, list):
-            return Node([node(inner, depth + 1) for inner in value])
-        if isinstance(value, bool):
-            return Node("true" if value else "false", plain=True)
-        if isinstance(value, _Number):
-            return Node(str(value), plain=True)
-        return Node(value)
-
-    try:
-        # Numbers stay as they were written: 9007199254740993, 0.30, 1e999.
-        value = json.loads(
-            text,
-            object_pairs_hook=mapping,
-            parse_int=_Number,
-            parse_float=_Number,
-            parse_constant=_Number,
-        )
-    except json.JSONDecodeError as error:
-        raise SourceError(f"{name}:{error.lineno} is not JSON: {error.msg}") from None
-    except RecursionError:
-        raise SourceError(f"{name} nests deeper than {DEEPEST} levels") from None
-    return node(value, 0)
-
-
-def _documents(events: Iterable[Any], name: str, last_wins: bool) -> list[Node]:
+def _documents(events: Iterable[Any], name: str) -> list[Node]:
     """Return the trees that parser events build, each node made once its last child is known."""
     found: list[Node] = []
     # Of everything so far: what is merged is copied into each of a chain before any of it ends.
@@ -160,7 +107,7 @@ def _documents(events: Iterable[Any], name: str, last_wins: bool) -> list[Node]:
             continue
         if kind == "ScalarEvent":
             plain = event.style in (None, "") and event.tag is None
-            node = Node(_scalar(event), event.start_mark.line + 1, plain=plain, tag=event.tag or "")
+            node = Node(_scalar(event), event.start_mark.line + 1, plain=plain)
             anchor = event.anchor
         elif kind == "AliasEvent":
             if event.anchor not in anchors:
@@ -169,7 +116,7 @@ def _documents(events: Iterable[Any], name: str, last_wins: bool) -> list[Node]:
             node, anchor = anchors[event.anchor], None
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             begun, children = stack.pop()
-            node, anchor = _collection(begun, children, name, last_wins), begun.anchor
+            node, anchor = _collection(begun, children, name), begun.anchor
         else:
             continue
         # The children of a collection were counted when they ended.
@@ -187,20 +134,17 @@ def _documents(events: Iterable[Any], name: str, last_wins: bool) -> list[Node]:
 
 
 def _scalar(event: Any) -> str | None:
-    """Return the text of a scalar; None for a plain null, and for what Compose takes away."""
+    """Return the text of a scalar; None for a plain null."""
     value = str(event.value)
     null = event.style in (None, "") and value in ("", "~", "null", "Null", "NULL")
-    return None if event.tag == _RESET or (null and event.tag is None) else value
+    return None if null and event.tag is None else value
 
 
-def _collection(begun: Any, children: list[Node], name: str, last_wins: bool) -> Node:
+def _collection(begun: Any, children: list[Node], name: str) -> Node:
     weight = 1 + sum(child.weight for child in children)
     line = begun.start_mark.line + 1
-    tag = begun.tag or ""
-    if tag == _RESET:
-        return Node(None, line, weight, tag=tag)
     if type(begun).__name__ == "SequenceStartEvent":
-        return Node(children, line, weight, tag=tag)
+        return Node(children, line, weight)
     fields: dict[str, Node] = {}
     sources: list[Node] = []
     for key, value in zip(children[::2], children[1::2], strict=True):
@@ -208,11 +152,11 @@ def _collection(begun: Any, children: list[Node], name: str, last_wins: bool) ->
             sources += value.items or [value]
         elif key.value is not None and not isinstance(key.value, str):
             raise SourceError(f"{name}:{line} has a key that is not text: write keys as words")
-        elif (text := key.text or "") in fields and not last_wins:
-            raise KeyTwiceError(f"{name}:{key.line} has the key {brief(text)!r} twice: keep one")
+        elif (text := key.text or "") in fields:
+            raise SourceError(f"{name}:{key.line} has the key {brief(text)!r} twice: keep one")
         else:
             fields[text] = value
     merged: dict[str, Node] = {}
     for source in reversed(sources):  # the first of them wins
         merged.update(source.fields)
-    return Node({**merged, **fields}, line, weight, tag=tag)
+    return Node({**merged, **fields}, line, weight)

@@ -7,7 +7,6 @@ comments and variables. Source: compose-spec/compose-go v2 ``dotenv/parser.go``.
 from __future__ import annotations
 
 import re
-import shlex
 import stat
 import sys
 from collections.abc import Callable, Mapping
@@ -20,26 +19,11 @@ from preflight.launches.variables import Layers
 
 # Larger than any file that holds settings; a device or a log is not read into memory.
 LARGEST_FILE_BYTES = 4 * 2**20
-# What people write to export the lines of an env file: programs that leave its settings alone,
-# that take comments away, and that cut out the names.
-_WHOLE = frozenset(
-    {(), ("cat",), ("xargs",), ("xargs", "-0"), ("xargs", "-d", "\\n"), ("tr", "\\n", " ")}
+# What people write to export the lines of an env file: export $(grep -v '^#' .env | xargs).
+_WRITES = re.compile(
+    r"(?:(?P<drops>e?grep -v ['\"]\^#['\"]) (?P<kept>[\w./-]+)|cat (?P<all>[\w./-]+))"
+    r" ?\| ?xargs(?P<whole> -0| -d '\\n')?|xargs < ?(?P<given>[\w./-]+)"
 )
-_DROPS = frozenset(
-    {
-        *((grep, *flags) for grep in ("grep", "egrep") for flags in (("-v",), ("-E", "-v"))),
-        *((grep, flags) for grep in ("grep", "egrep") for flags in ("-vE", "-Ev")),
-        ("sed",),
-        ("sed", "-e"),
-    }
-)
-_COMMENTS = frozenset(
-    (
-        r"^# # ^\s*# ^\s*#.* ^#.* ^#|^$ ^(#|$) ^\s*(#|$) ^[[:space:]]*# ^[[:blank:]]*# ^$ ^\s*$ "
-        r"/^#/d s/#.*// s/#.*//g /^\s*#/d /^$/d"
-    ).split()
-)
-_NAMES = ("cut", "-d=", "-f1")
 _SETTING = re.compile(r"""([A-Za-z_]\w*)=(["']?)([^\s"'\\$`*?\[#]*)\2""")
 _QUOTED = re.compile(r"""(["']).*\1""", re.DOTALL)
 _VARIABLE = re.compile(
@@ -92,45 +76,18 @@ def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | 
     near: gives the text of a file that lies here. None where another program has a part in it, the
     file is not here, or a line is no plain NAME=value, of which a shell makes something else.
     """
-    stages = _stages(command)
-    path = stages[0].pop() if stages and len(stages[0]) > 1 else ""
-    if stages and stages[0][-1:] == ["<"]:
-        stages[0].pop()
-    kept = [stage for stage in map(tuple, stages) if stage not in _WHOLE]
-    names_only = kept[-1:] == [_NAMES] and bool(kept.pop())
-    without_comments = [stage for stage in kept if stage[:-1] in _DROPS and stage[-1] in _COMMENTS]
-    text = near(path) if stages and kept == without_comments else None
-    if text is None:
+    found = _WRITES.fullmatch(command.strip()) if len(command) < 200 else None
+    text = near(found["kept"] or found["all"] or found["given"]) if found is not None else None
+    if found is None or text is None:
         return None
     lines = [line for line in text.splitlines() if line.strip()]
-    if without_comments or names_only:
+    if found["drops"]:
         lines = [line for line in lines if not line.startswith("#")]
-    settings = [_SETTING.fullmatch(line) for line in lines]
-    if stages[-1] != ["xargs"] and any('"' in line or "'" in line for line in lines):
-        return None  # xargs alone takes them away
-    if not all(settings):
-        return None
-    found = [setting for setting in settings if setting]
-    return "\n".join(one[1] if names_only else f"{one[1]}={one[3]}" for one in found)
-
-
-def _stages(command: str) -> list[list[str]]:
-    """Return the programs of a pipeline, each with its words; none where it is something else."""
-    if len(command) > 200:
-        return []
-    reader = shlex.shlex(command, posix=True, punctuation_chars="|<>&;()")
-    reader.whitespace_split, reader.commenters = True, ""
-    try:
-        words = list(reader)
-    except ValueError:
-        return []
-    stages: list[list[str]] = [[]]
-    for word in words:
-        if word == "|":
-            stages.append([])
-        else:
-            stages[-1].append(word)
-    return stages
+    if found["whole"] and any('"' in line or "'" in line for line in lines):
+        return None  # xargs without an option takes them away
+    settings = [setting for line in lines if (setting := _SETTING.fullmatch(line))]
+    whole = len(settings) == len(lines)
+    return "\n".join(f"{one[1]}={one[3]}" for one in settings) if whole else None
 
 
 def _quotes(key: str, value: str) -> str:

@@ -250,7 +250,10 @@ class _Container:
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
         outer = (*words, *self.variables.values())
         within = Inside("pod", self.place.container)
-        inner = joined([read_inside(inner, within, outer), self.hook()])
+        inner = read_inside(inner, within, outer)
+        if (hook := self.node.at("lifecycle", "postStart")).value is not None:
+            said = f"what postStart of container {self.place.container} starts is not read"
+            self.note("script-not-read", said, hook)
         ports = tuple(self.published())
         commands = tuple(
             command._replace(
@@ -274,14 +277,6 @@ class _Container:
         for name in self.pod.given if " " in text else ():
             text = text.replace(f"$({name})", f"${{{name}}}")
         return text
-
-    def hook(self) -> Reading:
-        """Return what the container's postStart starts beside its own program."""
-        command = self.node.at("lifecycle").at("postStart").at("exec").at("command")
-        words = [Word(item.text or "", Origin(self.name, item.line)) for item in command.items]
-        if not words:
-            return Reading((), ())
-        return read_words(words, self.variables, inside=True, beside=self.beside)
 
     def published(self) -> Iterator[Published]:
         """Yield the ports of its node that the container asks for, each pod's once."""

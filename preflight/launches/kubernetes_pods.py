@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from preflight.launches.documents import Node, load_documents
-from preflight.launches.source import SourceError
+from preflight.launches.documents import Node
 
 
 class Pod(NamedTuple):
@@ -35,13 +33,6 @@ _PODS: dict[str, tuple[str, ...]] = {
         ("DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"),
         ("spec", "template", "spec"),
     ),
-}
-# Where the cluster stands in the kinds of KubeRay.
-_RAY: dict[str, tuple[str, ...]] = {
-    "RayCluster": ("spec",),
-    "RayJob": ("spec", "rayClusterSpec"),
-    "RayCronJob": ("spec", "jobTemplate", "rayClusterSpec"),
-    "RayService": ("spec", "rayClusterConfig"),
 }
 # Lists that a strategic merge patch merges item by item, and what tells the items apart
 # (patchMergeKey in k8s.io/api/core/v1). Any other list is replaced.
@@ -70,10 +61,7 @@ _AIBRIX: dict[str, str | None] = dict.fromkeys(
     "STORM_SERVICE_NAME ROLESET_NAME ROLESET_INDEX ROLE_NAME ROLE_TEMPLATE_HASH "
     "ROLE_REPLICA_INDEX PODSET_NAME POD_GROUP_INDEX POD_GROUP_SIZE".split()
 )
-# What kthena gives the entry and the workers of a role (volcano-sh/kthena
-# pkg/model-serving-controller/utils/utils.go).
-_KTHENA = ("ENTRY_ADDRESS", "GROUP_SIZE", "WORKER_INDEX")
-_ENGINE = re.compile(r"\bdynamo\.(?:sglang|vllm)\b")
+_ENGINE = re.compile(r"\bdynamo\.sglang\b")
 # How many of a node there are: replicas; AIBrix's podGroupSize, the size of RBG's components and of
 # OME's workers, all pods of one replica; the slices of a DisaggregatedSet.
 _COUNTS = ("replicas", "podGroupSize", "size", "slices")
@@ -100,9 +88,7 @@ def pods(item: Node) -> Iterator[Pod]:
         times = _number(item.at("spec", "replicas"))
         for pod in _leader_worker_set(item.at("spec", "leaderWorkerTemplate")):
             yield pod._replace(copies=times * pod.copies)
-    elif kind in _RAY:
-        yield from _ray(item)
-    elif kind != "CustomResourceDefinition":
+    elif kind != "CustomResourceDefinition" and not kind.startswith("Ray"):
         templates = {
             node.at("name").text or "": node.at("template")
             for node in _of_groups(item, "roleTemplates")
@@ -114,50 +100,14 @@ def pods(item: Node) -> Iterator[Pod]:
             yield _with_variables(pod, shared) if shared else pod
 
 
-def _ray(item: Node) -> Iterator[Pod]:
-    """Yield the pods of a cluster of Ray, and what its job or its applications run on the head.
-
-    Source: github.com/ray-project/kuberay ``ray-operator/apis/ray/v1``; ``ray.serve.llm``
-    ``LLMConfig``, whose ``engine_kwargs`` are vLLM's own arguments.
-    """
-    *above, last = _RAY[item.at("kind").text or ""]
-    own = item.at(*above)
-    cluster = own.at(last)
-    head = cluster.at("headGroupSpec", "template", "spec")
-    yield Pod(_running(head, ["ray", "start"], keeps=True), ("head",), open=True)
-    for group in cluster.at("workerGroupSpecs").items:
-        spec = _running(group.at("template", "spec"), ["ray", "start"], keeps=True)
-        copies = _number(group.at("replicas")) * _number(group.at("numOfHosts"))
-        yield Pod(spec, ("worker", group.at("groupName").text or ""), open=True, copies=copies)
-    job = own.at("entrypoint").text
-    if job is not None:
-        given = _text_at(own.at("runtimeEnvYAML")).at("env_vars").fields
-        variables = [Node({"name": Node(key), "value": value}) for key, value in given.items()]
-        pod = Pod(_running(head, ["bash", "-c", job]), ("job",), open=True)
-        yield _with_variables(pod, variables)
-    for application in _text_at(own.at("serveConfigV2")).at("applications").items:
-        for config in application.at("args", "llm_configs").items:
-            loads, deployed = config.at("model_loading_config"), config.at("deployment_config")
-            model = loads.at("model_source").text or loads.at("model_id").text or ""
-            words = ["vllm", "serve", model]
-            for key, value in config.at("engine_kwargs").fields.items():
-                flag = f"--{key.replace('_', '-')}"
-                if value.not_text == "bool":
-                    words += [flag] if (value.text or "").lower() == "true" else []
-                elif value.text is not None:
-                    words += [flag, value.text]
-            least = deployed.at("autoscaling_config", "min_replicas")
-            # From none the autoscaler starts one with the first request.
-            copies = _number(deployed.at("num_replicas"), max(1, _number(least)))
-            yield Pod(_running(head, words), ("application", model), open=True, copies=copies)
-
-
 def not_read(item: Node) -> Iterator[str]:
     """Yield what an object starts and what is not read."""
-    yield from _ray_unread(item)
     kind, called = item.at("kind").text or "", item.at("metadata", "name").text or ""
-    if any(role.at("engineRuntimes").items for role in _of_groups(item, "roles")):
+    roles = _of_groups(item, "roles")
+    if any(role.at("engineRuntimes").items for role in roles):
         yield f"what engineRuntimes put into the pods of {kind} {called} is not read"
+    if any(role.at("entryTemplate").fields for role in roles):
+        yield f"how many workers a role of {kind} {called} has is not read: give its pods"
     if not kind.startswith("Dynamo"):
         return
     components = [
@@ -168,48 +118,12 @@ def not_read(item: Node) -> Iterator[str]:
         told = (component.at("failover"), component.at("experimental", "failover"))
         if any(one.value is not None and one.at("enabled").text != "false" for one in told):
             yield f"the standby engines of a failover in {kind} {called} are not read"
+        if component.at("frontendSidecar").fields:
+            yield f"the frontendSidecar of {kind} {called} is not read"
+        if "multinode" in component.fields and "dynamo.sglang" not in " ".join(_texts(component)):
+            yield f"how the nodes of {kind} {called} share an engine is not read: give its pods"
     if item.at("spec", "experimental", "componentGroups").items:
         yield f"how often the componentGroups of {kind} {called} run is not read"
-
-
-def _ray_unread(item: Node) -> Iterator[str]:
-    """Yield what is started in a cluster of Ray and not read."""
-    kind, called = item.at("kind").text or "", item.at("metadata", "name").text or ""
-    if kind not in _RAY:
-        return
-    head = item.at(*_RAY[kind], "headGroupSpec", "template", "spec", "containers")
-    own = next(iter(head.items), Node(None))
-    if kind == "RayCluster" and not own.at("command").items and not own.at("args").items:
-        yield f"what is submitted to RayCluster {called} is not read: give its job's entrypoint"
-    applications = _text_at(item.at("spec", "serveConfigV2")).at("applications").items
-    for application in applications:
-        if not application.at("args", "llm_configs").items:
-            path = application.at("import_path").text or application.at("name").text
-            yield f"what the application {path} of RayService {called} starts is not read"
-    if kind == "RayService" and not applications:
-        yield f"serveConfigV2 of RayService {called} is not read"
-
-
-def _text_at(node: Node) -> Node:
-    """Return the YAML that stands in a text; an empty node where it is none."""
-    try:
-        return next(iter(load_documents(node.text or "", "")), Node(None))
-    except SourceError:
-        return Node(None)
-
-
-def _running(spec: Node, words: list[str], keeps: bool = False) -> Node:
-    """Return a pod of which the first container runs these words alone.
-
-    keeps: unless it has a command of its own, and with the other containers.
-    """
-    first, *others = spec.at("containers").items or [Node({})]
-    if keeps and (first.at("command").items or first.at("args").items):
-        return spec
-    fields = {key: node for key, node in first.fields.items() if key != "args"}
-    fields["command"] = Node([Node(word, first.line) for word in words], first.line)
-    containers = [Node(fields, first.line), *(others if keeps else [])]
-    return Node({**spec.fields, "containers": Node(containers, first.line)}, spec.line)
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
@@ -269,23 +183,20 @@ def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> I
 def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
     """Yield the leader and the workers of a component of Dynamo over several nodes.
 
-    Its operator tells SGLang and vLLM which node each is (deploy/operator/internal/dynamo
-    backend_sglang.go and backend_vllm.go); what it tells other engines is not read.
+    Its operator tells SGLang which node each is (deploy/operator/internal/dynamo
+    backend_sglang.go); what it tells other engines is not read.
     """
     main, *others = pod.spec.at("containers").items or [Node({})]
     words, args = main.at("command").items, main.at("args").items
-    texts = [text for item in (*words, *args) for text in (item.text or "").split()]
     direct = bool(words) and "python" in (words[0].text or "")
-    gpus = _number(main.at("resources", "limits", "nvidia.com/gpu"), 0)
-    told_nodes = next((_TELLS[text] for text in texts if text in _TELLS), None)
-    if nodes < 2 or told_nodes is None or not told_nodes(texts, gpus, nodes, "0"):
+    if nodes < 2 or not _ENGINE.search(" ".join(_texts(main))):
         yield pod._replace(copies=pod.copies * nodes)
         return
     for which, rank, copies in (
         ("leader", "0", pod.copies),
         ("worker", "$(LWS_WORKER_INDEX)", pod.copies * (nodes - 1)),
     ):
-        flags = told_nodes(texts, gpus, nodes, rank)
+        flags = f"--dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes {nodes} --node-rank {rank}"
         told = [*args, *(Node(word, main.line) for word in flags.split())]
         if not direct:  # the text of a shell
             told = [
@@ -300,36 +211,12 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
         yield Pod(Node(spec, pod.spec.line), role, given, open=True, copies=copies)
 
 
-def _tells_sglang(texts: Sequence[str], gpus: int, nodes: int, rank: str) -> str:
-    return f"--dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes {nodes} --node-rank {rank}"
-
-
-def _tells_vllm(texts: Sequence[str], gpus: int, nodes: int, rank: str) -> str:
-    """Return the flags for one node of an engine, or of several that share their requests."""
-
-    def size(flag: str) -> int:
-        given = dict(pairwise(texts)).get(flag, "")
-        return int(given) if given.isdecimal() else 1
-
-    world = size("--tensor-parallel-size") * size("--pipeline-parallel-size")
-    if world > gpus > 0:
-        told = f"--nnodes {nodes} --node-rank {rank} --master-addr $(LWS_LEADER_ADDRESS)"
-        return told if rank == "0" else f"{told} --headless"
-    if world * size("--data-parallel-size") > gpus > 0:
-        here = gpus // world
-        # Its operator multiplies the index of a worker; with one worker that is 1.
-        start = "0" if rank == "0" else str(here) if nodes == 2 else rank
-        return (
-            f"--data-parallel-hybrid-lb --data-parallel-size-local {here} "
-            f"--data-parallel-start-rank {start} --data-parallel-address $(LWS_LEADER_ADDRESS)"
-        )
-    return ""
-
-
-_TELLS: Mapping[str, Callable[[Sequence[str], int, int, str], str]] = {
-    "dynamo.sglang": _tells_sglang,
-    "dynamo.vllm": _tells_vllm,
-}
+def _texts(node: Node) -> Iterator[str]:
+    """Yield every text below a node."""
+    if node.text is not None:
+        yield node.text
+    for inner in (*node.fields.values(), *node.items):
+        yield from _texts(inner)
 
 
 def _component(node: Node, pod: Pod) -> Pod:
@@ -343,7 +230,8 @@ def _component(node: Node, pod: Pod) -> Pod:
     others = [one for one in containers if one is not main]
     fields = dict(main.fields)
     if (secret := node.at("envFromSecret").text) is not None:
-        fields["envFrom"] = Node([*main.at("envFrom").items, _from_secret(secret, node)])
+        source = Node({"secretRef": Node({"name": Node(secret)})}, node.line)
+        fields["envFrom"] = Node([*main.at("envFrom").items, source])
     if node.at("envs").items:
         fields["env"] = Node([*node.at("envs").items, *main.at("env").items], node.line)
     frontend = "frontend" in (node.at("componentType").text, node.at("type").text)
@@ -367,21 +255,8 @@ def _component(node: Node, pod: Pod) -> Pod:
     if node.at("resources").fields and not main.at("resources").fields:
         named = {key: _named(own) for key, own in node.at("resources").fields.items()}
         fields["resources"] = Node(named, node.line)
-    sidecar = node.at("frontendSidecar")
-    if sidecar.fields:
-        words = [Node(word, sidecar.line) for word in ("-m", "dynamo.frontend")]
-        own = {"name": Node("sidecar-frontend"), "image": sidecar.at("image")}
-        own |= {"command": Node([Node("python3", sidecar.line)]), "env": sidecar.at("envs")}
-        own["args"] = sidecar.at("args") if sidecar.at("args").items else Node(words)
-        if (secret := sidecar.at("envFromSecret").text) is not None:
-            own["envFrom"] = Node([_from_secret(secret, sidecar)])
-        others.append(Node(own, sidecar.line))
     spec["containers"] = Node([Node(fields, main.line), *others], node.line)
     return pod._replace(spec=Node(spec, pod.spec.line))
-
-
-def _from_secret(name: str, node: Node) -> Node:
-    return Node({"secretRef": Node({"name": Node(name)})}, node.line)
 
 
 def _named(resources: Node) -> Node:
@@ -423,14 +298,6 @@ def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
         yield from _group(_template(pattern, templates), pattern, role, _RBG)
     elif replaced.fields:
         yield from _group(_template(node, templates), replaced, role, _LWS)
-    elif node.at("entryTemplate").fields:  # kthena's roles: one entry, and its workers
-        count, worker = _number(node.at("workerReplicas"), 0), node.at("workerTemplate", "spec")
-        size = str(count + 1)
-        entry = node.at("entryTemplate", "spec")
-        yield Pod(entry, role, _numbered(_KTHENA, size, "0"), open=True)
-        if worker.fields and count:
-            given = _numbered(_KTHENA, size, _index_of_worker(size))
-            yield Pod(worker, (*role, "worker"), given, open=True, copies=count)
     elif node.at("templateRef").fields:
         yield Pod(_template(node, templates).at("spec"), role, open=True)
     else:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
-from itertools import islice
+from functools import lru_cache
 
 from preflight.launches import shell_script
 from preflight.launches.env_files import read_small_file
-from preflight.launches.launch_kind import Beside, HostWords, LaunchText, Listed, read_kind
+from preflight.launches.launch_kind import Beside, HostWords, LaunchText, read_kind
 from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, Word, told_apart
 from preflight.launches.variables import Layers, environment_words
 
 _MARK = "\ufeff"
 # What a launch that comes in by it is called.
 STANDARD_INPUT = "stdin"
-# That a pattern is followed to.
-_MOST_FILES = 1024
 
 
 def read_source(
@@ -27,15 +23,13 @@ def read_source(
     env_files: Sequence[str] = (),
     arguments: Sequence[str] | None = None,
     host_words: HostWords = lambda command: None,
-    over: Sequence[str] = (),
 ) -> Reading:
     """Return what a script, Compose file or Kubernetes manifest starts.
 
     path: ``-`` for standard input. env_files: paths of files in Docker's form, whose variables go
     over ``environment``, the later over the earlier. arguments: what a script is given, None where
-    that is not known. host_words:
-    what ``nproc`` and its like write there. over: paths of Compose files that are laid over this
-    one. Raises SourceError, with a sentence, for a file that cannot be read or is none of these.
+    that is not known. host_words: what ``nproc`` and its like write there. Raises SourceError, with
+    a sentence, for a file that cannot be read or is none of these.
     """
     text = _text(path)
 
@@ -49,10 +43,8 @@ def read_source(
         return read_small_file(second) if text is None else text
 
     texts = [(name, _text(name)) for name in env_files]
-    laid = [(name, _text(name)) for name in over]
     shown = STANDARD_INPUT if path == "-" else path
-    listed = partial(_listed, os.path.dirname(path))
-    return _read(text, shown, environment, texts, beside, arguments, host_words, laid, listed)
+    return _read(text, shown, environment, texts, beside, arguments, host_words)
 
 
 def read_text(
@@ -99,8 +91,6 @@ def _read(
     beside: Beside,
     arguments: Sequence[str] | None = None,
     host_words: HostWords = lambda command: None,
-    over: Sequence[tuple[str, str]] = (),
-    listed: Listed = lambda folder, pattern: None,
 ) -> Reading:
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     return told_apart(
@@ -114,28 +104,9 @@ def _read(
                 beside,
                 arguments,
                 host_words,
-                over,
-                listed,
             )
         )
     )
-
-
-def _listed(own: str, folder: str, pattern: str) -> list[str] | None:
-    """Return the names that match a pattern in a folder of the launch's own, as a shell sorts them.
-
-    own: the folder that the launch lies in; a script is started there, or where this program is.
-    None where nothing matches, and for what lies elsewhere.
-    """
-    for start in dict.fromkeys((own, "")):
-        root = os.path.join(start, folder)
-        named = os.path.join(folder, pattern)
-        if named.startswith("/") and not named.startswith(os.path.join(os.path.abspath(start), "")):
-            continue
-        found = list(islice(glob.iglob(pattern, root_dir=root or "."), _MOST_FILES + 1))
-        if found:
-            return sorted(found) if len(found) <= _MOST_FILES else None
-    return None
 
 
 def _text(path: str) -> str:

@@ -11,15 +11,13 @@ from importlib import import_module
 from typing import NamedTuple
 
 from preflight.base.shell import quote
-from preflight.launches.documents import KeyTwiceError, Node, load_documents
+from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import read_env_file
 from preflight.launches.source import Reading, SourceError, SourceNote, Word
 from preflight.launches.variables import environment_words
 
 # Gives the text of a file that lies beside a launch file; None where there is none.
 Beside = Callable[[str], "str | None"]
-# Gives the files that a pattern matches in a folder, None for what does not lie here.
-Listed = Callable[[str, str], "Sequence[str] | None"]
 # Gives what a command such as ``nproc`` writes on the host of the launch; None where not known.
 HostWords = Callable[[str], "str | None"]
 # What docker compose takes where it is told no file, and what it lays over that.
@@ -29,8 +27,6 @@ COMPOSE_OVERRIDES = tuple(
 )
 _SCRIPTS = (".sh", ".bash")
 _YAML = (".yaml", ".yml", ".json")
-# srtctl reads its jobs with PyYAML, which takes the last of two.
-_SRT_SLURM = re.compile(r"^\s*(?:sglang|vllm|trtllm)_config:", re.MULTILINE)
 # Recipes that another program fills in and runs: what prints the commands of one of them.
 _RECIPES = {
     "makefile": "make -n TARGET",
@@ -38,6 +34,12 @@ _RECIPES = {
     "justfile": "just --dry-run RECIPE 2>&1",
     ".justfile": "just --dry-run RECIPE 2>&1",
 }
+_SUPERVISED = re.compile(r"^\[(?:program:|supervisord\])", re.MULTILINE)
+# Keys of a configuration of vLLM alone.
+_OF_VLLM = frozenset(
+    "gpu-memory-utilization kv-transfer-config max-model-len max-num-seqs served-model-name "
+    "tensor-parallel-size".split()
+)
 _COMMENT = re.compile(r"\s*[;#](?!!)")
 _OPENS_SECTION = re.compile(r"\s*\[[^\s\[\]][^\[\]]*\]\s*(?:[;#].*)?$")
 # A list of JSON, but not the shell's [ -f x ].
@@ -51,8 +53,7 @@ class LaunchText:
 
     marked: whether the file begins with the mark. environment: the caller's. env_texts: of the
     files behind --env-file, each its path and its text. arguments: what a script is given, None
-    where that is not known. over:
-    Compose files that are laid over this one, each its path and its text.
+    where that is not known.
     """
 
     path: str
@@ -63,8 +64,6 @@ class LaunchText:
     beside: Beside
     arguments: Sequence[str] | None = None
     host_words: HostWords = lambda command: None
-    over: Sequence[tuple[str, str]] = ()
-    listed: Listed = lambda folder, pattern: None
 
     @cached_property
     def documents(self) -> Sequence[Node] | None:
@@ -75,10 +74,6 @@ class LaunchText:
         if path.endswith(_YAML) or _looks_like_manifest(self.text):
             try:
                 return load_documents(self.text, self.path)
-            except KeyTwiceError:
-                if _SRT_SLURM.search(self.text) is None:
-                    raise
-                return load_documents(self.text, self.path, last_wins=True)
             except SourceError:
                 if _TEMPLATE.search(self.text) is None:
                     raise
@@ -107,17 +102,15 @@ class LaunchKind(NamedTuple):
     read: Callable[[LaunchText], Reading]
 
 
-# Modules with their ``KIND``, by name, since a script may start what any of them reads: the first
-# that recognises a text reads it.
+# Modules with their ``KIND``, by name, since they read words as a script does: the first that
+# recognises a text reads it.
 KINDS = (
     "systemd_unit",
-    "supervisord",
     "dockerfile",
     "python_program",
     "compose",
     "kubernetes",
     "srt_slurm",
-    "config_alone",
     "shell_script",
 )
 
@@ -138,6 +131,11 @@ def read_kind(launch: LaunchText) -> Reading:
     prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
     if prints is not None:
         raise SourceError(f"{launch.path} holds recipes, not a script: give what {prints} prints")
+    if launch.begins_with_section and _SUPERVISED.search(launch.text):
+        raise SourceError(
+            f"{launch.path} is a configuration of supervisord, which is not read: give the lines "
+            "behind command= as a script"
+        )
     if name.endswith((".timer", ".path", ".socket")):
         service = f"{name.rpartition('.')[0]}.service, or the one that it names"
         raise SourceError(f"{launch.path} starts another unit: give that unit: {service}")
@@ -148,6 +146,12 @@ def read_kind(launch: LaunchText) -> Reading:
     if launch.documents and name.startswith("kustomization"):
         folder = launch.path.removesuffix(name).rstrip("/") or "."
         raise SourceError(f"{launch.path}: give what kubectl kustomize {quote(folder)} prints")
+    keys = {key.replace("_", "-") for document in launch.documents or () for key in document.fields}
+    if "model-path" in keys or ("model" in keys and keys & _OF_VLLM):
+        program = "python3 -m sglang.launch_server" if "model-path" in keys else "vllm serve"
+        raise SourceError(
+            f"{launch.path} is read by a server: give {program} --config {quote(name)}"
+        )
     if launch.documents and "values" in name:
         said = f"give what helm template CHART -f {quote(name)} prints"
         raise SourceError(f"{launch.path} looks like the values of a Helm chart: {said}")

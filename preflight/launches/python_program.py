@@ -1,548 +1,249 @@
-"""A Python program: the servers that it starts, by its syntax tree alone.
+"""A Python program: the servers that it starts by literal calls, by its syntax tree alone.
 
-``sglang.Engine(model_path="m", tp_size=2)`` and ``ServerArgs(...)`` take SGLang's arguments;
-``subprocess.Popen([...])`` and its like take words, and SGLang's ``popen_launch_server`` a model
-and ``other_args`` (sglang ``test/test_utils.py``). Names, lists, ``os.environ`` and ``env=`` are
-followed in the order of the program, and its own functions where it calls them; loops over what is
-written go as often as they do. Any other value is not known.
+``subprocess`` with words, ``os.system`` with a text, ``sglang.Engine`` and ``ServerArgs`` with
+values. Every other call that may start something is named with its line; nothing is executed.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from preflight.launches.env_files import read_compose_env_file
-from preflight.launches.launch_kind import Beside, LaunchKind, LaunchText, with_env_files
-from preflight.launches.python_values import (
-    MOST_TURNS,
-    Doubts,
-    Environ,
-    Frame,
-    PythonValues,
-    doubted,
-    name_of,
-)
+from checks.base.unknown import Inside
+from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, brief, joined
 from preflight.launches.variables import unread
 
-_SERVERS = frozenset(("Engine", "ServerArgs"))
-_STARTS = frozenset(("Popen", "call", "check_call", "check_output", "run"))
-_POPEN = frozenset(("popen_launch_server", "popen_launch_pd_server"))
+_UNREAD = "script-not-read"
 _SERVER = ("python3", "-m", "sglang.launch_server")
-# A program in which this many calls stand is not one that starts a few servers.
-_MOST_NODES = 200_000
-_MOST_CALLS = 1000  # of its own functions
-_LITERALS = frozenset((ast.List, ast.Tuple, ast.BinOp, ast.Constant, ast.Name))
-_SWITCHES = ("True", "False", "None")
-
-
-# Of these modules every call counts as a start; of SGLang's those below.
-_ENGINES = frozenset("dynamo lmcache lmdeploy mooncake tensorrt_llm vllm".split())
-_OF_SGLANG = re.compile(
-    r"sglang\.(srt\..*|.*\b(Engine|Runtime|\w*launch_\w+|run_server|execute_shell_command))"
-)
-# What only asks or describes: a version, the settings of one answer.
 _RUNS_PYTHON = re.compile(r"#!.*(?:\bpython[\d.]*|\buv run --script)\s*(?:\n|$|-)")
-_ASKS = re.compile(r".*\b(SamplingParams|\w*[Vv]ersion\w*|\w*[Cc]lient)|(vllm|sglang)\.utils\..*")
-_OTHERS = re.compile(
-    r"subprocess\.(Popen|run|call|check_call|check_output|getoutput|getstatusoutput)"
+_ENGINE = re.compile(r"sglang\.(?:.*\.)?(?:Engine|ServerArgs)")
+_PROCESS = re.compile(r"subprocess\.(?:Popen|run|call|check_call|check_output)")
+# What may start an engine, a store or another program; of some modules every call.
+_STARTS = re.compile(
+    r"(dynamo|lmcache|lmdeploy|mooncake|tensorrt_llm|vllm)\..*"
+    r"|sglang\.(srt\..*|.*\b(Engine|Runtime|ServerArgs|\w*launch_\w+|run_\w+|execute_\w+))"
+    r"|subprocess\.(Popen|run|call|check_call|check_output|getoutput|getstatusoutput)"
     r"|os\.(system|popen|exec\w+|posix_spawn\w*|spawn\w+)|asyncio\.create_subprocess_\w+"
     r"|runpy\.run_\w+|exec"
 )
+# What only asks or describes: a version, the settings of one answer.
+_ASKS = re.compile(r".*\b(SamplingParams|\w*[Vv]ersion\w*|\w*[Cc]lient)|(vllm|sglang)\.utils\..*")
+_ENVIRON = ("os.environ", "environ")
+_SETS_ONE = re.compile(r"(?:os\.)?environ\['(\w+)'\] = ")
+_CHANGES = re.compile(
+    r"(?:del )?(?:os\.)?environ(?:\[[^\]]*\](?: \+?= |$)| \|= |\.(?!copy|get|items|keys)\w+\()"
+    r"|(?:\w+\.)*(?:load_dotenv|putenv)\("
+)
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_REPEATS = ast.For | ast.AsyncFor | ast.While | ast.Lambda | _COMPREHENSIONS
+_CHOOSES = ast.If | ast.IfExp | ast.BoolOp | ast.Match | ast.ExceptHandler
+Doubts = tuple[SourceNote, ...]
+
+
+class _Place(NamedTuple):
+    """A call, or a change of ``os.environ``: its function, and what it hangs on in there."""
+
+    node: ast.Call | ast.Assign | ast.AugAssign | ast.Delete
+    function: str
+    doubts: Doubts
 
 
 def _read(launch: LaunchText) -> Reading:
-    reading, _ = _followed(launch)
     said = "a Python program is not run: what it starts but with literal words is not read"
-    about = SourceNote("script-not-read", said, Origin(launch.path))
-    return reading._replace(notes=(about, *reading.notes))
+    about = SourceNote(_UNREAD, said, Origin(launch.path))
+    return joined([_started(launch), Reading((), (about,))])
 
 
 def started_by(launch: LaunchText) -> Reading | None:
-    """Return what a Python text that a launch starts starts itself; None where it starts nothing.
+    """Return what a Python text starts, and what is not read of it; None if it starts nothing.
 
-    What starts something but is not read is noted. Raises SourceError.
+    Raises SourceError.
     """
-    reading, unread_calls = _followed(launch)
-    notes = reading.notes
-    if unread_calls:
-        first = unread_calls[0]
-        said = f"{brief(ast.unparse(first.func))}(...) starts what is not read here"
-        more = f" ({len(unread_calls)} such calls)" if len(unread_calls) > 1 else ""
-        note = SourceNote("script-not-read", said + more, Origin(launch.path, first.lineno))
-        notes = (note, *notes)
-    return reading._replace(notes=notes) if reading.commands or unread_calls else None
+    found = _started(launch)
+    return found if found.commands or found.notes else None
 
 
-def _followed(launch: LaunchText) -> tuple[Reading, list[ast.Call]]:
-    """Return what a program starts, and the calls that start what is not read."""
+def _started(launch: LaunchText) -> Reading:
     variables, notes = with_env_files(launch)
+    if len(launch.text) > 1 << 20:
+        raise SourceError(f"{launch.path} is too long a program: give the launch alone")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its escapes: they are its own matter
             tree = ast.parse(launch.text)
+        return joined([Reading((), notes), *_Program(tree, launch, variables).readings()])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SourceError(f"{launch.path} is not Python: {error}") from None
-    if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
-        raise SourceError(f"{launch.path} is too long a program: give the launch alone")
-    follower = _Follower(launch.path, variables, launch.beside)
-    try:
-        follower.follow(tree)
-    except RecursionError:
-        raise SourceError(f"{launch.path} nests too deep: give the launch alone") from None
-    readings = [Reading((), notes)]
-    for one in follower.started:
-        reading = read_words(one.words, one.environment, beside=launch.beside)
-        commands = tuple(
-            each._replace(doubts=(*one.doubts, *each.doubts)) for each in reading.commands
-        )
-        readings.append(reading._replace(commands=commands))
-    readings.append(Reading((), tuple(follower.notes)))
-    unread_calls = [
-        call for call in _starts(tree) if call in follower.opened or call not in follower.read_calls
-    ]
-    return joined(readings), unread_calls
 
 
-def _starts(tree: ast.Module) -> Iterator[ast.Call]:
-    """Yield the calls of a program that may start an engine, a store or another program."""
-    imported: dict[str, str] = {"exec": "exec"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for each in node.names:
-                root = each.name.partition(".")[0]
-                imported[each.asname or root] = each.name if each.asname else root
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            imported |= {
-                each.asname or each.name: f"{node.module}.{each.name}" for each in node.names
-            }
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        root, dot, rest = ast.unparse(node.func).partition(".")
-        full = f"{imported[root]}{dot}{rest}" if root in imported else ""
-        engine = full.partition(".")[0] in _ENGINES or _OF_SGLANG.fullmatch(full)
-        if (engine and not _ASKS.fullmatch(full)) or _OTHERS.fullmatch(full):
-            yield node
+class _Program:
+    def __init__(self, tree: ast.Module, launch: LaunchText, variables: dict[str, Word]) -> None:
+        self.path, self.beside, self.variables = launch.path, launch.beside, variables
+        self.imported = {"exec": "exec"}
+        for node in ast.walk(tree):
+            for each in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                of = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+                root = each.name if of or each.asname else each.name.partition(".")[0]
+                self.imported[each.asname or root] = of + root
+        self.places = [*self.below(tree, "", ())]
+        # Where each function of the program is called, by the name alone.
+        self.called: dict[str, list[_Place]] = defaultdict(list)
+        for place in self.places:
+            if isinstance(place.node, ast.Call):
+                self.called[ast.unparse(place.node.func).rpartition(".")[2]].append(place)
+        self.settings = [*self.changes()]
 
+    def at(self, node: ast.AST) -> Origin:
+        return Origin(self.path, getattr(node, "lineno", None))
 
-class _Started(NamedTuple):
-    """The words of a process, its variables, and what its start hangs on."""
+    def below(self, node: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
+        """Yield the calls and assignments below a node, arguments before what takes them."""
+        test = getattr(node, "test", None)
+        shown = "" if test is None else ast.unparse(test)[:60]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function, doubts = node.name, ()
+        elif isinstance(node, _REPEATS):
+            said = f"how often this {type(node).__name__} goes is not read: read once"
+            doubts = (*doubts, SourceNote("loop-not-counted", said, self.at(node)))
+        elif isinstance(node, _CHOOSES) and shown != "__name__ == '__main__'":
+            said = f"nothing here decides {shown or 'a choice'}: read as if it were true"
+            doubts = (*doubts, SourceNote("condition", said, self.at(node)))
+        for child in ast.iter_child_nodes(node):
+            yield from self.below(child, function, doubts)
+        if isinstance(node, ast.Call | ast.Assign | ast.AugAssign | ast.Delete):
+            yield _Place(node, function, doubts)
 
-    words: list[Word]
-    environment: dict[str, Word]
-    doubts: Doubts
+    def doubts(self, place: _Place, depth: int = 0) -> Doubts:
+        """Return what a place hangs on: conditions, and how often its function is called."""
+        if not place.function:
+            return place.doubts
+        calls = self.called[place.function]
+        if len(calls) == 1 and depth < 16:
+            return (*self.doubts(calls[0], depth + 1), *place.doubts)
+        kind = "loop-not-counted" if calls else "condition"
+        said = f"how often {place.function} is called is not read: read once"
+        return (SourceNote(kind, said, self.at(place.node)), *place.doubts)
 
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-class _Follower(PythonValues):
-    """Follows statements in their order. started: each process."""
-
-    def __init__(self, path: str, variables: Mapping[str, Word], beside: Beside) -> None:
-        super().__init__(path, variables)
-        self.beside = beside
-        self.notes: list[SourceNote] = []
-        self.started: list[_Started] = []
-        self.calls_made = 0
-        self.functions: dict[str, _Function] = {}
-        self.later = frozenset[ast.stmt]()  # functions and classes of the module
-        self.entered: list[str] = []  # the functions that are being followed
-        self.read_calls: set[ast.Call] = set()  # that start what is known
-        self.opened: set[ast.Call] = set()  # whose program was not known, once at least
-
-    def follow(self, tree: ast.Module) -> None:
-        """Follow the module, then each function that nothing in it calls."""
-        defined = (ast.FunctionDef, ast.AsyncFunctionDef)
-        self.functions = {each.name: each for each in tree.body if isinstance(each, defined)}
-        called = {
-            node.func.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        self.later = frozenset(
-            each for each in tree.body if isinstance(each, (*defined, ast.ClassDef))
-        )
-        module = self.frame()
-        self.read(tree.body, module, ())
-        for each in tree.body:
-            if isinstance(each, ast.ClassDef):
-                self.read_class(each, module)
-            elif isinstance(each, defined) and each.name not in called:
-                self.enter(each, None, module, ())
-
-    def read_class(self, body: ast.ClassDef, around: Frame) -> None:
-        frame = self.frame(around)
-        for statement in body.body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                self.enter(statement, None, frame, ())
-            elif isinstance(statement, ast.ClassDef):
-                self.read_class(statement, frame)
-            else:
-                self.read([statement], frame, ())
-
-    def fields(self, body: ast.ClassDef, frame: Frame) -> None:
-        """Let ``Config.tp`` hold what the class says of ``tp``."""
-        for each in body.body:
-            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
-                self.hold(f"{body.name}.{each.targets[0].id}", each.value, frame, frame, ())
-            elif isinstance(each, ast.AnnAssign) and each.value is not None:
-                name = f"{body.name}.{ast.unparse(each.target)}"
-                self.hold(name, each.value, frame, frame, ())
-
-    def enter(
-        self, function: _Function, call: ast.Call | None, around: Frame, doubts: Doubts
-    ) -> list[Word]:
-        """Follow a function's body; return the words that it returns. call: who calls it."""
-        self.calls_made += 1
-        if self.calls_made > _MOST_CALLS:
-            raise SourceError(f"{self.path} is too long a program: give the launch alone")
-        frame = self.frame(around)
-        named = [*function.args.posonlyargs, *function.args.args]
-        names = [each.arg for each in (*named, *function.args.kwonlyargs)]
-        for name in names:
-            frame.forget(name)
-        if call is not None:
-            given: dict[str, ast.expr] = {}
-            last = function.args.defaults
-            if last:
-                given |= dict(zip([each.arg for each in named[-len(last) :]], last, strict=True))
-            for each, default in zip(
-                function.args.kwonlyargs, function.args.kw_defaults, strict=True
+    def readings(self) -> Iterator[Reading]:
+        """Yield what each literal call starts, and what there is to say of the others."""
+        unread_places, started = list[_Place](), False
+        for place in self.places:
+            call = place.node
+            full = self.full_name(call.func) if isinstance(call, ast.Call) else ""
+            if (
+                not isinstance(call, ast.Call)
+                or not _STARTS.fullmatch(full)
+                or _ASKS.fullmatch(full)
             ):
-                if default is not None:
-                    given[each.arg] = default
-            given |= dict(zip(names, call.args, strict=False))
-            given |= {each.arg: each.value for each in call.keywords if each.arg in names}
-            for name, value in given.items():
-                self.hold(name, value, around, frame, ())
-        self.entered.append(function.name)
-        self.read(function.body, frame, doubts)
-        self.entered.pop()
-        return frame.returned
-
-    def read(self, body: Iterable[ast.stmt], frame: Frame, doubts: Doubts) -> None:
-        """Follow statements. doubts: what they hang on."""
-        for statement in body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                if statement not in self.later:
-                    self.read(statement.body, self.frame(frame), ())
-                elif isinstance(statement, ast.ClassDef):
-                    self.fields(statement, frame)
                 continue
-            if isinstance(statement, ast.For) and not statement.orelse:
-                self.loop(statement, frame, doubts)
+            words = self.words(call, full)
+            environment = self.environment(place, call) if words else None
+            if not words or words[0].unresolved or environment is None:
+                unread_places.append(place)
                 continue
-            inner, skipped = doubts, ""
-            if isinstance(statement, ast.If | ast.While):
-                decided = self.decided(statement.test, frame)
-                if decided is None:
-                    inner = (*doubts, self.condition(statement))
-                elif isinstance(statement, ast.If):
-                    skipped = "orelse" if decided else "body"
-            for field, value in ast.iter_fields(statement):
-                if field == skipped:
-                    continue
-                for each in value if isinstance(value, list) else [value]:
-                    if isinstance(each, ast.ExceptHandler):
-                        self.read(each.body, frame, inner)
-                    elif isinstance(each, ast.stmt):
-                        self.read([each], frame, inner if field != "orelse" else doubts)
-                    elif isinstance(each, ast.AST):
-                        self.calls(each, frame, doubts)
-            self.assign(statement, frame, doubts)
+            doubts, started = self.doubts(place), True
+            found = read_words(words, environment, beside=self.beside)
+            commands = (one._replace(doubts=(*doubts, *one.doubts)) for one in found.commands)
+            yield found._replace(commands=tuple(commands))
+        unread_places += [where for where, name, _ in self.settings if started and not name]
+        for each in unread_places:
+            shown = brief(ast.unparse(getattr(each.node, "func", each.node))[:60])
+            said = f"what {shown}(...) starts or sets is not read"
+            yield Reading((), (SourceNote(_UNREAD, said, self.at(each.node)),))
 
-    def loop(self, statement: ast.For, frame: Frame, doubts: Doubts) -> None:
-        """Follow a body as often as the loop goes, where that is written; else once, in doubt."""
-        self.calls(statement.iter, frame, doubts)
-        turns = self.turns(statement.iter, frame)
-        if turns is None or len(turns) > MOST_TURNS:
-            self.bind(statement.target, None, frame)
-            text = f"for {ast.unparse(statement.target)} in {ast.unparse(statement.iter)}"[:80]
-            said = f"how often {text} goes is not known: read once"
-            note = SourceNote("loop-not-counted", said, self.at(statement))
-            self.read(statement.body, frame, (*doubts, note))
-            return
-        for value in turns:
-            self.bind(statement.target, value, frame)
-            self.read(statement.body, frame, doubts)
+    def full_name(self, node: ast.expr) -> str:
+        """Return the name of what is called with its module; "" for what is not imported."""
+        root, dot, rest = ast.unparse(node).partition(".")
+        starred = self.imported.get("*", "")[:-1]
+        found = self.imported.get(root, starred and starred + root)
+        return f"{found}{dot}{rest}" if found else ""
 
-    def bind(self, target: ast.expr, value: ast.expr | None, frame: Frame) -> None:
-        """Let the names of a loop hold a value; None: one that is not known."""
-        if isinstance(target, ast.Tuple | ast.List):
-            parts: list[ast.expr | None] = [None] * len(target.elts)
-            if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(parts):
-                parts = [*value.elts]
-            for each, part in zip(target.elts, parts, strict=True):
-                self.bind(each, part, frame)
-        elif value is None:
-            frame.forget(ast.unparse(target))
-        else:
-            self.hold(ast.unparse(target), value, frame, frame, ())
+    def words(self, call: ast.Call, full: str) -> list[Word]:
+        """Return the words that a literal call starts; none for any other call."""
+        given = {each.arg for each in call.keywords}
+        if _ENGINE.fullmatch(full):
+            front = [Word(text, self.at(call)) for text in _SERVER]
+            others = [word for each in call.keywords for word in self.argument(each)]
+            return [] if call.args or None in given else [*front, *others]
+        if not call.args or not {None, "executable", "input"}.isdisjoint(given):
+            return []
+        first = call.args[0]
+        if full == "os.system" or "shell" in given:
+            text = self.word(first)
+            shell = [Word(each, self.at(call)) for each in ("bash", "-c")]
+            return [] if text.unresolved else [*shell, text]
+        items = first.elts if isinstance(first, ast.List | ast.Tuple) else [first]
+        if not _PROCESS.fullmatch(full) or any(isinstance(one, ast.Starred) for one in items):
+            return []
+        return [self.word(item) for item in items]
 
-    def hold(self, name: str, value: ast.expr, found: Frame, frame: Frame, doubts: Doubts) -> None:
-        """Let ``name`` of ``frame`` hold a value, as ``found`` knows it."""
-        mapping, words = self.mapping(value, found), self.words(value, found)
-        if not doubts and (alias := found.mappings.get(ast.unparse(value))) is not None:
-            mapping = alias  # one object with two names
+    def word(self, node: ast.expr) -> Word:
+        """Return a literal value as one word; any other one stays open, as it is written."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
+            return Word(str(node.value), self.at(node))
+        if (text := ast.unparse(node)[:80]) == "sys.executable":
+            return Word("python3", self.at(node))
+        return Word(text, self.at(node), (text,), inside=Inside("program", self.path))
+
+    def argument(self, keyword: ast.keyword) -> Iterator[Word]:
+        """Yield a keyword's flag and its value; a switch alone, nothing of one that is off."""
+        flag = Word(f"--{(keyword.arg or '').replace('_', '-')}", self.at(keyword.value))
         try:
-            plain: tuple[Any, ...] = (self.plain(value, found),)
+            value = ast.literal_eval(keyword.value)
         except (ValueError, TypeError):
-            plain = ()
-        frame.forget(name)
-        if mapping is not None:
-            frame.mappings[name] = doubted(mapping, doubts) if doubts else mapping
-        elif _LITERALS & {type(value)} or not any(word.unresolved for word in words):
-            frame.lists[name] = [word._replace(doubts=(*word.doubts, *doubts)) for word in words]
-        if plain and not doubts:
-            frame.keep(name, plain[0])
-
-    def assign(self, statement: ast.stmt, frame: Frame, doubts: Doubts) -> None:
-        """Note what a statement makes of a name: ``=``, ``+=``, ``append``, ``update`` and more."""
-        adds = False
-        target: ast.expr | None = None
-        value: ast.expr | None = None
-        if isinstance(statement, ast.Return) and statement.value is not None:
-            frame.returned = self.words(statement.value, frame)
-        elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target, value = statement.targets[0], statement.value
-        elif isinstance(statement, ast.AnnAssign):
-            target, value = statement.target, statement.value
-        elif isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-            adds, target, value = True, statement.target, statement.value
-        elif isinstance(statement, ast.Delete):
-            for each in statement.targets:
-                self.entry(each, None, frame, doubts)
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            call = statement.value
-            verb = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-            if verb in ("append", "extend") and call.args:
-                adds, target, value = True, getattr(call.func, "value", None), call.args[0]
-                if verb == "append":
-                    value = ast.copy_location(ast.List([value], ast.Load()), value)
-            else:
-                self.change(call, verb, frame, doubts)
-        if target is None or value is None:
+            yield from (flag, self.word(keyword.value))
             return
-        if isinstance(target, ast.Subscript):
-            self.entry(target, value, frame, doubts)
-            return
-        if isinstance(target, ast.Tuple | ast.List) and not doubts:
-            self.bind(target, value, frame)
-            return
-        name = ast.unparse(target)
-        if not adds:
-            self.hold(name, value, frame, frame, doubts)
-        elif name in frame.lists:
-            words = self.words(value, frame)
-            text = isinstance(value, ast.JoinedStr) or isinstance(frame.plains.get(name), str)
-            if text and len(words) == len(frame.lists[name]) == 1:
-                joined_text = ast.BinOp(target, ast.Add(), value)
-                self.hold(name, ast.copy_location(joined_text, target), frame, frame, doubts)
-                return
-            frame.plains.pop(name, None)
-            frame.lists[name] = [
-                *frame.lists[name],
-                *(word._replace(doubts=(*word.doubts, *doubts)) for word in words),
+        if value is not None and value is not False:
+            yield flag
+            listed = value if isinstance(value, list | tuple) else [value]
+            texts = [
+                json.dumps(one, default=str) if isinstance(one, dict) else str(one)
+                for one in listed
             ]
+            yield from (flag._replace(text=text) for text in texts if value is not True)
 
-    def entry(self, target: ast.expr, value: ast.expr | None, frame: Frame, doubts: Doubts) -> None:
-        """Set one entry of a mapping, as ``os.environ["A"] = "1"``; without a value remove it."""
-        if not isinstance(target, ast.Subscript):
-            return
-        mapping = frame.mappings.get(ast.unparse(target.value))
-        if mapping is None:
-            return
-        self.plain_entry(ast.unparse(target.value), target.slice, value, frame)
-        (key,) = self.words(target.slice, frame)[:1] or [Word("", self.at(target), ("it",))]
-        if key.unresolved:
-            return
-        if value is None:
-            mapping.pop(key.text, None)
-        else:
-            mapping[key.text] = self.one(value, frame, doubts)
+    def changes(self) -> Iterator[tuple[_Place, str, Word]]:
+        """Yield the changes of ``os.environ`` by name; "" for what may set any variable."""
+        for place in self.places:
+            shown = ast.unparse(place.node)
+            one = _SETS_ONE.match(shown)
+            if _CHANGES.match(shown):
+                value = self.word(getattr(place.node, "value", ast.Constant("")))
+                yield place, "" if one is None else one[1], value
 
-    def plain_entry(self, name: str, key: ast.expr, value: ast.expr | None, frame: Frame) -> None:
-        held = frame.plains.pop(name, None)
-        try:
-            if isinstance(held, dict) and value is not None:
-                frame.keep(name, held | {self.plain(key, frame): self.plain(value, frame)})
-        except (ValueError, TypeError):
-            pass  # it is not known any more
-
-    def change(self, call: ast.Call, verb: str, frame: Frame, doubts: Doubts) -> None:
-        """Follow what a method does to a mapping."""
-        mapping = frame.mappings.get(ast.unparse(getattr(call.func, "value", call.func)))
-        if ast.unparse(call.func) == "os.putenv":
-            mapping, verb = self.environment, "__setitem__"
-        if mapping is None:
-            return
-        frame.plains.pop(ast.unparse(getattr(call.func, "value", call.func)), None)
-        if verb == "update":
-            for argument in call.args:
-                found = self.mapping(argument, frame)
-                if found is None and isinstance(mapping, Environ):
-                    found = unread(mapping, self.at(call))
-                mapping.update(doubted(found or {}, doubts))
-            for each in call.keywords:
-                if each.arg is not None:
-                    mapping[each.arg] = self.one(each.value, frame, doubts)
-            return
-        keys = self.words(call.args[0], frame) if call.args else []
-        if len(keys) != 1 or keys[0].unresolved:
-            return
-        if verb in ("setdefault", "__setitem__") and len(call.args) == 2:
-            if verb == "__setitem__" or keys[0].text not in mapping:
-                mapping[keys[0].text] = self.one(call.args[1], frame, doubts)
-        elif verb == "pop":
-            mapping.pop(keys[0].text, None)
-
-    def calls(self, node: ast.AST, frame: Frame, doubts: Doubts) -> None:
-        """Follow the calls of an expression: what starts a process, and the program's own."""
-        inside: set[ast.AST] = set()
-        for each in ast.walk(node):
-            if isinstance(each, ast.ListComp | ast.SetComp | ast.GeneratorExp):
-                if each not in inside:  # those within it are followed with it
-                    self.comprehension(each, frame, doubts)
-                inside.update(ast.walk(each))
-        for call in _calls(node):
-            if call in inside:
-                continue
-            origin, name = self.at(call), name_of(call.func)
-            words: list[Word] = []
-            environment: dict[str, Word] = self.environment
-            if name in self.functions and isinstance(call.func, ast.Name):
-                if name not in self.entered:
-                    function = self.functions[name]
-                    frame.called[call] = self.enter(function, call, frame, doubts)
-            elif name == "load_dotenv":
-                self.load_dotenv(call, frame)
-            elif name in _SERVERS and call.keywords:
-                words = list(self.server(call, origin, frame))
-            elif name in _STARTS and call.args:
-                words = self.words(call.args[0], frame)
-                if not words or words[0].unresolved:
-                    self.opened.add(call)
-                    continue
-                if any(each.arg == "shell" and _is_true(each.value) for each in call.keywords):
-                    words = [*(Word(text, origin) for text in ("bash", "-c")), words[0]]
-            elif ast.unparse(call.func) == "os.system" and call.args:
-                text = self.one(call.args[0], frame, ())
-                words = [*(Word(text, origin) for text in ("bash", "-c")), text]
-            elif name in _POPEN and call.args:
-                words = [Word(text, origin) for text in (*_SERVER, "--model-path")]
-                words += self.words(call.args[0], frame)[:1]
-                others = [each.value for each in call.keywords if each.arg == "other_args"]
-                words += [word for each in others for word in self.words(each, frame)]
-                words += _address(self.words(call.args[1], frame) if len(call.args) > 1 else [])
-            if not words:
-                continue
-            self.read_calls.add(call)
-            for each in call.keywords:
-                if each.arg == "env" and not _is_none(each.value):
-                    given = self.variables(each.value, frame)
-                    environment = {**environment, **given} if name in _POPEN else given
-            self.started.append(_Started(words, dict(environment), doubts))
-
-    def comprehension(
-        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, frame: Frame, doubts: Doubts
-    ) -> None:
-        """Follow ``[Popen(...) for i in range(4)]`` as a loop over the same."""
-        first, *others = node.generators
-        body = ast.copy_location(ast.Expr(node.elt), node.elt)
-        over = first.iter
-        if others or first.ifs:  # how often, is not followed
-            over = ast.copy_location(ast.Name("what is chosen", ast.Load()), over)
-        loop = ast.For(target=first.target, iter=over, body=[body], orelse=[])
-        self.loop(ast.copy_location(loop, node), self.frame(frame), doubts)
-
-    def variables(self, node: ast.expr, frame: Frame) -> dict[str, Word]:
-        """Return what ``env=`` gives a process; what is not known may hold what a server needs."""
-        known = self.mapping(node, frame)
-        return {**unread({}, self.at(node)), **self.environment} if known is None else known
-
-    def load_dotenv(self, call: ast.Call, frame: Frame) -> None:
-        """Take in the file that python-dotenv reads; what the caller has set stays."""
-        path = self.one(call.args[0], frame, ()) if call.args else Word(".env", self.at(call))
-        overrides = any(each.arg == "override" and _is_true(each.value) for each in call.keywords)
-        named = any(each.arg in ("dotenv_path", "stream") for each in call.keywords)
-        text = None if path.unresolved or named else self.beside(path.text)
-        if text is None:
-            why = f"{brief(path.text)} is not read: its variables are unknown"
-            self.notes.append(SourceNote("env-file-not-read", why, self.at(call)))
-            self.environment.update(unread(self.environment, self.at(call)))
-            return
-        found, notes = read_compose_env_file(text, path.text, self.environment)
-        self.notes += notes
-        for name, word in found.items():
-            if overrides or name not in self.environment:
-                self.environment[name] = word
-
-    def server(self, node: ast.Call, origin: Origin, frame: Frame) -> Iterator[Word]:
-        """Yield the words of a server with these arguments; what is not known stays open."""
-        yield from (Word(text, origin) for text in _SERVER)
-        for keyword in node.keywords:
-            if keyword.arg is None:
-                held = self.mapping(keyword.value, frame)
-                if held is None:
-                    yield Word("**", origin, ("the arguments behind **",))
-                for name, word in (held or {}).items():
-                    yield from _argument(name, [word], word.origin)
-                continue
-            at = Origin(origin.source, keyword.value.lineno)
-            yield from _argument(keyword.arg, self.words(keyword.value, frame), at)
+    def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
+        """Return the variables of what a call starts; None if its ``env=`` is not literal."""
+        found = dict(self.variables)
+        for where, name, word in self.settings:
+            if not name:
+                found |= unread(found, self.at(where.node))
+            elif where.function in ("", place.function) and where.node.lineno < call.lineno:
+                found[name] = word._replace(doubts=self.doubts(where))
+            elif place.function or where.node.lineno < call.lineno:  # whether before, is not read
+                found[name] = word._replace(unresolved=(name,))
+        given = {each.arg: each.value for each in call.keywords}.get("env", ast.Constant(None))
+        if not isinstance(given, ast.Dict):
+            return found if ast.unparse(given) in (*_ENVIRON, "None", "os.environ.copy()") else None
+        own: dict[str, Word] = {}
+        for key, value in zip(given.keys, given.values, strict=True):
+            if key is None and ast.unparse(value) in _ENVIRON:
+                own |= found
+            elif key is None or self.word(key).unresolved:
+                return None
+            else:
+                own[self.word(key).text] = self.word(value)
+        return own
 
 
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls of an expression in the order of the program: arguments come first."""
-    for child in ast.iter_child_nodes(node):
-        yield from _calls(child)
-    if isinstance(node, ast.Call):
-        yield node
-
-
-def _is_true(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is True
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _address(url: list[Word]) -> Iterator[Word]:
-    for word in url:
-        try:
-            parts = urlsplit(word.text)
-            given = (("--host", parts.hostname), ("--port", parts.port))
-        except ValueError:
-            return
-        for flag, value in given:
-            if word.unresolved or value is not None:
-                yield word._replace(text=flag, unresolved=())
-                yield word if word.unresolved else word._replace(text=str(value))
-
-
-def _argument(name: str, words: list[Word], at: Origin) -> Iterator[Word]:
-    """Yield a keyword's flag and its value; a switch alone, and nothing of one that is off."""
-    flag = Word(f"--{name.replace('_', '-')}", at)
-    if len(words) == 1 and not words[0].unresolved and words[0].text in _SWITCHES:
-        if words[0].text == "True":
-            yield flag._replace(doubts=words[0].doubts)
-        return
-    yield flag
-    yield from words
-
-
-def _recognises(launch: LaunchText) -> bool:
-    """Return whether the name or the first line says that Python runs it."""
-    return launch.path.endswith(".py") or _RUNS_PYTHON.match(launch.text) is not None
-
-
-KIND = LaunchKind("a Python program", _recognises, _read)
+KIND = LaunchKind(
+    "a Python program",
+    lambda launch: launch.path.endswith(".py") or _RUNS_PYTHON.match(launch.text) is not None,
+    _read,
+)

@@ -43,7 +43,6 @@ _CHANGERS = {
     "su": _SU,
     "su-exec": _Changer(first=True),
     "sudo": _Changer(("-u", "--user"), "root", "ugpCrtTUDRh", False, "sudo", ("-i", "--login")),
-    "systemd-run": _Changer(("--uid",)),
 }
 
 

@@ -1,4 +1,4 @@
-"""The limits that a launch sets itself: ulimit, prlimit, LimitX= of a unit or of systemd-run.
+"""The limits that a launch sets itself: ulimit, prlimit, LimitX= of a unit.
 
 Source: bash(1) ulimit, prlimit(1), systemd.exec(5) "Process Properties".
 """
@@ -6,7 +6,7 @@ Source: bash(1) ulimit, prlimit(1), systemd.exec(5) "Process Properties".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from checks.base.needs import LIMIT_NAMES, Bound, RunAs, SetLimit
 from checks.base.units import KIB
@@ -93,20 +93,6 @@ def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
             )
 
 
-def conditional(
-    one: SetLimit, follows: Sequence[SetLimit], otherwise: Sequence[SetLimit]
-) -> SetLimit:
-    """Return a limit; unknown if it is set only where another one is refused.
-
-    ``ulimit -l unlimited || ulimit -l 65536``: that is not worked out. What has to be taken before
-    (``follows``) is held to be.
-    """
-    if not otherwise:
-        return one
-    why = Unknown(f"{one.origin}: whether the ulimit before it is refused is not worked out")
-    return one._replace(soft=why, hard=why)
-
-
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
     asked = _ASKED.fullmatch(word.text)
     if asked is not None:
@@ -169,40 +155,8 @@ def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
 
 def wrapper_limits(words: Sequence[Word]) -> Iterator[SetLimit]:
     """Yield what the words of a wrapper set for the program behind them."""
-    name = words[0].text.rpartition("/")[2]
-    if name == "prlimit":
+    if words[0].text.rpartition("/")[2] == "prlimit":
         yield from prlimit(words)
-    elif name == "systemd-run":
-        texts = [word.text for word in words]
-        system = "--user" not in texts
-        set_here = [unit_limit(*pair, "", system) for pair in properties(words).items()]
-        found = [one for one in set_here if one is not None]
-        yield from found
-        if system and "--scope" not in texts:
-            yield from unit_defaults("", found)
-
-
-def property_notes(words: Sequence[Word]) -> Iterator[SourceNote]:
-    for key, word in properties(words).items():
-        said = limit_note(key, word.text, word.origin)
-        if said is not None:
-            yield said
-
-
-def properties(words: Sequence[Word]) -> Mapping[str, Word]:
-    """Return the values of systemd-run's ``-p NAME=VALUE`` by name."""
-    found: dict[str, Word] = {}
-    before = ""
-    for word in words[1:]:
-        text = word.text.removeprefix("--property=")
-        if before in ("-p", "--property") or text != word.text:
-            name, _, value = text.partition("=")
-            found[name] = word._replace(text=value)
-        elif re.match(r"-p[A-Z]", word.text):
-            name, _, value = word.text[2:].partition("=")
-            found[name] = word._replace(text=value)
-        before = word.text
-    return found
 
 
 def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:

@@ -277,7 +277,11 @@ class _Expansion:
             if place is not None:  # elements that nothing tells, told apart
                 text = f"${{{piece.name}[{place}]}}"
                 return text, (text,)
-        simple = piece.place is None and not piece.mark and piece.operator[-1:] in ("", *"-=?+")
+        simple = (
+            piece.place in (None, "@", "*")
+            and not piece.mark
+            and piece.operator[-1:] in ("", *"-=?+")
+        )
         return piece.text, (piece.name if simple and piece.name.isidentifier() else _short(piece),)
 
     # Parameters

@@ -8,40 +8,44 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from preflight.launches.shell_arithmetic import names_set
+from preflight.launches.container import ContainerSettings
+from preflight.launches.launch_kind import Beside, HostWords
 from preflight.launches.shell_conditions import (
-    FALSE,
     OPEN,
     TRUE,
     Conditions,
     Truth,
-    either,
 )
-from preflight.launches.shell_expansion import expand, number, value
+from preflight.launches.shell_expansion import expand
+from preflight.launches.shell_parts import (
+    STATEMENTS,
+    WRITES,
+    Part,
+    Redirection,
+    ShellFunction,
+    breaks,
+    parts_of,
+    says,
+)
 from preflight.launches.shell_state import (
     Changes,
     ShellState,
     doubts_of,
     plain,
 )
-from preflight.launches.shell_text import ShellText, WrittenWord
+from preflight.launches.shell_text import ShellText
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
+from preflight.launches.variables import unread
 
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node
 
-# Turns of all loops of a script that are followed.
-MOST_TURNS = 2000
 # Commands within each other: of a script that somebody wrote, a few.
 _DEEPEST = 60
-# What a loop waits with: its turns that start nothing else count a tenth, as they take no more.
-_WAITS = frozenset(
-    "curl date echo false grep nc nvidia-smi pgrep printf ps sleep true wget".split()
-)
 # Programs that start nothing, whatever they name: they install, fetch, move or end it.
 _PREPARES = frozenset(
     "apt apt-get cat chmod chown conda cp curl du find git grep hf huggingface-cli kill killall ln "
@@ -58,48 +62,29 @@ _INSTALLER = re.compile(
 )
 # Whatever it is, it sets these names: ``A=``, ``export A``, ``read A``.
 _SETS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?\+?=|\b(?:export|read)\s+([A-Za-z_]\w*)")
-_REDIRECTIONS = ("file_redirect", "heredoc_redirect", "herestring_redirect")
-# The kinds of nodes that are redirections within one that announces a heredoc.
-_HEREDOC_PARTS = ("heredoc_start", "heredoc_body", "heredoc_end", "file_descriptor")
-
-
-class ShellFunction(NamedTuple):
-    """A function's body, in the text that defines it."""
-
-    text: ShellText
-    body: Node
-
-
-class Redirection(NamedTuple):
-    """Where a command reads or writes. target: the file, None for a heredoc or here-string.
-
-    extra: words of the command that stand behind it.
-    """
-
-    operator: str
-    node: Node
-    target: WrittenWord | None = None
-    extra: tuple[Node, ...] = ()
-
-
-class Part(NamedTuple):
-    """One command of a list or pipeline. operator: in front of it, "" for the first."""
-
-    operator: str
-    node: Node | None
-    redirections: tuple[Redirection, ...] = ()
-
-
-# A condition of an ``if``, None for else, and what it leads to.
-Arm = tuple["Sequence[Node] | None", "Sequence[Node]"]
 
 
 class ShellFlow(ABC):
     """Goes through a text command by command, and collects what they start."""
 
-    def __init__(self, source: str, state: ShellState) -> None:
+    def __init__(
+        self,
+        source: str,
+        state: ShellState,
+        depth: int = 0,
+        beside: Beside = lambda name: None,
+        host_words: HostWords = lambda command: None,
+    ) -> None:
         self.source = source
         self.state = state
+        self.depth = depth  # of shells within each other
+        self.beside = beside
+        self.host_words = host_words
+        self.called: set[str] = set()  # functions
+        self.locals: list[Changes] = []  # what each function hides
+        # Of each container that docker run named: what it was given, and its variables.
+        self.containers: dict[str, tuple[ContainerSettings, Mapping[str, Word]]] = {}
+        self.captures = False  # this is the text of $(...)
         self.commands: list[Command] = []
         self.notes: list[SourceNote] = []
         self.files: dict[str, Word] = {}
@@ -120,6 +105,7 @@ class ShellFlow(ABC):
         self.conditions = Conditions(state, self.lies)
         self.said: list[str] | None = None  # what is written to standard output; None: not known
         self.piped: Word | None = None  # what the command in front of a | writes
+        state.output = self.output
 
     def note(self, identifier: str, text: str, origin: Origin) -> None:
         self.notes.append(SourceNote(identifier, text, origin))
@@ -152,9 +138,25 @@ class ShellFlow(ABC):
         self.may_set(origin)
         return OPEN
 
-    @abstractmethod
+    def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
+        """Note that what is not read may set variables: those that a server needs are unknown.
+
+        common: it is known to set paths and the like, and none of those.
+        """
+        said = f"{what} is not read: variables that it sets are unknown{advice}"
+        self.note("source-environment" if common else "source-not-read", said, origin)
+        if not common:
+            self.may_set(origin)
+
     def may_set(self, origin: Origin) -> None:
-        """Make the variables unknown that a part which is not read may set."""
+        """Make the variables unknown that a server needs and nothing has set."""
+        for name, word in unread({}, origin).items():
+            if self.state.variables.get(name) is None:
+                self.state.assign(name, word, exported=True)
+
+    @abstractmethod
+    def output(self, text: str, origin: Origin) -> Word | None:
+        """Return what a command substitution writes, if that follows from the text alone."""
 
     # Lists, pipelines, commands
 
@@ -167,7 +169,7 @@ class ShellFlow(ABC):
         except RecursionError:
             self.doubts, self.nested = (), 0
             return self.not_read(text, text.root, "it is nested deeper than is followed")
-        whole = [node.type in STATEMENTS or not _says(node) for node in nodes]
+        whole = [node.type in STATEMENTS or not says(node) for node in nodes]
         end = whole.index(False) if False in whole else len(nodes)
         ended = self.run(text, nodes[:end])
         if self.stop or not nodes[end:]:
@@ -184,12 +186,12 @@ class ShellFlow(ABC):
         for index, node in enumerate(nodes):
             if self.stop:
                 break
-            if not _says(node):
+            if not says(node):
                 continue
             behind = nodes[index + 1] if index + 1 < len(nodes) else None
             before = nodes[index - 1] if index else None
-            if (behind is not None and _breaks(node, behind)) or (
-                before is not None and _breaks(before, node)
+            if (behind is not None and breaks(node, behind)) or (
+                before is not None and breaks(before, node)
             ):
                 ended = self.not_read(text, node)
             else:
@@ -198,7 +200,7 @@ class ShellFlow(ABC):
 
     def and_or(self, text: ShellText, node: Node, background: bool) -> Truth:
         """Go through ``a && b || c``."""
-        parts = list(_parts(text, node))
+        parts = list(parts_of(text, node))
         mark = self.state.mark()
         ended, place = TRUE, 0
         self.aside += background
@@ -414,407 +416,6 @@ class ShellFlow(ABC):
         note = SourceNote("condition", f"nothing decides {brief(shown)}: {why}; {read}", origin)
         self.notes.append(note)
         return note
-
-    # Compound commands
-
-    def on_compound_statement(self, text: ShellText, node: Node) -> Truth:
-        """``{ a; b; }``, or ``((...))``."""
-        if node.children[0].type == "((":
-            formula = text.text(node)[2:-2]
-            result = number(self.state, formula, text.origin(node), assigns=True)
-            return OPEN if result is None else Truth(bool(result))
-        return self.body(text, node)
-
-    def on_subshell(self, text: ShellText, node: Node) -> Truth:
-        written = text.text(node)
-        if written.startswith("((") and written.endswith("))"):  # behind !, bash reads a sum
-            result = number(self.state, written[2:-2], text.origin(node), assigns=True)
-            return Truth(bool(result)) if result is not None else self.not_read(text, node)
-        mark = self.state.mark()
-        functions = dict(self.functions)
-        ended = self.body(text, node)
-        self.state.back_to(mark)
-        self.functions = functions
-        if self.stop:
-            self.stop = ""
-            return OPEN
-        return ended
-
-    def on_test_command(self, text: ShellText, node: Node) -> Truth:
-        if node.children[0].type == "((":
-            return self.on_compound_statement(text, node)
-        return self.conditions.command(text, node)
-
-    def on_function_definition(self, text: ShellText, node: Node) -> Truth:
-        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
-        if name is not None and body is not None:
-            self.functions[text.text(name)] = ShellFunction(text, body)
-        return TRUE
-
-    def test(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
-        """Go through a condition."""
-        self.tested += 1
-        ended = self.run(text, nodes)
-        self.tested -= 1
-        return ended
-
-    def on_if_statement(self, text: ShellText, node: Node) -> Truth:
-        arms = _arms(node)
-        skipped: list[Sequence[Node]] = []  # that a variable would lead to that nothing sets
-        for index, (condition, body) in enumerate(arms):
-            truth = TRUE if condition is None else self.test(text, condition).undoubted()
-            if self.stop:
-                return truth
-            if truth.value is None:
-                note = self.asked(text, condition, truth, index + 1 < len(arms))
-                return self.ways(text, arms[index:], note, skipped)
-            if truth.value is False:
-                skipped += [body] if truth.soft else []
-                continue
-            mark, count = self.state.mark(), len(self.commands)
-            ended = self.run(text, body)
-            expected = self.stop in ("exit", "return") and (truth.soft or skipped)
-            if not expected and not self.gives_up():
-                return ended
-            # Who asks so expects the variable to be set.
-            rest = arms[index + 1 :]
-            note = self.asked(text, condition or arms[0][0], truth, bool(rest))
-            del self.commands[count:]
-            self.goes_on(mark, count, note)
-            return self.ways(text, rest, note, skipped, asks=True) if rest or skipped else OPEN
-        return TRUE
-
-    def asked(
-        self, text: ShellText, condition: Sequence[Node] | None, truth: Truth, several: bool = False
-    ) -> SourceNote:
-        """Say which condition of an ``if`` or a loop nothing decides."""
-        parts = [Part("", node) for node in condition or () if _says(node)]
-        return self.undecided(text, parts, truth, several)
-
-    def ways(
-        self,
-        text: ShellText,
-        arms: Sequence[Arm],
-        note: SourceNote,
-        skipped: Sequence[Sequence[Node]],
-        asks: bool = False,
-    ) -> Truth:
-        """Go through every branch of which nothing decides which one runs.
-
-        skipped: branches that are read too if no arm decides. asks: the first condition is still
-        to be looked at.
-        """
-        outcomes: list[Changes | None] = []
-        for body in skipped if asks else ():
-            outcomes.append(self.branch(note, partial(self.run, text, body)))
-        for condition, body in arms:
-            truth = OPEN
-            if condition is not None and asks:
-                truth = self.doubting(note, partial(self.test, text, condition)).undoubted()
-                self.stop = ""
-            if truth.value is not False:
-                outcomes.append(self.branch(note, partial(self.run, text, body)))
-            asks = True
-            if condition is None or (truth.value and not truth.soft):
-                break
-        else:
-            outcomes.append({})
-        self.merge(outcomes, note)
-        return OPEN
-
-    def on_case_statement(self, text: ShellText, node: Node) -> Truth:
-        head = node.child_by_field_name("value")
-        items = [child for child in node.children if child.type == "case_item"]
-        ends = [child.type for item in items for child in item.children[-1:]]
-        if head is None or ";&" in ends or ";;&" in ends or any(i.has_error for i in items):
-            return self.not_read(text, node)
-        origin = text.origin(node)
-        word = value(self.state, text.pieces(head), origin)
-        outcomes: list[Changes | None] = []
-        note: SourceNote | None = None
-        for item in items:
-            truth = self.arm(text, item, word, origin)
-            body = item.children[_behind(item, ")") :]
-            if truth.value is False:
-                continue
-            if note is None and truth.value and not truth.soft:
-                mark, count = self.state.mark(), len(self.commands)
-                ended = self.run(text, body)
-                if not self.gives_up():
-                    return ended
-                # Who asks so expects another word: every other arm may be the one.
-                note = self.open_note(f"case {text.text(head)}", origin, several=True)
-                self.goes_on(mark, count, note)
-                for other in (each for each in items if each != item):
-                    body = other.children[_behind(other, ")") :]
-                    outcomes.append(self.branch(note, partial(self.run, text, body)))
-                break
-            if note is None:
-                note = self.open_note(f"case {text.text(head)}", origin, several=True)
-            outcome = self.branch(note, partial(self.run, text, body))
-            outcomes.append(outcome)
-            # Who asks so, and ends if it is empty, expects the variable to be set.
-            if truth.value is True and not (truth.soft and outcome is None):
-                break
-        else:
-            outcomes.append({})
-        if note is not None:
-            self.merge(outcomes, note)
-            return OPEN
-        return TRUE
-
-    def arm(self, text: ShellText, item: Node, word: Word, origin: Origin) -> Truth:
-        """Tell whether one of the patterns of an arm takes a word."""
-        truth = FALSE
-        patterns: list[list[Node]] = [[]]
-        for child in item.children[: _behind(item, ")")]:
-            if child.type == "|":
-                patterns.append([])
-            elif child.is_named:
-                patterns[-1].append(child)
-        for nodes in patterns:
-            for written in text.words(nodes):
-                matched = self.conditions.matches(word, written.pieces, origin)
-                truth = either(truth, matched.undoubted())
-        return truth
-
-    # Loops
-
-    def on_while_statement(self, text: ShellText, node: Node) -> Truth:
-        *condition, body = [child for child in node.children[1:] if child.type != "comment"]
-        written = " ".join(text.text(child) for child in condition if child.is_named)
-        constant = "$" not in written and "((" not in written and not written.startswith("read")
-        while True:
-            truth = self.test(text, condition).undoubted()
-            if node.children[0].type == "until":
-                truth = truth.negated()
-            if self.stop or truth.value is False:
-                return TRUE
-            if truth.value is None:
-                note = self.asked(text, condition, truth)._replace(id="loop-not-counted")
-                self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
-                return OPEN
-            if not self.next_turn(text, body):
-                return OPEN
-            self.turn(text, body)
-            if self.leaves() or constant:
-                return TRUE  # while true: what it starts ends before it is started again
-
-    def turn(self, text: ShellText, body: Node) -> Truth:
-        """Go through a loop's body once."""
-        before = len(self.commands)
-        ended = self.body(text, body)
-        started = [command.words[0].text for command in self.commands[before:] if command.words]
-        self.waited += all(name.rpartition("/")[2] in _WAITS for name in started)
-        if self.stop == "continue" and self.levels <= 1:
-            self.stop = ""
-        return ended
-
-    def leaves(self) -> bool:
-        """Tell whether a loop is left, after one of its turns."""
-        if self.stop in ("break", "continue"):
-            self.levels -= 1
-            if self.levels <= 0:
-                self.stop = ""
-            return True
-        return bool(self.stop)
-
-    def next_turn(self, text: ShellText, body: Node) -> bool:
-        """Tell whether a loop is followed once more: they can be made to go on for ever."""
-        self.turns += 1
-        many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS
-        if not many_turns and self.state.budget.spend(body.end_byte - body.start_byte):
-            return True
-        many = f"the loops up to here make more than {MOST_TURNS} turns"
-        why = many if many_turns else "the script is longer than is followed"
-        said = f"{why}: the other turns of this loop are not read"
-        self.note("loop-not-counted", said, text.origin(body))
-        return False
-
-    def on_for_statement(self, text: ShellText, node: Node) -> Truth:
-        variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
-        if variable is None or body is None:
-            return self.not_read(text, node)
-        name, origin = text.text(variable), text.origin(node)
-        if node.children[0].type != "for":
-            return self.not_read(text, node, "select is not read")
-        known = True
-        values = node.children_by_field_name("value")
-        words: list[Word] = []
-        if values or any(child.type == "in" for child in node.children):
-            for written in text.words(values):
-                words += expand(self.state, written, origin)
-        else:
-            known = known and self.state.parameters is not None
-            words = list(self.state.parameters or ())
-        uncounted = any(
-            word.several or any(doubt.id == "loop-not-counted" for doubt in word.doubts)
-            for word in words
-        )
-        if not known or uncounted:
-            head = " ".join(text.text(child) for child in (variable, *values))
-            said = (
-                f"for {brief(head)}: how many times it runs is not known; "
-                f"read once, with {name} unknown"
-            )
-            note = SourceNote("loop-not-counted", said, origin)
-            self.state.lose(name, origin)
-            self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
-            self.state.assign(name, Word(f"${name}", origin, (f"${name}",)))
-            return OPEN
-        for word in words:
-            if not self.next_turn(text, body):
-                break
-            self.state.assign(name, word)
-            self.turn(text, body)
-            if self.leaves():
-                break
-        return TRUE
-
-    def on_c_style_for_statement(self, text: ShellText, node: Node) -> Truth:
-        """``for ((i = 0; i < 8; i++))``."""
-        body, origin = node.child_by_field_name("body"), text.origin(node)
-        head = re.match(r"for\s*\(\((.*?)\)\)\s*(?:;|do\b|\n|\{)", text.text(node), re.DOTALL)
-        if body is None or head is None:
-            return self.not_read(text, node)
-        first, condition, step = (*head[1].split(";"), "", "")[:3]
-        known = number(self.state, first or "0", origin, assigns=True) is not None
-        while known:
-            holds = number(self.state, condition or "1", origin, assigns=True)
-            known = holds is not None
-            if not holds or not self.next_turn(text, body):
-                break
-            self.turn(text, body)
-            if self.leaves():
-                break
-            known = number(self.state, step or "0", origin, assigns=True) is not None
-        if not known:
-            said = f"for (({brief(head[1])})): how many times it runs is not known; read once"
-            for name, element in names_set(f"{first}, {condition}, {step}").items():
-                self.state.lose(name, origin, element)
-            note = SourceNote("loop-not-counted", said, origin)
-            self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
-        return TRUE
-
-
-# What the tree has for a command of its own.
-STATEMENTS = frozenset(
-    "case_statement command compound_statement c_style_for_statement declaration_command "
-    "for_statement function_definition if_statement list negated_command pipeline "
-    "redirected_statement subshell test_command unset_command variable_assignment "
-    "variable_assignments while_statement".split()
-)
-WRITES = (">", ">|", ">>", "&>", "&>>")
-
-
-def _parts(text: ShellText, node: Node, operator: str = "") -> list[Part]:
-    """Return the commands of a list or pipeline in their order: the tree nests them otherwise."""
-    if node.type in ("list", "pipeline") and not node.has_error:
-        found: list[Part] = []
-        for child in node.children:
-            if child.is_named and child.type != "comment":
-                found += _parts(text, child, operator)
-                operator = ""
-            elif child.type in ("&&", "||", "|", "|&"):
-                operator = child.type
-        return found
-    if node.type != "redirected_statement" or _is_broken(node):
-        return [Part(operator, node)]
-    own: list[Redirection] = []
-    behind: list[Part] = []
-    body: Node | None = None
-    for child in node.children:
-        if child.type in _REDIRECTIONS:
-            redirections, more = _redirections(text, child)
-            own += redirections
-            behind += more
-        elif child.type != "comment":
-            body = child
-    inner = [Part(operator, None)] if body is None else _parts(text, body, operator)
-    last = inner[-1]
-    inner[-1] = last._replace(redirections=(*last.redirections, *own))
-    if body is None:
-        inner[-1] = inner[-1]._replace(node=node)
-    return [*inner, *behind]
-
-
-def _redirections(text: ShellText, node: Node) -> tuple[list[Redirection], list[Part]]:
-    """Return what a redirection is, and the commands that the tree has within a heredoc's."""
-    operators = [c.type for c in node.children if not c.is_named]
-    operator = operators[0] if operators else ""
-    if node.type == "file_redirect":
-        number_of = next((c for c in node.children if c.type == "file_descriptor"), None)
-        if number_of is not None and text.text(number_of) not in ("0", "1"):
-            operator = f"{text.text(number_of)}{operator}"  # errors, or a file of its own
-        targets = [child for child in node.children if child.is_named and child != number_of]
-        end = next((i for i in range(1, len(targets)) if text.apart(*targets[i - 1 : i + 1])), None)
-        word = text.words(targets[:end])[0] if targets else None
-        extra = tuple(targets[end:]) if end is not None else ()
-        return [Redirection(operator, node, word, extra)], []
-    if node.type != "heredoc_redirect":
-        return [Redirection(operator, node)], []
-    others = (*_HEREDOC_PARTS, *_REDIRECTIONS, "pipeline", "list", "command", "comment")
-    joined = any(child.type in ("&&", "||") for child in node.children)
-    extra = () if joined else tuple(c for c in node.children if c.is_named and c.type not in others)
-    found, behind = [Redirection(operator, node, None, extra)], []
-    joint = ""
-    for child in node.children:
-        if child.type in ("&&", "||", "|"):
-            joint = child.type
-        elif child.type == "file_redirect":
-            found += _redirections(text, child)[0]
-        elif child.is_named and joint:
-            behind += _parts(text, child, joint)
-        elif child.type == "pipeline":
-            behind += _parts(text, child, "")
-    return found, behind
-
-
-def redirections_of(text: ShellText, node: Node) -> list[Redirection]:
-    """Return what a redirection within a command is: here-strings stand there."""
-    return _redirections(text, node)[0]
-
-
-def _breaks(node: Node, behind: Node) -> bool:
-    """Tell whether one of two nodes is what does not parse, on a line of the other."""
-    return "ERROR" in (node.type, behind.type) and node.end_point[0] == behind.start_point[0]
-
-
-def _says(node: Node) -> bool:
-    """Tell whether a node is more than a comment, or what separates commands."""
-    separates = node.type in ("comment", ";", "&", ";;", ";&", ";;&", "\n", "{", "}", "(", ")")
-    keyword = node.type in ("do", "done", "then", "fi", "else")
-    return not (separates or keyword)
-
-
-def _is_broken(node: Node) -> bool:
-    """Tell whether the parser gave up within the redirections of a command."""
-    return any(
-        child.type == "ERROR" or (child.type in _REDIRECTIONS and child.has_error)
-        for child in node.children
-    )
-
-
-def _arms(node: Node) -> list[Arm]:
-    """Return each condition of an ``if`` and what it leads to; the condition of else is None."""
-    clauses = [c for c in node.children if c.type in ("elif_clause", "else_clause")]
-    own = [c for c in node.children if c not in clauses]
-    then = _behind(node, "then", own)
-    found: list[Arm] = [(own[1 : then - 1], own[then:])]
-    for clause in clauses:
-        children = clause.children
-        if clause.type == "else_clause":
-            found.append((None, children[1:]))
-        else:
-            then = _behind(clause, "then")
-            found.append((children[1 : then - 1], children[then:]))
-    return found
-
-
-def _behind(node: Node, kind: str, children: Sequence[Node] | None = None) -> int:
-    """Return the place behind the first child of a kind."""
-    nodes = node.children if children is None else children
-    return next((i for i, child in enumerate(nodes) if child.type == kind), -1) + 1
 
 
 def _is_of_launch(command: Command) -> bool:

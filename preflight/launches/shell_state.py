@@ -95,7 +95,7 @@ class ShellState:
         if key[0] == "limit" and doubts:  # the limit of another way may be the last one
             why = Unknown(doubts[-1].text)
             other = SetLimit(key[1], why, why, str(doubts[-1].origin))
-            value = (*(self.held.get(key) or ()), *(value or ()), other)  # type: ignore[misc]
+            value = (*(self.held.get(key) or ()), other)  # type: ignore[misc]
         elif key[0] == "parameters" and doubts:
             value = None
         elif key[0] == "variable" and value is not None:

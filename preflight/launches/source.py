@@ -170,7 +170,7 @@ class Reading(NamedTuple):
 def with_last(reading: Reading, waited: bool) -> Reading:
     """Return a reading of which the last process is waited for, or is not.
 
-    What stands around a script says that: a unit, or a program of supervisord.
+    What stands around a script says that: a unit.
     """
     *others, last = reading.commands or (None,)
     return (

@@ -6,7 +6,6 @@ SGLang's own flags for each kind of worker, and ``<kind>_environment``).
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from preflight.launches.container import ContainerSettings, Mount, volume
 from preflight.launches.documents import Node
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
-from preflight.launches.source import Command, Origin, Place, Reading, SourceNote, Word, brief
+from preflight.launches.source import (
+    Command,
+    Origin,
+    Place,
+    Reading,
+    SourceError,
+    SourceNote,
+    Word,
+    brief,
+)
 from preflight.launches.variables import Layers
 
 _WORKERS = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
@@ -26,7 +34,6 @@ _PROGRAMS = {
     ("trtllm", False): "tensorrt_llm.commands.serve",
     ("trtllm", True): "dynamo.trtllm",
 }
-_VARIANT = re.compile(r"(zip_)?override_")
 # Where vLLM's workers find what the job writes (srtctl/backends/vllm.py).
 _STORE_FILE = "/logs/mooncake_store_config.json"
 # The ports that srtctl gives the workers of a node, for HTTP and for a prefill worker's bootstrap
@@ -63,6 +70,8 @@ _MOST_WORKERS = 1024
 
 
 def _read(launch: LaunchText) -> Reading:
+    if _has_variants(launch):
+        raise SourceError(f"{launch.path} has variants of a job: give one of them as a job alone")
     variables, notes = with_env_files(launch)
     commands: list[Command] = []
     for called, job in _jobs(launch):
@@ -286,94 +295,28 @@ def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
 
 
 def _jobs(launch: LaunchText) -> list[tuple[str, Node]]:
-    """Return the jobs of a file by name: one, or the variants that srtctl makes of its base."""
-    found: list[tuple[str, Node]] = []
-    for document in launch.documents or ():
-        base = document.at("base")
-        own = document.at("name").text or "job"
-        found += [(own, document)] if not base.fields else []
-        for key, change in document.fields.items() if base.fields else ():
-            named = _VARIANT.match(key)
-            for number in range(_variants(change) if named and named.group(1) else bool(named)):
-                chosen = _chosen(change, number) if named and named.group(1) else change
-                suffix = f"_{number}" if named and named.group(1) else ""
-                found.append(
-                    (f"{key[named.end() :] if named else key}{suffix}", _laid(base, chosen))
-                )
-        if base.fields and len(document.fields) == 1:
-            found.append((base.at("name").text or "base", base))
+    """Return the jobs of a file by name."""
     return [
-        (f"{name}{suffix}", swept)
-        for name, job in found
-        if job.at("resources").fields
-        and job.at("backend").fields
+        (document.at("name").text or "job", document)
+        for document in launch.documents or ()
+        if document.at("resources").fields
+        and document.at("backend").fields
         # srtctl takes none without; others have files with the same two keys.
-        and job.at("model", "path").value is not None
-        for suffix, swept in _swept(job)
+        and document.at("model", "path").value is not None
     ]
 
 
-def _swept(job: Node) -> Iterator[tuple[str, Node]]:
-    """Yield the jobs of a sweep, and what their names end with: one for each set of its values."""
-    values = job.at("sweep").fields
-    sets = itertools.product(*(node.items or [node] for node in values.values()))
-    for chosen in itertools.islice(sets, _MOST_WORKERS):
-        named = {f"{{{name}}}": one for name, one in zip(values, chosen, strict=True)}
-        said = (
-            f"{name}{'-'.join(item.text or '' for item in one.items or [one])}"
-            for name, one in zip(values, chosen, strict=True)
-        )
-        yield "".join(f"_{one}" for one in said), _filled_in(job, named) if named else job
-
-
-def _filled_in(node: Node, values: dict[str, Node]) -> Node:
-    """Return a node with what stands for a name in braces, as srtctl/core/sweep.py fills it in."""
-    if node.fields:
-        return node._replace(
-            value={key: _filled_in(one, values) for key, one in node.fields.items()}
-        )
-    if node.items:
-        return node._replace(value=[_filled_in(one, values) for one in node.items])
-    text = node.text or ""
-    if text in values and values[text].items:
-        return values[text]
-    for name, one in values.items():
-        parts = [item.text or "" for item in one.items or [one]]
-        text = text.replace(name, ",".join(parts))
-    return node._replace(value=text) if node.text is not None else node
-
-
-def _laid(base: Node, change: Node) -> Node:
-    """Lay a variant over its base: null takes a key away, a list replaces one."""
-    if not change.fields:
-        return change
-    fields = dict(base.fields)
-    for key, node in change.fields.items():
-        if node.value is None:
-            fields.pop(key, None)
-        else:
-            fields[key] = _laid(fields.get(key, Node(None)), node)
-    return Node(fields, base.line or change.line)
-
-
-def _variants(change: Node) -> int:
-    """Return how many variants the lists of a zip_override make."""
-    if change.fields:
-        return min(max(map(_variants, change.fields.values())), _MOST_WORKERS)
-    return len(change.items) or 1
-
-
-def _chosen(change: Node, number: int) -> Node:
-    if change.fields:
-        return Node(
-            {key: _chosen(node, number) for key, node in change.fields.items()}, change.line
-        )
-    items = change.items
-    return items[min(number, len(items) - 1)] if items else change
+def _has_variants(launch: LaunchText) -> bool:
+    """Return whether srtctl makes several jobs of a file: of a base, or of a sweep."""
+    return any(
+        document.at("base", "backend").fields
+        or (document.at("sweep").fields and document.at("backend").fields)
+        for document in launch.documents or ()
+    )
 
 
 KIND = LaunchKind(
     "a job of srt-slurm, which has resources, backend and model.path",
-    lambda launch: bool(_jobs(launch)),
+    lambda launch: bool(_jobs(launch)) or _has_variants(launch),
     _read,
 )

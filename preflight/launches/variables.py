@@ -90,9 +90,6 @@ class Layers(Mapping[str, Word]):
             if changed is not None and names.match(name):
                 yield name, changed
 
-    def __repr__(self) -> str:
-        return f"Layers({dict(self)!r})"
-
 
 class Variables:
     """The variables of a shell as its script goes on; each command's environment is a view of them.
@@ -222,6 +219,3 @@ class _Exported(Mapping[str, Word]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-    def __repr__(self) -> str:
-        return f"environment({dict(self)!r})"

@@ -1,7 +1,6 @@
 """What stands in front of a program: numactl, sudo, env and the like, a shell, or a container."""
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,9 +8,7 @@ from checks.base.needs import RunAs, SetLimit
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import (
     ENGINES,
-    PASS_VARIABLES,
     container_run,
-    of_options,
     run_position,
 )
 from preflight.launches.launchers import (
@@ -24,17 +21,15 @@ from preflight.launches.launchers import (
     starts_anew,
     step_gpus,
 )
-from preflight.launches.run_as import changed_user, kept_by_login, login_limits, unit_user
+from preflight.launches.run_as import changed_user, kept_by_login, login_limits
 from preflight.launches.set_limits import (
     entered,
     of_job,
     of_ray,
-    properties,
-    property_notes,
     wrapper_limits,
 )
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
-from preflight.launches.variables import Layers, unread
+from preflight.launches.variables import Layers, matching, unread
 
 
 class Stripped(NamedTuple):
@@ -112,27 +107,24 @@ _SUDO_KEEPS = ("PATH", "HOME", "TERM", "SHELL", "USER", "LOGNAME", "LANG", "LC_A
 _PROGRAMS = ("python", "mooncake", "sglang", "mc_store")
 
 
+# env with a text that it splits itself.
+_SPLITS = re.compile(r"-S|--split-string")
+# What runs an image, or a project, as a program of the caller, with options for its environment.
+_IMAGE_RUNNERS = frozenset(("apptainer", "singularity", "uv", "uvx"))
+_OF_VARIABLES = re.compile(r"--env(?:-file)?(?:=.*)?|-e|-C|--cleanenv|--contain-?all", re.DOTALL)
+_INTO = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_(?=[A-Za-z_])")
+
+
+def _sets_variables(words: Sequence[Word], environment: Mapping[str, Word]) -> bool:
+    """Return whether options or variables of a launcher change what its program finds."""
+    given = any(_OF_VARIABLES.fullmatch(word.text) for word in words[1:])
+    return given or next(matching(environment, _INTO), None) is not None
+
+
 def is_ordinary(program: str) -> bool:
     """Return whether a command starts this program itself: no wrapper, shell or engine."""
     name = program.rpartition("/")[2]
     return name not in _APART and program[:1] not in ("-", "") and not is_launcher(name)
-
-
-def _split_string(words: Sequence[Word], start: int) -> Sequence[Word]:
-    """Return the words of ``env -S "A=1 program -x"`` as env itself splits them."""
-    option = words[start + 1] if start + 1 < len(words) else None
-    if option is None or not option.text.startswith(("-S", "--split-string")):
-        return words
-    attached = option.text.removeprefix("--split-string=").removeprefix("-S")
-    apart = option.text in ("-S", "--split-string")
-    text, end = (attached, start + 2) if not apart else ("", start + 3)
-    whole = words[start + 2] if apart and start + 2 < len(words) else option._replace(text=text)
-    try:
-        parts = shlex.split(whole.text)
-    except ValueError:  # a quote that never closes, which env refuses
-        return words
-    split = [whole._replace(text=part) for part in parts]
-    return [*words[: start + 1], *split, *words[end:]]
 
 
 def strip_wrappers(
@@ -154,8 +146,10 @@ def strip_wrappers(
     start, clear = 0, False
     while start < len(words):
         name = _program(words[start])
-        if name == "env":
-            words = _split_string(words, start)
+        if name == "env" and _SPLITS.match("".join(word.text for word in words[start + 1 :][:1])):
+            why = "env -S: what it starts is not read; write its words apart"
+            notes.append(SourceNote("script-not-read", why, words[start].origin))
+            break
         first = start
         call = shell_call(words, start) if name in SHELLS else None
         if call is not None and (call.commands or (call.reads and reads)):
@@ -189,10 +183,12 @@ def strip_wrappers(
                 clear, changes = True, dict(unread({}, words[first].origin))
             own = words[first : found.start]
             changes = {**changes, **dict(found.settings)}
-            if name in PASS_VARIABLES:
-                held = Layers(environment, changes, clear)
-                cleans, passed = of_options(own, held, notes)
-                clear, changes = clear or cleans, {**({} if cleans else changes), **passed}
+            held = Layers(environment, changes, clear)
+            if name in _IMAGE_RUNNERS and _sets_variables(own, held):
+                why = f"{name}: what its options make of the environment is not read; "
+                why += "put the settings in front of the program, as env NAME=value program"
+                notes.append(SourceNote("source-not-read", why, words[first].origin))
+                changes = {**changes, **unread(held, words[first].origin)}
             notes += [found.note] if found.note else []
             if name == "srun":
                 if IN_JOB not in Layers(environment, changes, clear):
@@ -204,8 +200,6 @@ def strip_wrappers(
             if kept is not None:
                 held = Layers(environment, changes, clear)
                 clear, changes = True, {each: held[each] for each in kept if each in held}
-            if name == "systemd-run":
-                notes += property_notes(own)
             limits += (one._replace(setter=run_as) for one in wrapper_limits(own))
             behind = words[found.start + 1 :] if found.script is not None else ()
             run_as, opened = _user_behind(run_as, own, behind)
@@ -268,12 +262,7 @@ def _user_behind(
     if starts_anew(texts):
         if enters_container(texts):
             return entered(f"{texts[0]} exec", words[0].origin)
-        if texts[0].rpartition("/")[2] != "systemd-run":
-            return RunAs(), ()
-        unit = unit_user(
-            properties(words).items(), "--user" not in texts, f"{words[0].origin} (systemd-run)"
-        )
-        return unit.then(run_as), ()
+        return RunAs(), ()
     return before.then(run_as), tuple(login_limits(words, before.then(run_as)))
 
 

@@ -24,7 +24,7 @@ from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import value_of
 
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
-_HOSTED = frozenset(("srun", "mpirun", "mpiexec", "pdsh", "clush"))
+_HOSTED = frozenset(("srun", "mpirun", "mpiexec"))
 _HERE = ("localhost", "127.0.0.1", "::1")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?:\[-?\d+\])?\})")
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from preflight.launches.asking import ASKING
-from preflight.launches.launchers import LAUNCHERS, remote_words
+from preflight.launches.launchers import ASKING, LAUNCHERS, remote_words
 from preflight.launches.source import Command, Place, brief, open_names
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program

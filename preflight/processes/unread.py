@@ -29,7 +29,7 @@ UNCOUNTED = {
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
     "config-not-read env-file-not-read env-from-not-read extends-not-read "
-    "image-command image-missing include-not-read loop-not-counted manifest-not-read "
+    "image-command image-missing include-not-read loop-not-counted "
     "resource-not-read script-not-read source-not-read unit-limit-not-read".split()
 )
 # Variables that a program which is read here takes.
@@ -85,7 +85,7 @@ _OF_EACH = frozenset(
 
 
 # What stands in front and starts one process or many, as nothing here shows.
-_SEVERAL = frozenset("clush mpiexec mpirun parallel pdsh prun srun torchrun xargs".split())
+_SEVERAL = frozenset("mpiexec mpirun prun srun torchrun".split())
 
 
 # Flags of engines that neither memory nor ports nor devices follow from.

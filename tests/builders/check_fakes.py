@@ -62,3 +62,4 @@ class _System:
 
     container = Container("none", "")
     distribution = "debian"
+    distribution_version = kernel_release = architecture = hypervisor = page_bytes = None

@@ -10,8 +10,8 @@ import pytest
 
 from preflight.check.answer import read_waivers
 from preflight.cli.main import run
-from preflight.fleet.remote.sent_launch import sent_launch
-from preflight.inputs.launch_words import Chosen, LaunchWords, Waiver
+from preflight.fleet.remote.check import check_words
+from preflight.inputs.launch_words import Chosen, Waiver
 
 DEMO = ("--root", "demo:h800", "--timeout", "600")
 HOLDS = '[[waiver]]\ncheck = "memlock.limit"\nreason = "lifted by the unit"\nuntil = 2999-12-31\n'
@@ -130,20 +130,22 @@ def test_fit_leaves_out_what_is_ignored_and_shows_it(
 
 
 def test_a_node_makes_the_checks_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["fleet", "node", *DEMO, "--only", "memlock.*", "--skip", "memlock.inert*"]
+    words = ["check", "--json", *DEMO, "--only", "memlock.*", "--skip", "memlock.inert*"]
     assert run([*words, "--ignore", "memlock.limit=known"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert {each["check"] for each in report["findings"]} == {"memlock.limit"}
+    rows = [each for each in report["findings"] if each["status"] != "skip"]
+    found = {each["check"]: each["status"] for each in rows}
+    assert found == {"memlock.limit": "fail", "memlock.user-namespace": "pass"}
     assert report["findings"][0]["ignored"] == "known"
-    assert [check for check, *_ in report["passes"]] == ["memlock.user-namespace"]
-    assert report["facts"]["hugetlb.2048KiB.pages"] == 120000  # nodes are compared by all of them
+    # Nodes are compared by all of them.
+    assert report["answer"]["machine"]["facts"]["hugetlb.2048KiB.pages"] == 120000
 
 
 def test_what_is_chosen_goes_to_the_nodes_and_what_is_over_is_said_here(
     waivers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chosen = Chosen(("memlock.*", "hugetlb.*", "pci.*"), ("memlock.inert*",), (), waivers)
-    words = sent_launch(LaunchWords(), 10, chosen).words
+    words = check_words(chosen, 10, False)
     assert words[3:] == (
         "--only=memlock.*",
         "--only=hugetlb.*",

@@ -141,7 +141,7 @@ SERVER = "python3 -m sglang.launch_server --tp"
         (f"if ulimit -l 9; then {SERVER} 4; else {SERVER} 8; fi", "4 8", "4 8"),
         (f"ulimit -l 9 || {SERVER} 8", "8", "8"),
         (f"T=2; if ulimit -l 9; then T=4; else T=8; fi; {SERVER} $T", "8", ""),
-        (f"T=2; ulimit -l 9 || T=8; {SERVER} $T", "2", ""),
+        (f"T=2; ulimit -l 9 || T=8; {SERVER} $T", "8", ""),
         (f"if ulimit -l 9; then echo yes; else echo no; fi; {SERVER} 8", "8", ""),
     ],
 )
@@ -264,22 +264,6 @@ def test_a_unit_that_sets_no_memlock_has_that_of_systemd_and_not_of_the_shell() 
         assert after.limit.soft == soft
     own = LaunchText("/home/u/.config/systemd/user/x.service", text, False, {}, (), lambda n: None)
     assert KIND.read(own).commands[0].limits == ()
-
-
-def test_systemd_run() -> None:
-    text = "ulimit -n 7\nsystemd-run --scope prog a\n"
-    text += "systemd-run -p LimitMEMLOCK=infinity -p MemoryMax=1G mooncake_client b"
-    reading = read_script(text, "run.sh", {})
-    scope, service = reading.commands
-    assert [limit.name for limit in service.limits] == list(LIMIT_NAMES)
-    assert service.limits[0].soft is None
-    assert service.limits[0].raises
-    (bare,) = read_script("systemd-run mooncake_client c", "run.sh", {}).commands
-    assert {limit.soft for limit in bare.limits} == {Bound.SYSTEMD}
-    (own,) = read_script("systemd-run --user mooncake_client c", "run.sh", {}).commands
-    assert own.limits == ()
-    assert [limit.name for limit in scope.limits] == ["nofile"]
-    assert "unit-limit-not-read" in [note.id for note in reading.notes]
 
 
 def test_a_recorded_launch_keeps_what_it_sets_and_publishes(tmp_path: Path) -> None:

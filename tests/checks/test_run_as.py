@@ -27,7 +27,6 @@ from checks.limits.launch_limits import may, start_limit
 from checks.limits.runtimes import Limit
 from checks.system.facts import read_system
 from preflight.cli.main import run
-from preflight.launches import supervisord
 from preflight.launches.launch_kind import LaunchText
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command
@@ -116,11 +115,6 @@ def of(command: Command) -> ProcessNeeds:
         ("setuidgid llm mooncake_client a", "llm"),
         ("setpriv --reuid=llm mooncake_client a", "llm"),
         ("sudo setpriv --reuid 7 --regid 8 mooncake_client a", "7"),
-        ("systemd-run mooncake_client a", "root"),
-        ("systemd-run --uid=llm mooncake_client a", "llm"),
-        ("systemd-run -p User=llm mooncake_client a", "llm"),
-        ("systemd-run --user mooncake_client a", ""),
-        ("sudo -u llm systemd-run --scope mooncake_client a", "llm"),
         ("sudo docker run img mooncake_client a", ""),
         ("docker run img gosu llm mooncake_client a", "llm"),
         ("sudo bash -c 'docker run img mooncake_client a'", ""),
@@ -173,15 +167,6 @@ def test_a_prefix_of_execstart_lifts_what_the_unit_sets() -> None:
     lines = "User=llm\nCapabilityBoundingSet=~CAP_IPC_LOCK"
     assert unit(lines, "ExecStart=+/bin/mooncake_client").run_as[:3] == ("root", (), ())
     assert unit(lines, "ExecStart=!/bin/mooncake_client").run_as[:3] == ("root", (), ("IPC_LOCK",))
-
-
-def test_a_program_of_supervisord_is_run_by_its_user() -> None:
-    text = (
-        "[program:a]\ncommand=mooncake_client a\nuser=llm\n[program:b]\ncommand=mooncake_client b\n"
-    )
-    launch = LaunchText("s.conf", text, False, {}, (), lambda name: None)
-    users = [command.run_as.user for command in supervisord.KIND.read(launch).commands]
-    assert users == ["llm", ""]
 
 
 UNREAD = Unknown("limits.identity: says of no user whether it is root")
@@ -252,10 +237,6 @@ def test_a_unit_s_missing_limit_has_its_drop_in_as_setting() -> None:
     (setting,) = finding.settings
     assert (setting.name, setting.wanted, setting.unit) == ("memlock", "unlimited", "x.service")
     assert "LimitMEMLOCK=infinity" in finding.advice
-    (transient,) = commands("systemd-run --uid=7 mooncake_client a")
-    finding = one("memlock.limit", launch(of(transient)), limits(**ROOT), rdma=rdma(1))
-    assert finding.settings == ()
-    assert "systemd-run -p LimitMEMLOCK=infinity" in finding.advice
 
 
 def test_a_unit_s_other_limits_are_systemd_s_too() -> None:

@@ -149,9 +149,7 @@ PLACES: dict[str, dict[str, str]] = {
         f"host = find('{MARK}')['{MARK}']\nos.environ['HF_TOKEN'] = '{MARK}'\n"
         f"if look('{MARK}') == '{MARK}': os.environ['MC_GID_INDEX'] = '3'\n"
         f"for each in list_of('{MARK}'): subprocess.run(['tool', '{MARK}', each])\n"
-        f"words = {[*SERVER.split(), '--api-key', MARK, '--nope', MARK]!r}\n"
-        f"words += ['--port', ask('{MARK}'), f\"--dtype={{of('{MARK}')}}\"]\n"
-        "subprocess.run([*words, '--host', host])\n"
+        f"subprocess.run({[*SERVER.split(), '--api-key', MARK, '--nope', MARK]!r})\n"
     },
     "other engines": _script(
         f"lmcache server --l1-size-gb 100 --nope {MARK}",

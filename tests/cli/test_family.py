@@ -92,7 +92,7 @@ def test_the_page_of_launches_has_each_of_these_options() -> None:
     assert {options[name] for name in LAUNCH if f"| `{options[name]} " not in table} == set()
 
 
-@pytest.mark.parametrize("path", ["check", "exec", "fit", "fleet check", "fleet run", "fleet node"])
+@pytest.mark.parametrize("path", ["check", "exec", "fit", "fleet check"])
 def test_what_judges_takes_the_same_choice_of_checks(path: str) -> None:
     assert set(CHOICE) <= names(ALL[f"mooncake-preflight {path}"])
     assert "Which checks:\n" in help_of(f"mooncake-preflight {path}")
@@ -185,7 +185,7 @@ def on_path(tmp_path: Path) -> Path:
         ("mooncake-preflight explain memlock.l", "memlock.limit"),
         ("mooncake-preflight check --skip rdma.gid", "rdma.gid"),
         ("mooncake-preflight fle", "fleet"),
-        ("mooncake-preflight fleet ma", "manifest"),
+        ("mooncake-preflight fleet me", "merge"),
         ("mooncake-preflight check --waiv", "--waivers"),
         ("mooncake-hicache-sizing --global-seg", "--global-segment-size"),
         ("mooncake-preflight check laun", "launch.sh"),

@@ -53,12 +53,9 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("explain",): (("--log", "x"), "explain-log"),
     ("fit",): ((), "fit"),
     ("fleet", "check"): (("--nodes", "a"), "fleet"),
-    ("fleet", "collect"): ((), "fleet"),
     ("fleet", "merge"): (("x",), "fleet"),
-    ("fleet", "pair-connect"): (("--token", "x", "a", "1"), "fleet"),
     ("fleet", "pairs"): (("--nodes", "a,b"), "fleet"),
     ("fleet", "rails"): (("x",), "fleet"),
-    ("fleet", "run"): ((), "fleet"),
     ("plan",): ((), "plan"),
     ("probe", "registration"): ((), "probe-registration"),
     ("read",): ((), "launch"),
@@ -133,7 +130,6 @@ def test_no_command_is_left_out() -> None:
         ("capture",),
         ("apply",),
         ("explain",),  # of the host alone where an id or a line is given: tests/logs
-        ("fleet", "node"),
     } == {(name,) for name in WITH_ROOT}
 
 
@@ -405,8 +401,7 @@ OPEN = {
     ("keys", "$defs/texts"),
     ("launch", "$defs/values"),
     ("launch", "properties/answer/anyOf/1/properties/processes/items/properties/release"),
-    ("node", "properties/facts"),
-    ("node", "properties/unknown_facts"),
+    ("check", "$defs/machine/properties/facts"),
     ("sizing", "$defs/answer/properties/inputs"),
     ("sizing", "$defs/launch/properties/needs"),
 }

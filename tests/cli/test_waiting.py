@@ -44,7 +44,6 @@ WAITING: Waiting = {
     "store": ((*PREFLIGHT, "check", *TIMEOUT, "LAUNCH"), None),
     "script": ((*PREFLIGHT, "check", *TIMEOUT, "--", "bash", "PATH"), None),
     "config": ((*PREFLIGHT, "check", *TIMEOUT, *LAUNCH, "--config", "PATH"), None),
-    "manifest": ((*PREFLIGHT, "fleet", "manifest", "--image", "a/b", "--nodes", "a1", "PATH"), 64),
     "first launch": ((*PREFLIGHT, "fit", *TIMEOUT, *DESCRIBED, "--write", "PATH"), 64),
     # Where --timeout is another wait, and is not given.
     "rehearsal": ((*PREFLIGHT, "rehearse", "--model-config", "PATH", "LAUNCH"), 64),
@@ -73,20 +72,15 @@ BESIDE = {
     "fit --svg": (*TRACED, "--trace", "TRACE"),
     "fit --trace": TRACED,
     "fleet check": ("--timeout", "2", "--nodes", "a1"),
-    "fleet manifest": ("--image", "a/b", "--nodes", "a1"),
     "fleet merge --html": ("LAUNCH",),
-    "fleet pair-connect": ("--token", "abcdefgh", "127.0.0.1", "1"),
     "fleet pairs": ("--timeout", "12", "--connect-timeout", "1", "--nodes", "a1,a2"),
-    "fleet run": ("--timeout", "2", "--nodes", "a1"),
 }
 # Beside these a launch is none that is read, or is refused.
-ALONE = ("fleet node --launch-record", "fit --trace", "fit --html", "fit --svg")
+ALONE = ("fit --trace", "fit --html", "fit --svg")
 # All commands read this one alike: three of them are asked.
-READ_ALIKE, ASKED_OF = "--model-config", ("check", "exec", "fleet node")
+READ_ALIKE, ASKED_OF = "--model-config", ("check", "exec", "fleet check")
 # Theirs are opened by the server, which is then started; or by another command of the same words.
 NOT_ASKED = (
-    "fleet pair-connect address",
-    "fleet pair-connect port",
     "exec launch",
     "completion shell",
     "schema name",
@@ -143,9 +137,7 @@ AT_ONCE = 4
 NOT_THERE = (
     "apply --root",
     "exec --env-file",
-    "fleet collect --html",
     "fleet rails reports",
-    "fleet run --html",
     "rehearse --env-file",
     "rehearse launch",
 )

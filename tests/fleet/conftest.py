@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import tarfile
@@ -42,7 +41,7 @@ python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 8 --page-size 6
 
 HEALTHY = range(1, 10)
 CARRIED, NOISY, LOW_MEMLOCK, PORT_DOWN, CUT_OFF, HANGING, REFUSING = range(10, 17)
-UNKNOWN_KEY, SILENT, OLD, GARBAGE, ENDS, NO_TAR, BUSY, BUSIER, GATEWAY = range(17, 26)
+UNKNOWN_KEY, SILENT, OLD, GARBAGE, ENDS, BUSY, BUSIER, GATEWAY = range(17, 25)
 
 # Noise of a login shell: before, between and after, and something that looks like an answer.
 NOISE = """\
@@ -61,8 +60,6 @@ wait"""
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_not()
-    if reason is None and importlib.util.find_spec("ClusterShell") is None:
-        reason = "needs ClusterShell (pip install ClusterShell)"
     for item in items:
         if item.get_closest_marker("fleet") and reason:
             item.add_marker(pytest.mark.skip(reason=reason))
@@ -98,11 +95,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     logins[SILENT] = Login({}, "cat >/dev/null & exit 0")
     logins[OLD] = Login({"python3": OLD_PYTHON})
     logins[GARBAGE] = Login(
-        {"mooncake-preflight": _prints('{"schema":"mooncake-preflight/node/v1"{')}
+        {"mooncake-preflight": _prints('{"schema":"mooncake-preflight/check/v1"{')}
     )
     logins[ENDS] = Login({"mooncake-preflight": "#!/bin/sh\necho no such device >&2\nexit 70\n"})
     logins[GATEWAY] = Login({}, f'echo "$SSH_ORIGINAL_COMMAND" >{folder}/gateway\n{AS_ASKED}')
-    logins[NO_TAR] = Login({"tar": "#!/bin/sh\nexit 127\n"})
     for number in (BUSY, BUSIER):
         place = folder / f"pids-{number}"
         logins[number] = Login({"mooncake-preflight": FOREVER.format(place=place)})

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
+from copy import deepcopy
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from preflight.cli.main import run
 from preflight.fleet.base.node_sets import expand, fold
-from preflight.fleet.merge.command import merge
-from preflight.fleet.merge.fleet import Fleet
-from preflight.fleet.node.report import node_report
-from preflight.inputs.launch_words import LaunchWords
+from preflight.fleet.merge.fleet import Fleet, merged
+from preflight.fleet.reports.reading import read_reports
+from preflight.fleet.reports.sources import reports_of
 from tests.builders.synthetic import GIB, MIB, build_host, gpu_host
 
 LAUNCH = """\
@@ -32,7 +35,7 @@ Told = list[tuple[str, str, str]]
 
 @lru_cache(maxsize=1)
 def _base() -> str:
-    """What ``fleet node`` prints on the synthetic host with 8 GPUs and 8 NICs."""
+    """What ``check --json`` prints on the synthetic host with 8 GPUs and 8 NICs."""
     host = replace(
         gpu_host(),
         pools={2 * MIB: 160_000, GIB: 0},
@@ -46,15 +49,127 @@ def _base() -> str:
         root = build_host(Path(folder) / "host", host)
         script = Path(folder) / "launch.sh"
         script.write_text(LAUNCH)
-        words = LaunchWords((str(script),))
-        report = node_report(words, str(root), 600.0, "base-node")
-        return json.dumps(report).replace(str(script), "launch.sh").replace(str(root), "/")
+        words = ["check", "--json", "--timeout", "600", "--root", str(root), str(script)]
+        with redirect_stdout(io.StringIO()) as printed:
+            run(words)
+        return printed.getvalue().replace(str(script), "launch.sh").replace(str(root), "/")
+
+
+def produced_document() -> Report:
+    """As ``check --json`` prints it: a fresh copy."""
+    found: Report = json.loads(_base())
+    return found
 
 
 def produced_report() -> Report:
-    """As ``fleet node`` makes it: a fresh copy."""
-    found: Report = json.loads(_base())
+    """The same, flat, for a test to change: ``document`` makes what is printed of it."""
+    found = produced_document()
+    answer = found["answer"]
+    machine = answer["machine"]
+    unknown = {name: one["unknown"] for name, one in machine["facts"].items() if _is_unknown(one)}
+    services = [[one["kind"], _address(one), one["own"]] for one in answer["services"]]
+    return {
+        "node": machine["name"],
+        "host": machine["host"],
+        "boot": machine["boot"],
+        "made_unix_seconds": machine["read_unix_seconds"],
+        "version": found["version"],
+        "status": found["status"],
+        "exit_code": found["exit_code"],
+        "findings": [
+            finding(
+                one["check"],
+                one["status"],
+                subjects=[each["name"] for each in one["subjects"]],
+                have=(one["have"] or {"text": ""})["text"],
+                need=(one["need"] or {"text": ""})["text"],
+                text=one["text"],
+            )
+            for one in found["findings"]
+            if one["status"] not in ("pass", "skip")
+        ],
+        "passes": [
+            [one["check"], one["subjects"][0]["name"], (one["have"] or {"text": ""})["text"]]
+            for one in found["findings"]
+            if one["status"] == "pass"
+        ],
+        "facts": {name: one for name, one in machine["facts"].items() if not _is_unknown(one)},
+        "unknown_facts": unknown,
+        "rails": machine["rails"],
+        "launch": {
+            "hosts": answer["hosts"],
+            "masters": [address for kind, address, _ in services if kind == "master"],
+            "services": [one for one in services if one[0] != "master"],
+            "ports": [[one["what"], one["port"]] for one in answer["ports"]],
+            **machine["share"],
+        },
+    }
+
+
+def _is_unknown(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _address(service: Report) -> str:
+    return f"{service['host']}:{service['port']}"
+
+
+def document(report: Report) -> Report:
+    """What ``check --json`` would print for a flat report."""
+    report, found = deepcopy(report), produced_document()
+    row = next(one for one in found["findings"] if one["status"] == "pass")
+    rows = [{**one, "ignored": one.get("ignored")} for one in report["findings"]]
+    rows += [
+        finding(check, "pass", subjects=[subject], have=have)
+        for check, subject, have in report["passes"]
+    ]
+    launch = report["launch"] or {"masters": [], "services": [], "ports": [], "hosts": 1}
+    share = {name: value for name, value in launch.items() if name in found_share(found)}
+    services = [*(["master", one, False] for one in launch["masters"]), *launch["services"]]
+    unread = {name: {"unknown": why} for name, why in report["unknown_facts"].items()}
+    found |= {
+        "version": report["version"],
+        "status": report["status"],
+        "exit_code": report["exit_code"],
+        "reason": report.get("error", "as it is"),
+        "findings": [{**row, **_row_of(one)} for one in rows],
+    }
+    found["answer"] |= {
+        "hosts": launch["hosts"],
+        "services": [_service(*one) for one in services],
+        "ports": [{"what": what, "port": port} for what, port in launch["ports"]],
+        "machine": {
+            "name": report["node"],
+            "host": report["host"],
+            "boot": report["boot"],
+            "read_unix_seconds": report["made_unix_seconds"],
+            "facts": report["facts"] | unread,
+            "rails": report["rails"],
+            "share": share if report["launch"] else None,
+        },
+    }
     return found
+
+
+def found_share(found: Report) -> Report:
+    share: Report = found["answer"]["machine"]["share"]
+    return share
+
+
+def _row_of(one: Report) -> Report:
+    subjects = [{"kind": "host", "name": name, "ranks": []} for name in one["subjects"]]
+    return {**one, "subjects": subjects, "have": _amount(one["have"]), "need": _amount(one["need"])}
+
+
+def _amount(text: str) -> Report | None:
+    return {"value": None, "unit": None, "text": text} if text else None
+
+
+def _service(kind: str, address: str, own: bool) -> Report:
+    host, colon, port = address.rpartition(":")
+    plain = not (colon and port.isdecimal())
+    number = None if plain else int(port)
+    return {"kind": kind, "host": address if plain else host, "port": number, "own": own}
 
 
 def base_report() -> Report:
@@ -68,7 +183,6 @@ def report_of(node: str, number: int, change: Change | None = None) -> Report:
     """As node ``number`` of a fleet gives it: its own names, addresses and time."""
     report = base_report()
     report |= {"node": node, "host": node, "boot": f"{number:08x}-boot", "made_unix_seconds": MADE}
-    report |= {"routes": [["0.0.0.0/0", "10.0.0.254", "eth0"]]}
     for rail, one in enumerate(report["rails"]):
         address = f"10.{rail + 10}.{number // 250}.{number % 250 + 1}"
         one |= {"gid": address, "addresses": [f"{address}/16"]}
@@ -85,13 +199,6 @@ def fleet_reports(nodes: str, changes: dict[str, Change] | None = None) -> list[
     ]
 
 
-def main_table_alone(report: Report, routes: Any) -> None:
-    """``routes`` as a report has them whose node was not asked for its rules: without ``exits``."""
-    report["routes"] = routes
-    for rail in report["rails"]:
-        rail.pop("exits", None)
-
-
 def write_lines(path: Path, reports: Iterable[Report]) -> str:
     """As JSON lines; returns the path."""
     path.write_text("".join(f"{line(report)}\n" for report in reports))
@@ -99,8 +206,13 @@ def write_lines(path: Path, reports: Iterable[Report]) -> str:
 
 
 def line(report: Report) -> str:
-    """As a node prints it."""
-    return json.dumps(report, separators=(",", ":"))
+    """As a node prints it, on one line."""
+    return json.dumps(document(report), separators=(",", ":"))
+
+
+def merge(paths: Sequence[str], expected: Sequence[str] | None) -> Fleet:
+    """The fleet that the reports of ``paths`` tell of."""
+    return merged(read_reports(reports_of(paths)), expected)
 
 
 def merged_reports(folder: Path, reports: Iterable[Report], expect: str | None = None) -> Fleet:

@@ -54,10 +54,9 @@ PLACE={folder}
 test ! -r "$PLACE/before-$SLURMD_NODENAME" || . "$PLACE/before-$SLURMD_NODENAME"
 export PYTHONPATH={root}
 case $1 in
-fleet) command="$1 $2"; shift 2 ;;
-*) command=$1; shift ;;
+check) shift; set -- check --root "$PLACE/$SLURMD_NODENAME" "$@" ;;
 esac
-exec {python} -m preflight.cli.main $command --root "$PLACE/$SLURMD_NODENAME" "$@"
+exec {python} -m preflight.cli.main "$@"
 """
 
 
@@ -92,7 +91,8 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("SLURM")}
         config = {"SLURM_CONF": f"{self.folder}/slurm.conf", "TMPDIR": f"{self.folder}/temporary"}
-        return {**kept, **config, "PATH": _path(), "PYTHONPATH": str(ROOT)}
+        path = f"{self.folder}/bin:{_path()}"
+        return {**kept, **config, "PATH": path, "PYTHONPATH": str(ROOT)}
 
     def start(self) -> None:
         (self.folder / "temporary").mkdir()

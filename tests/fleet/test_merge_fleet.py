@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from preflight.fleet.base.node_sets import expand, fold
 from preflight.fleet.merge.answer import fleet_object, verdict_text
-from preflight.fleet.merge.command import merge
-from preflight.fleet.node.report import absent
+from preflight.fleet.merge.fleet import merged
+from preflight.fleet.reports.reading import Reports
+from preflight.fleet.reports.rows import absent
 from tests.fleet.merge_fleets import (
     MADE,
     Change,
@@ -23,6 +24,7 @@ from tests.fleet.merge_fleets import (
     finding,
     fleet_reports,
     launch,
+    merge,
     merged_reports,
     rails,
     report_of,
@@ -68,7 +70,7 @@ def test_a_truncated_report_of_a_node_makes_that_node_unknown(tmp_path: Path) ->
     reports = fleet_reports("gpu[1-3]")
     place = write_lines(tmp_path / "two.jsonl", reports[:2])
     broken = tmp_path / "gpu3.json"
-    broken.write_text('{"schema":"mooncake-preflight/node/v1","version":"1","node":"gpu3","ho')
+    broken.write_text('{"schema":"mooncake-preflight/check/v2","version":"1","ho')
     fleet = merge([place, str(broken)], None)
     have = "no report but one that is truncated"
     assert told(fleet, "fleet.report") == [("unknown", "gpu3", have)]
@@ -180,10 +182,10 @@ def test_nodes_that_were_not_reached_are_no_reports_read(tmp_path: Path) -> None
     """They have an entry each, which stands in place of a report."""
     reports = [
         absent("n1", "fleet.ssh", "Connection refused"),
-        absent("n2", "fleet.slurm", "drained"),
+        absent("n2", "fleet.timeout", "no answer"),
         absent("n3", "fleet.report", "no JSON"),
     ]
-    fleet = merged_reports(tmp_path, reports)
+    fleet = merged(Reports(reports, ()), None)
     text = verdict_text(fleet)
     assert "(0 reports read, 2 nodes not reached, 1 node without a report)" in text
     found = fleet_object(fleet)["reports"]

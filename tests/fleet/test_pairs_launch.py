@@ -12,8 +12,8 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.root import Root
 from checks.network.routing import RoutingRule, RoutingTables, TableRoute
 from checks.run.facts import Facts, read_facts
+from preflight.check.rails import rails, rails_in_use, with_exits
 from preflight.fleet.base.decode import decoder
-from preflight.fleet.node.rails import rails, rails_in_use, with_exits
 from preflight.fleet.pairs.ends import (
     ENGINE,
     engine_span,

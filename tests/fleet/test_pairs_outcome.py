@@ -146,8 +146,8 @@ def test_whatever_a_node_says_has_an_outcome(said: dict[str, Any]) -> None:
 
 
 def hello(node: str, address: str) -> NodeReply:
-    said = f"@mooncake-preflight address 10.0.0.9 4000 {address} 22".encode()
-    return NodeReply(node, (said, START, b"help", END), code=0)
+    said = START + f" 10.0.0.9 4000 {address} 22".encode()
+    return NodeReply(node, (said, b"help", END), code=0)
 
 
 def test_an_address_at_which_others_find_somebody_else() -> None:

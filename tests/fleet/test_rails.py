@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -14,21 +16,19 @@ from hypothesis import strategies as st
 from checks.base.unknown import Unknown
 from checks.rdma.devices import ROCE_1, ROCE_2
 from preflight.cli.fleet_rails import rails
-from preflight.fleet.node.report import node_report
+from preflight.cli.main import run
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
 from preflight.fleet.rails.findings import MOST_COMPARED, talks
 from preflight.fleet.rails.lanes import INFINIBAND, Lane, NodeKind, Reach, gid_network, way
 from preflight.fleet.reports.reading import ReportReader
-from preflight.fleet.reports.rows import NodeRow, Unusable
-from preflight.fleet.reports.sources import Text
-from preflight.inputs.launch_words import LaunchWords
+from preflight.fleet.reports.rows import NodeRow
+from preflight.fleet.reports.sources import FoundReport as Found
 from tests.builders.synthetic import build_host, gpu_host
 from tests.fleet.merge_fleets import (
     LAUNCH,
     Report,
+    document,
     fleet_reports,
-    line,
-    main_table_alone,
     write_lines,
 )
 from tests.paths import ROOT
@@ -150,10 +150,13 @@ def test_whom_mooncake_pairs() -> None:
 
 def answer(nodes: str, changes: dict[str, Change] | None = None) -> RailAnswer:
     """Of synthetic nodes: eight NICs each, in eight networks of their own, no route out."""
-    rows: list[NodeRow | Unusable] = []
-    for report in fleet_reports(nodes, changes):
-        rows += ReportReader().read(Text("reports.jsonl", 1, line(report).encode()))
-    return rail_answer([row for row in rows if isinstance(row, NodeRow)], ())
+    return rail_answer(rows_of(fleet_reports(nodes, changes)), ())
+
+
+def rows_of(reports: Sequence[Report]) -> list[NodeRow]:
+    rows = [ReportReader().read(Found("r", 1, document(report))) for report in reports]
+    assert all(isinstance(row, NodeRow) for row in rows)
+    return [row for row in rows if isinstance(row, NodeRow)]
 
 
 def found(seen: RailAnswer) -> dict[tuple[str, str], set[str]]:
@@ -237,12 +240,18 @@ def test_a_port_that_the_launch_leaves_out_is_not_judged() -> None:
 
 def test_a_route_that_is_none_is_no_route() -> None:
     """What a report says of its routes is not to be trusted to be a network."""
-    routes = [["default", "", "eth1"], ["10.0.0.0/99", "", "eth1"], ["", "", "eth1"]]
-    changes: dict[str, Change] = {"gpu1": lambda one: main_table_alone(one, routes)}
-    seen = answer("gpu[1-4]", {**FOUR, "gpu3": all_rails()} | changes)
+    seen = answer("gpu[1-4]", {**FOUR, "gpu1": all_rails(exits=["default", "10.0.0.0/99", ""])})
     (first,) = (group for group in seen.matrix.kinds if "gpu1" in group.nodes)
     assert first.lanes[0].exits == ()
-    assert seen.status == "warn"  # gpu1, without the affinity
+    assert seen.status == "pass"
+
+
+def test_routes_that_were_not_read_leave_it_open() -> None:
+    """What is not directly on one network is unknown then, and why is said."""
+    change = on_rail(1, gid="10.99.0.3", addresses=["10.99.0.3/24"], exits={"unknown": "a VRF"})
+    seen = answer("gpu[1-4]", {**FOUR, "gpu3": change})
+    assert found(seen) == {("fleet.rail-same", "unknown"): {"gpu3"}}
+    assert "what is routed out of it was not read: a VRF" in seen.findings[0][0].text
 
 
 def test_one_node_alone_reaches_nobody_that_is_known() -> None:
@@ -273,10 +282,7 @@ def test_the_order_of_the_reports_does_not_count(order: list[str]) -> None:
     """gpu5, whose launch has no affinity, is a kind of one node too, and not to blame."""
     change = on_rail(2, gid="10.77.0.1", addresses=["10.77.0.1/24"])
     reports = {one["node"]: one for one in fleet_reports("gpu[1-5]", {**FOUR, "gpu4": change})}
-    rows: list[NodeRow | Unusable] = []
-    for name in order:
-        rows += ReportReader().read(Text("r", 1, line(reports[name]).encode()))
-    kept = [row for row in rows if isinstance(row, NodeRow)]
+    kept = rows_of([reports[name] for name in order])
     assert found(rail_answer(kept, ()))[("fleet.rail-same", "unknown")] == {"gpu4"}
 
 
@@ -321,5 +327,7 @@ def test_a_report_says_which_affinity_the_launch_has(
     script = tmp_path / "launch.sh"
     script.write_text(f"{exports}{LAUNCH}")
     root = build_host(tmp_path / "host", gpu_host())
-    report = node_report(LaunchWords((str(script),)), str(root), 600.0, "node")
-    assert report["launch"]["affinity"] == affinity
+    with redirect_stdout(io.StringIO()) as printed:
+        run(["check", "--json", "--timeout", "600", "--root", str(root), str(script)])
+    share = json.loads(printed.getvalue())["answer"]["machine"]["share"]
+    assert share["affinity"] == affinity

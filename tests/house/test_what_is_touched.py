@@ -29,10 +29,8 @@ ALLOWED = {
         "checks.network",  # asks a master with Mooncake's own client, which may hang
         "checks.placement",  # asks the installed library in a child
         "preflight.check",  # exec judges in a child that can be left behind
-        "preflight.inputs",  # kubectl renders a Kustomize folder
         "preflight.probes",
         "preflight.rehearsal",
-        "preflight.fleet",
     },
     "opens sockets": {
         "checks.network",

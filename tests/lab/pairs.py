@@ -124,13 +124,13 @@ def script(node: str, folder: Path, cases: Sequence[Case]) -> str:
     for number, case in enumerate(cases):
         tried = f"--token t --seconds 90 --port {FIRST_PORT + number} --once --address 10.0.0.1"
         if node == "b":
-            tried = f"--token t --seconds 90 --wait 90 --json --pairs {case.pairs}"
+            tried = f"--token t --seconds 90 --wait 90 --pairs {case.pairs}"
             tried += f" 10.0.0.1 {FIRST_PORT + number}"
         command = "pair-listen" if node == "a" else "pair-connect"
         lines += [
             case.done.get(node, ""),
             f"echo; echo '== report {case.id}'",
-            f"{PROGRAM} fleet node --timeout 150 --name {node} 2>&1",
+            f"MOONCAKE_PREFLIGHT_NODE={node} {PROGRAM} check --json --timeout 150 2>&1",
             f"echo; echo '== pair {case.id}'; {PROGRAM} fleet {command} {tried} 2>&1",
             case.undone.get(node, ""),
         ]

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
-from preflight.fleet.reports.reading import ReportReader
+from preflight.fleet.reports.reading import read_reports
 from preflight.fleet.reports.rows import NodeRow
-from preflight.fleet.reports.sources import Text
+from preflight.fleet.reports.sources import reports_in
 from tests.lab.conftest import Guests
 from tests.lab.core import recorded_and_live
 from tests.lab.pairs import CASES, NODES, Case
@@ -54,8 +54,7 @@ def seen(request: pytest.FixtureRequest, case: Case, live: bool) -> Seen:
 
 
 def _row(report: str) -> NodeRow:
-    (row,) = ReportReader().read(Text("guest", 1, report.encode()))
-    assert isinstance(row, NodeRow), report[-2000:]
+    (row,) = read_reports(reports_in("guest", report.encode())).rows
     return row
 
 

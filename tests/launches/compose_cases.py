@@ -21,7 +21,7 @@ import yaml
 
 from tests.paths import ROOT
 
-COUNT = 320
+COUNT = 160
 JUDGED = ROOT / "tests" / "data" / "judged" / "compose.json"
 FOLDER = "/project"  # stands for the folder in which the files lie
 _NAMES = ("A", "B", "C", "MODEL")
@@ -60,71 +60,16 @@ class _Maker:
         if self.chance(0.5):
             lines = [f"{name}={draw.choice(_VALUES[:4])}" for name in _NAMES if self.chance(0.6)]
             self.files[".env"] = "\n".join([*lines, "B='q r' # said"]) + "\n"
-        top = self.document("", 3)
-        if self.chance(0.4):
-            top["include"] = [self.include("inc", 0)]
-        self.files["compose.yaml"] = self.written(top)
-        return Project(self.files, environment)
-
-    def include(self, folder: str, depth: int) -> Any:
-        draw = self.draw
-        name = f"{folder}/more.yaml"
-        inner = self.document(f"{folder.replace('/', '')}-", 1, folder)
-        if depth < 2 and self.chance(0.5):
-            inner["include"] = [self.include(f"{folder}/deep", depth + 1)]
-            inner["include"][0] = _below(inner["include"][0], folder)
-        self.files[name] = self.written(inner)
-        form = draw.randrange(4)
-        if form == 0:
-            return {"path": name}
-        if form == 1:
-            self.files[f"{folder}/own.env"] = "C=of include\nA=2\n"
-            return {"path": [name], "env_file": f"{folder}/own.env"}
-        if form == 2:
-            self.files[f"{folder}/over.yaml"] = self.written({"services": {
-                f"{folder.replace('/', '')}-s0": {"command": ["mooncake_client", self.word()]}
-            }})  # fmt: skip
-            return {"path": [name, f"{folder}/over.yaml"]}
-        return name
-
-    def document(self, prefix: str, most: int, folder: str = "") -> dict[str, Any]:
-        draw = self.draw
         services: dict[str, Any] = {}
-        for place in range(draw.randint(1, most)):
-            service = self.service(folder)
-            if place and self.chance(0.4):
-                service["extends"] = {"service": f"{prefix}s0"}
-                if self.chance(0.3):
-                    service["extends"] = f"{prefix}s0"
-            elif self.chance(0.25):
-                service["extends"] = self.far(folder)
-            if not service.get("image") and "extends" not in service:
-                service["image"] = "i"
-            services[f"{prefix}s{place}"] = service
-        return {"services": services}
-
-    def far(self, folder: str) -> Any:
-        """A service of another file, which may extend one of its own or of a third."""
-        base, third = self.service("far"), self.service("far")
-        base.pop("profiles", None)
-        third.pop("profiles", None)
-        third["image"] = "of-third"
-        document = {"services": {"b": base, "t": third}}
-        form = self.draw.randrange(3)
-        if form == 0:
-            base["extends"] = {"service": "t"}
-        elif form == 1:
-            base["extends"] = {"file": "third.yml", "service": "t"}
-            self.files["far/third.yml"] = self.written({"services": {"t": third}})
-        base.setdefault("image", "of-base")
-        self.files["far/base.yml"] = self.written(document)
-        return {"file": f"{'../' * (folder.count('/') + 1) if folder else ''}far/base.yml",
-                "service": "b"}  # fmt: skip
+        for place in range(draw.randint(1, 3)):
+            services[f"s{place}"] = {"image": "i", **self.service()}
+        self.files["compose.yaml"] = self.written({"services": services})
+        return Project(self.files, environment)
 
     def word(self) -> str:
         return self.draw.choice(_REFERENCES)
 
-    def service(self, folder: str) -> dict[str, Any]:
+    def service(self) -> dict[str, Any]:
         draw = self.draw
         made: dict[str, Any] = {}
         words = ["mooncake_client", *(self.word() for _ in range(draw.randint(0, 4)))]
@@ -142,7 +87,7 @@ class _Maker:
                 pairs["B"], listed = None, [*listed, "B"]  # type: ignore[assignment]
             made["environment"] = pairs if self.chance(0.5) else listed
         if self.chance(0.35):
-            made["env_file"] = self.env_files(folder)
+            made["env_file"] = self.env_files()
         if self.chance(0.5):
             made["volumes"] = [self.volume() for _ in range(draw.randint(1, 2))]
         if self.chance(0.4):
@@ -171,12 +116,11 @@ class _Maker:
                 made[key] = draw.choice(values)
         return made
 
-    def env_files(self, folder: str) -> Any:
+    def env_files(self) -> Any:
         draw = self.draw
-        where = f"{folder}/" if folder else ""
         text = "X=from-file\nE1=${A:-none}\nexport E2='a b'\nE3=\"q\\n$X\" # c\nE4=a#b\n\nE5\n"
-        self.files[f"{where}some.env"] = text
-        self.files[f"{where}other.env"] = "X=other\nE2=${X}-z\n"
+        self.files["some.env"] = text
+        self.files["other.env"] = "X=other\nE2=${X}-z\n"
         return draw.choice(
             (
                 "some.env",
@@ -208,23 +152,8 @@ class _Maker:
                 "x-more: &more\n  user: '8'\n  shm_size: 3m\n"
             )
             name = next(iter(document["services"]))
-            if self.chance(0.3) and "volumes" in document["services"][name]:
-                text = text.replace("    volumes:\n", "    volumes: !override\n", 1)
             text = head + text.replace(f"  {name}:\n", f"  {name}:\n    {merged}\n", 1)
         return text
-
-
-def _below(item: Any, folder: str) -> Any:
-    """Return an include as it is written in the file of ``folder``: relative to that."""
-    start = f"{folder}/"
-    if isinstance(item, str):
-        return item.removeprefix(start)
-    return {
-        key: value.removeprefix(start)  # a path is one or several
-        if isinstance(value, str)
-        else [each.removeprefix(start) for each in value]
-        for key, value in item.items()
-    }
 
 
 def written_to(folder: Path, made: Project) -> Path:

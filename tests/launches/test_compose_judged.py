@@ -13,7 +13,7 @@ from preflight.launches.launch_files import read_source
 from preflight.launches.source import Command
 from tests.launches.compose_cases import COUNT, FOLDER, JUDGED, project, written_to
 
-PARTS = 8
+PARTS = 4
 
 
 @cache

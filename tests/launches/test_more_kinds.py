@@ -1,8 +1,7 @@
-"""Launches of supervisord, a server's own configuration, folders, and what Compose takes in."""
+"""Folders, what lies beside a Compose file, and what a hook starts."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from checks.base.root import Root
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.launch_files import read_source
-from preflight.launches.source import Origin, Reading, SourceError
+from preflight.launches.source import Reading
 from preflight.processes.processes import understand
 from preflight.reading.understood import PROGRAMS
 
@@ -24,59 +23,6 @@ def kind(tmp_path: Path, name: str, text: str, **environment: str) -> Reading:
 
 def words(reading: Reading) -> list[str]:
     return [" ".join(word.text for word in command.words) for command in reading.commands]
-
-
-def test_programs_of_supervisord_with_their_environment_and_numbers(tmp_path: Path) -> None:
-    text = (
-        '[supervisord]\nenvironment=MC_A="1",MC_B="two words"\n\n[program:master]\n'
-        "command=mooncake_master --port %(ENV_P)s ; a comment\n[program:client]\n"
-        "command=mooncake_client --port 500%(process_num)d\n    --protocol=tcp\nnumprocs=2\n"
-        "environment=MC_A=3,MC_C=%(program_name)s\n[eventlistener:x]\ncommand=other\n"
-    )
-    found = kind(tmp_path, "supervisord.conf", text, P="77")
-    assert words(found) == [
-        "mooncake_master --port 77",
-        "mooncake_client --port 5000 --protocol=tcp",
-        "mooncake_client --port 5001 --protocol=tcp",
-    ]
-    assert [found.commands[1].environment[f"MC_{x}"].text for x in "ABC"] == [
-        "3",
-        "two words",
-        "client",
-    ]
-    assert [command.origin.line for command in found.commands] == [5, 7, 7]
-    (missing,) = kind(tmp_path, "s.conf", "[program:m]\ncommand=x %(ENV_NO)s\n").commands
-    assert missing.words[1].unresolved == ("NO",)
-
-
-@pytest.mark.parametrize(
-    ("text", "program"),
-    [
-        ("model-path: Qwen/Qwen3-8B\ntp-size: 2\n", "python3 -m sglang.launch_server --config"),
-        ("model_path: m\n", "python3 -m sglang.launch_server --config"),
-        ("model: m\ntensor-parallel-size: 2\n", "vllm serve --config"),
-    ],
-)
-def test_a_servers_configuration_alone_is_that_server(
-    tmp_path: Path, text: str, program: str
-) -> None:
-    found = kind(tmp_path, "config.yaml", text)
-    assert words(found) == [f"{program} config.yaml"]
-    assert found.files["config.yaml"].text == text
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("kustomization.yaml", "resources: [a.yaml]\n", "kubectl kustomize"),
-        ("values.yaml", "servingEngineSpec: {}\n", "helm template CHART -f values.yaml"),
-    ],
-)
-def test_what_is_to_be_rendered_first_gets_the_line_that_renders_it(
-    tmp_path: Path, name: str, text: str, said: str
-) -> None:
-    with pytest.raises(SourceError, match=said):
-        kind(tmp_path, name, text)
 
 
 DEPLOYMENT = """\
@@ -92,42 +38,10 @@ spec:
 """
 
 
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "kustomization.yaml").write_text("resources: [d.yaml]\n")
-    (tmp_path / "base" / "d.yaml").write_text(DEPLOYMENT)
-    (tmp_path / "kustomization.yaml").write_text(
-        "resources: [base]\nreplicas: [{name: d, count: 7}]\n"
-    )
-    return tmp_path
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_a_folder_of_kustomize_is_what_kubectl_makes_of_it(tmp_path: Path) -> None:
-    place = folder(tmp_path)
-    for name in (str(place), str(place / "kustomization.yaml")):
-        (command,) = read_launch((name,), (), {}, Root("/")).reading.commands
-        assert (command.copies, command.words[-1].text) == (7, "5")
-    (place / "base" / "d.yaml").write_text("kind: [\n")
-    with pytest.raises(UsageError, match="kubectl kustomize says"):
-        read_launch((str(place),), (), {}, Root("/"))
-
-
-def test_nothing_that_kustomize_takes_from_elsewhere_is_fetched(tmp_path: Path) -> None:
-    place = folder(tmp_path)
-    (place / "base" / "kustomization.yaml").write_text(
-        "resources: [d.yaml, 'https://example.com/bases//a?ref=v1']\n"
-    )
-    with pytest.raises(UsageError, match=r"takes https://example.com/.* which nobody fetches here"):
-        read_launch((str(place),), (), {}, Root("/"))
-
-
-def test_a_folder_says_what_it_is_where_it_cannot_be_rendered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = folder(tmp_path)
-    monkeypatch.setenv("PATH", "")
+def test_a_folder_says_what_it_is_and_what_renders_it(tmp_path: Path) -> None:
+    place = tmp_path / "k"
+    place.mkdir()
+    (place / "kustomization.yaml").write_text("resources: [d.yaml]\n")
     with pytest.raises(UsageError, match=f"give what kubectl kustomize {place} prints"):
         read_launch((str(place),), (), {}, Root("/"))
     chart = tmp_path / "chart"
@@ -143,16 +57,9 @@ def test_a_folder_says_what_it_is_where_it_cannot_be_rendered(
 
 
 COMPOSE = """\
-include: [inc/more.yaml, {path: [gone.yaml]}]
-configs:
-  mc: {content: "rpc_port: ${PORT}"}
 services:
-  a:
-    extends: {file: base.yml, service: b}
-    environment: {X: "1"}
   s:
     image: i
-    configs: [{source: mc, target: /etc/mc.yaml}]
     command: mooncake_master --config_path=/etc/mc.yaml
     env_file: [{path: ./none.env, required: false}, ./some.env]
   r:
@@ -163,37 +70,23 @@ services:
 
 
 def test_what_compose_takes_from_other_files(tmp_path: Path) -> None:
-    (tmp_path / "inc").mkdir()
     for name, text in {
-        "inc/more.yaml": "services: {m: {image: i, command: mooncake_master --port 9}}\n",
-        "base.yml": "services: {b: {image: v, command: mooncake_client --port 3}}\n",
         "some.env": 'MOONCAKE_PROTOCOL="rdma"\n',
         "run.sh": "mooncake_client --port $1\n",
     }.items():
         (tmp_path / name).write_text(text)
     found = kind(tmp_path, "compose.yaml", COMPOSE, PORT="707")
     assert words(found) == [
-        "mooncake_master --port 9",
-        "mooncake_client --port 3",
         "mooncake_master --config_path=/etc/mc.yaml",
         "mooncake_client --port 7",
     ]
-    _, extended, master, _ = found.commands
-    assert extended.environment["X"].text == "1"
-    assert extended.container is not None
-    assert (extended.container.image, extended.words[0].origin.line) == ("v", None)
+    master, _ = found.commands
     assert master.environment["MOONCAKE_PROTOCOL"].text == "rdma"
-    assert master.files["/etc/mc.yaml"].text == "rpc_port: 707"
-    assert [note.id for note in found.notes] == ["include-not-read"]
+    assert found.notes == ()
     assert {PROGRAMS[p.kind] for p in understand(found.commands, str)} == {
         "mooncake_master",
         "mooncake_client",
     }
-
-
-def test_a_file_that_extends_itself_ends(tmp_path: Path) -> None:
-    text = "services: {a: {extends: {file: compose.yaml, service: a}, command: x}}\n"
-    assert [note.id for note in kind(tmp_path, "compose.yaml", text).notes] == ["extends-not-read"]
 
 
 _SERVER = "python3 -m sglang.launch_server --model-path m"
@@ -225,26 +118,7 @@ def test_what_a_file_that_is_not_here_may_set_is_unknown(
     assert command.environment["MOONCAKE_MASTER"].unresolved == ("MOONCAKE_MASTER",)
 
 
-def test_supervisord_reads_what_it_includes(tmp_path: Path) -> None:
-    """Files beside it are read, as its patterns find them; one that is not here is named."""
-    (tmp_path / "conf.d").mkdir()
-    for name, port in (("b.conf", 2), ("a.conf", 1)):
-        text = f"[program:c]\ncommand=mooncake_client --port=%(ENV_P)s{port}\n[include]\nfiles=x\n"
-        (tmp_path / "conf.d" / name).write_text(text)
-    path = tmp_path / "sup.conf"
-    path.write_text(
-        "[supervisord]\nenvironment=P=7\n[include]\n"
-        "files = %(here)s/conf.d/*.conf /nowhere/z.conf\n"
-    )
-    found = read_source(str(path), {})
-    assert [command.words[-1].text for command in found.commands] == ["--port=71", "--port=72"]
-    assert found.commands[0].origin == Origin(str(tmp_path / "conf.d/a.conf"), 2)
-    assert [(note.id, "/nowhere/z.conf" in note.text) for note in found.notes] == [
-        ("include-not-read", True)
-    ]
-
-
-def test_what_a_hook_starts_beside_the_program_is_read(tmp_path: Path) -> None:
+def test_what_a_hook_starts_beside_the_program_is_named(tmp_path: Path) -> None:
     """A client of 1.5 TB in a postStart was neither shown nor named."""
     client = "mooncake_client --global_segment_size=1500GB"
     pod = (
@@ -256,8 +130,8 @@ def test_what_a_hook_starts_beside_the_program_is_read(tmp_path: Path) -> None:
         "services:\n  c:\n    image: i\n    command: mooncake_master\n"
         f"    post_start: [{{command: {client}}}]\n"
     )
-    for name, text in (("pod.yaml", pod), ("compose.yaml", service)):
+    for name, text, line in (("pod.yaml", pod, 8), ("compose.yaml", service, 5)):
         (tmp_path / name).write_text(text)
-        found = read_source(str(tmp_path / name), {}).commands
-        assert [c.words[0].text for c in found] == ["mooncake_master", "mooncake_client"]
-        assert found[0].place == found[1].place
+        found = read_source(str(tmp_path / name), {})
+        assert [c.words[0].text for c in found.commands] == ["mooncake_master"]
+        assert [(n.id, n.origin.line) for n in found.notes] == [("script-not-read", line)]

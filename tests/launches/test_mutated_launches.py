@@ -14,7 +14,7 @@ import pytest
 
 from preflight.launches.launch_kind import KINDS, LaunchText, read_kind
 from preflight.launches.source import SourceError
-from tests.launches import test_kubernetes_pods, test_odd_launches, test_other_kinds
+from tests.launches import test_kubernetes_pods, test_other_kinds, test_python_program
 from tests.launches.compose_cases import project
 from tests.launches.systemd_cases import unit
 from tests.mutate import mutated
@@ -56,28 +56,29 @@ def watched() -> Iterator[None]:
 
 
 def _seeds() -> list[tuple[str, str]]:
-    other, odd, pods = test_other_kinds, test_odd_launches, test_kubernetes_pods
-    job = ("RayJob", "  entrypoint: python3 -m sglang.launch_server --tp 4", "rayClusterSpec")
+    other, pods = test_other_kinds, test_kubernetes_pods
     return [
         *((p.name, p.read_text()) for p in sorted((ROOT / "tests/data/launches").glob("*"))),
         *(("x.service", unit(number)[0]) for number in range(4)),
         *(("x.service", other.UNIT), ("Dockerfile", other.DOCKERFILE)),
-        *(("job.yaml", text) for text in (other.SRT, other.VARIANTS)),
-        *(("p.py", odd.PROGRAM), ("s.conf", "[program:x]\ncommand=mooncake_master --port 3\n")),
-        *(("r.yaml", pods.RAY % job), ("k.yaml", pods.RAY % ("RayCluster", "  a: b", "c"))),
+        ("job.yaml", other.SRT),
+        *(
+            ("p.py", test_python_program.PROGRAM),
+            ("s.conf", "[program:x]\ncommand=mooncake_master --port 3\n"),
+        ),
+        ("r.yaml", pods.DYNAMO),
     ]
 
 
 def _launch(number: int, seeds: list[tuple[str, str]]) -> LaunchText:
     draw = random.Random(number)
     if draw.random() < 0.2:
-        files = dict(project(draw.randrange(300)).files)
+        files = dict(project(draw.randrange(160)).files)
         files = {name: mutated(t, draw) if draw.random() < 0.4 else t for name, t in files.items()}
         text = mutated(files["compose.yaml"], draw)
-        over = [("over.yaml", mutated(text, draw))] if draw.random() < 0.3 else []
         return LaunchText(
             "compose.yaml", text, False, {"A": "1"}, (),
-            lambda name: files.get(posixpath.normpath(name)), over=over,
+            lambda name: files.get(posixpath.normpath(name)),
         )  # fmt: skip
     name, text = draw.choice(seeds)
     return LaunchText(name, mutated(text, draw), False, {"A": "1"}, (), lambda _: None)

@@ -10,8 +10,7 @@ import pytest
 from checks.base.needs import LIMIT_NAMES
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
-from preflight.launches.source import Reading, SourceError, open_names
-from preflight.processes.host_groups import host_groups
+from preflight.launches.source import Reading, SourceError
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread
 from preflight.processes.written_releases import written_versions
@@ -161,15 +160,6 @@ def test_a_stage_that_builds_on_another_has_what_that_one_has(tmp_path: Path) ->
     assert client.environment["MOONCAKE_DEVICE"].text == "mlx5_0"
 
 
-@pytest.mark.parametrize("line", ["mooncake_client {}", "/bin/bash -c 'exec mooncake_client {}'"])
-def test_a_variable_of_supervisord_is_asked_for_by_its_name(tmp_path: Path, line: str) -> None:
-    """It failed before: the shell behind it was given the brackets of %(ENV_PORT)s."""
-    text = f"[program:store]\ncommand={line.format('--port=%(ENV_PORT)s --config=%(here)s/a')}\n"
-    (command,) = read(tmp_path, text, "store.conf").commands
-    assert command.words[1].unresolved == ("PORT",)
-    assert command.words[2].text == f"--config={tmp_path}/a"
-
-
 def test_a_dockerfile_in_shell_form(tmp_path: Path) -> None:
     text = "FROM x\nENV P=50061\nCMD exec mooncake_master --rpc_port $P\n"
     reading = read(tmp_path, text, "store.Dockerfile")
@@ -286,52 +276,6 @@ def test_what_a_job_of_srt_slurm_gives_all_its_workers(tmp_path: Path) -> None:
     assert mounts == {"/m": "/data/m", "/c": "/h"}
 
 
-VARIANTS = """\
-base:
-  name: job
-  model: {path: m}
-  resources: {prefill_nodes: 4, prefill_workers: 2, decode_nodes: 1, decode_workers: 3}
-  backend: {sglang_config: {prefill: {tp-size: 8}, decode: {tp-size: 1}}}
-override_small:
-  resources: {prefill_nodes: 1, prefill_workers: null, decode_nodes: 0}
-zip_override_tp:
-  backend: {sglang_config: {prefill: {tp-size: [16, 32], page-size: [64]}}}
-"""
-
-
-def test_the_variants_of_a_job_of_srt_slurm_are_jobs_of_their_own(tmp_path: Path) -> None:
-    found = of_workers(read(tmp_path, VARIANTS, "job.yaml"))
-    said = [
-        (command.place.name, command.copies, " ".join(w.text for w in command.words[3:]))
-        for command in found.commands
-        if command.place is not None
-    ]
-    first = "--port 6100 --disaggregation-bootstrap-port 7200 --model-path m"
-    prefill = "--disaggregation-mode prefill"
-
-    def decode(*ports: int) -> list[str]:  # on the nodes of prefill where it has none of its own
-        end = "--model-path m --tp-size 1 --disaggregation-mode decode"
-        return [f"--port {port} {end}" for port in ports]
-
-    apart = decode(6100, 6132, 6164)
-    assert said == [
-        (("small", "prefill"), 1, f"{first} --tp-size 8 {prefill}"),
-        *[(("small", "prefill"), 1, one) for one in decode(6132, 6164, 6196)],
-        (("tp_0", "prefill"), 2, f"{first} --tp-size 16 --page-size 64 --nnodes 2 {prefill}"),
-        *[(("tp_0", "decode"), 1, one) for one in apart],
-        (("tp_1", "prefill"), 2, f"{first} --tp-size 32 --page-size 64 --nnodes 2 {prefill}"),
-        *[(("tp_1", "decode"), 1, one) for one in apart],
-    ]
-    groups = host_groups(understand(found.commands, lambda path: Unknown(path)))
-    assert [(group.what, len(group.numbers)) for group in groups] == [
-        ("a prefill node of job small", 4),
-        ("a prefill node of job tp_0", 1),
-        ("a decode node of job tp_0", 3),
-        ("a prefill node of job tp_1", 1),
-        ("a decode node of job tp_1", 3),
-    ]
-
-
 def test_a_job_of_srt_slurm_writes_the_stores_file_for_vllm(tmp_path: Path) -> None:
     text = """\
 model: {path: m}
@@ -365,33 +309,6 @@ runtime: {image: "lmsysorg/sglang:v0.5.9", prefill_port: 30025}
 """
     with pytest.raises(SourceError, match="a job of srt-slurm"):
         read(tmp_path, text, "job.yaml")
-
-
-def test_the_sweep_of_a_job_of_srt_slurm_is_a_job_for_each_set_of_values(tmp_path: Path) -> None:
-    text = """\
-name: s
-sweep: {size: [4096, 8192], graphs: [[1, 2]]}
-model: {path: m}
-resources: {prefill_workers: 1}
-backend:
-  sglang_config: {prefill: {chunked-prefill-size: "{size}", cuda-graph-bs: "{graphs}"}}
-"""
-    found = of_workers(read(tmp_path, text, "job.yaml")).commands
-    assert [command.place.name[0] for command in found if command.place] == [
-        "s_size4096_graphs1-2",
-        "s_size8192_graphs1-2",
-    ]
-    said = [" ".join(word.text for word in command.words[9:14]) for command in found]
-    ends = "--cuda-graph-bs 1 2"
-    assert said == [f"--chunked-prefill-size {size} {ends}" for size in (4096, 8192)]
-
-
-def test_a_key_twice_is_taken_as_srtctl_takes_it(tmp_path: Path) -> None:
-    twice = SRT.replace("model-path: /model", "model-path: /first\n      model-path: /model")
-    assert words(read(tmp_path, twice, "job.yaml")) == words(read(tmp_path, SRT, "job.yaml"))
-    compose = "services:\n  a: {image: x, command: mooncake_master, command: b}\n"
-    with pytest.raises(SourceError, match="the key 'command' twice: keep one"):
-        read(tmp_path, compose, "compose.yaml")
 
 
 def test_what_a_job_of_srt_slurm_adds_for_sglang(tmp_path: Path) -> None:
@@ -490,52 +407,6 @@ def test_a_specifier_is_open_in_the_text_of_a_shell_too(
     """systemd fills it in before: 5005%i is no port that the client refuses."""
     found = read(tmp_path, f"[Service]\nExecStart={command}\n", "mc@.service")
     assert found.commands[0].words[-1].unresolved == open_
-
-
-@pytest.mark.parametrize(
-    ("over", "ports", "counted"),
-    [("range(3)", ["1", "2", "3"], True), ("GPUS", [], False), ("range(9) if i % 2", [], False)],
-)
-def test_a_list_of_processes_is_a_loop(
-    tmp_path: Path, over: str, ports: list[str], counted: bool
-) -> None:
-    """One for each turn; where nobody counts the turns, that is said of the one that is read."""
-    start = f'[Popen(["mooncake_client", f"--port={{i + 1}}"]) for i in {over}]'
-    reading = read(tmp_path, f"import os\nfrom subprocess import Popen\nprocs = {start}\n", "a.py")
-    doubts = [note.id for command in reading.commands for note in command.doubts]
-    assert doubts == ([] if counted else ["loop-not-counted"])
-    if counted:
-        assert words(reading) == [["mooncake_client", f"--port={port}"] for port in ports]
-
-
-def test_a_python_program(tmp_path: Path) -> None:
-    text = """\
-import os, subprocess
-import sglang as sgl
-
-def main(port):
-    subprocess.Popen(["mooncake_master", "--rpc_port", "50061"])
-    subprocess.run(["mooncake_client", "--port", str(port)])
-    subprocess.run(command)
-    engine = sgl.Engine(model_path="Qwen/Qwen3-8B", tp_size=2, page_size=PAGE,
-                        enable_hierarchical_cache=True, log_level=None, disable_cuda_graph=False)
-
-os.system("touch /tmp/never")
-"""
-    reading = read(tmp_path, text, "serve.py")
-    assert sorted(words(reading)) == [
-        ["mooncake_client", "--port", "str(port)"],
-        ["mooncake_master", "--rpc_port", "50061"],
-        ["python3", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-8B", "--tp-size", "2",
-         "--page-size", "PAGE", "--enable-hierarchical-cache"],
-        ["touch", "/tmp/never"],
-    ]  # fmt: skip
-    by_program = {command.words[0].text: command for command in reading.commands}
-    assert by_program["mooncake_client"].words[2].unresolved == ("str(port)",)
-    assert open_names(by_program["python3"].words[8]) == "the name PAGE"
-    assert [note.id for note in reading.notes] == ["script-not-read"]
-    with pytest.raises(SourceError, match="is not Python"):
-        read(tmp_path, "def (", "broken.py")
 
 
 def test_how_many_a_manifest_asks_for(tmp_path: Path) -> None:
@@ -662,24 +533,3 @@ def test_a_job_of_ray_has_the_limits_of_its_cluster(tmp_path: Path) -> None:
 def test_what_an_example_leaves_open_is_to_be_written(tmp_path: Path) -> None:
     (command,) = read(tmp_path, "mooncake_client --host=<machine IP> -v\n", "guide.sh").commands
     assert unresolved(command.words[1]).advice == "write a value in place of <machine IP>"
-
-
-GIVEN = "give TP=... in an --env-file or, on this host, in front of this command"
-
-
-@pytest.mark.parametrize(
-    ("value", "advice"),
-    [
-        ("os.environ['TP']", GIVEN),
-        ("os.getenv('TP')", GIVEN),
-        ("tp", ""),  # nothing outside of the program sets its names
-        ("args.tp", ""),
-    ],
-)
-def test_what_makes_a_value_of_a_python_program_known(
-    tmp_path: Path, value: str, advice: str
-) -> None:
-    text = "import os, subprocess\n"
-    text += f"subprocess.run(['mooncake_client', '--port', {value}])\n"
-    (command,) = read(tmp_path, text, "run.py").commands
-    assert unresolved(command.words[-1]).advice == advice

@@ -17,16 +17,16 @@ from tests.paths import ROOT
 
 FIELDS = json.loads((ROOT / "tests/data/crds/fields.json").read_text())
 POD = {"containers": [{"name": "c", "image": "i", "command": ["mooncake_client"]}]}
-COUNTS = ("replicas", "size", "podGroupSize", "numOfHosts", "slices", "workerReplicas", "nodeCount")
-# What no pod stands at by itself: a template that roles name, and what submits a job and ends.
-ALONE = re.compile(r"roleTemplates|submitterPodTemplate")
+COUNTS = ("replicas", "size", "podGroupSize", "slices", "nodeCount")
+# What no pod stands at by itself: a template that roles name.
+ALONE = re.compile(r"roleTemplates")
 # Fields that are not read, and why.
 PASSED_OVER = {
     "volumeMounts[].useAsCompilationCache": "a cache on disk",
     "compilationCache.": "a cache on disk",
     "resources.limits.cpu": "no memory",
     "resources.requests.cpu": "no memory",
-    "frontendSidecar": "a name of a container that is read",
+    "frontendSidecar": "named as not read",
     "dynamoSidecar": "a name of a container that is read",
     "roles[].name": "the layout that multinode has in any case",
     "roles[].replicas": "of a leader and its workers: nodeCount has it",
@@ -85,22 +85,10 @@ def pod_paths(kind: str) -> list[tuple[str, Any]]:
     return found
 
 
-ENTRY = {"containers": [{"command": ["x"]}]}  # what kthena's workers stand beside
-
-
-def beside(path: str) -> list[tuple[str, Any]]:
-    """Return what a path needs beside it."""
-    if path.endswith((".workerTemplate.spec", ".workerReplicas")) and "roles[]" in path:
-        above = path.partition("roles[]")[0] + "roles[]"
-        return [(f"{above}.entryTemplate.spec", ENTRY), (f"{above}.workerReplicas", 1)]
-    return []
-
-
 @pytest.mark.parametrize("kind", FIELDS)
 def test_each_pod_of_a_schema_is_read(kind: str) -> None:
     for path, leaf in pod_paths(kind):
-        entry = beside(path) if kind.startswith("ModelServing") else []
-        assert copies(kind, *entry, (path, leaf)) == 1, path
+        assert copies(kind, (path, leaf)) == 1, path
 
 
 @pytest.mark.parametrize("kind", FIELDS)
@@ -114,8 +102,8 @@ def test_each_count_of_a_schema_is_counted(kind: str) -> None:
         workers = [found for found in below if "worker" in found[0].removeprefix(above)]
         if "leaderWorkerSet" in path:  # of RBG's v1alpha1, beside the template
             workers = [(f"{above.rpartition('.')[0]}.template.spec", POD)]
-        own = (workers or below) if name in ("size", "workerReplicas") else below
-        assert copies(kind, own[0], *beside(path), (path, 3)) == 3, (path, own[0][0])
+        own = (workers or below) if name == "size" else below
+        assert copies(kind, own[0], (path, 3)) == 3, (path, own[0][0])
 
 
 def asked() -> set[str]:

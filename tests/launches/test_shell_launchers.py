@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.shell_script import read_script
-from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import ProcessKind, understand
 
 SERVER = "python3 -m sglang.launch_server --model-path m"
@@ -24,7 +21,7 @@ SERVER = "python3 -m sglang.launch_server --model-path m"
     ("line", "notes"),
     [
         (f"uv run {SERVER}", []),
-        (f"uv run --python python3.12 --env-file e {SERVER}", ["env-file-not-read"]),
+        (f"uv run --python python3.12 --env-file e {SERVER}", ["source-not-read"]),
         ("uvx --from sglang sglang serve m", []),
         (f"conda run -n env --no-capture-output {SERVER}", []),
         (f"poetry run env A=1 {SERVER}", []),
@@ -37,7 +34,6 @@ SERVER = "python3 -m sglang.launch_server --model-path m"
         (f"srun -N1 bash -c 'export A=1; exec {SERVER}'", ["launcher"]),
         (f"mpirun -np 2 -x A=1 {SERVER}", ["launcher"]),
         (f"ray job submit --address a -- {SERVER}", ["launcher"]),
-        (f"systemd-run --scope -p LimitMEMLOCK=infinity {SERVER}", ["launcher"]),
         (f"su - user -c '{SERVER}'", ["launcher"]),
         (f"ssh host '{SERVER}'", ["launcher"]),
         (f"kubectl exec pod -- bash -lc '{SERVER}'", ["launcher"]),
@@ -66,7 +62,6 @@ def test_servers_behind_others(line: str, notes: list[str]) -> None:
         "kubectl exec pod -- pgrep mooncake_client",
         "docker exec -it box bash",
         "docker ps --filter name=mooncake_master",
-        "kubectl apply -f sglang.yaml",
         "tail -f entrypoint.sh.log mooncake_master",
         "entrypoint.sh stop",
         "xargs kill",
@@ -208,41 +203,6 @@ def test_limits_of_a_container_that_runs_already_are_unknown(enters: str) -> Non
     assert all(isinstance(one.hard, Unknown) for one in command.limits)
 
 
-@pytest.mark.parametrize(
-    ("options", "settings"),
-    [
-        ("--env A=1,B=x=y", {"A": "1", "B": "x=y", "C": "3"}),
-        ("--env A=1 --env B=2", {"A": "1", "B": "2", "C": "3"}),
-        ("--env=A=1 --nv", {"A": "1", "C": "3"}),
-        ("--cleanenv --env A=1", {"A": "1"}),
-        ("-C", {}),
-        ("--env-file {file}", {"A": "0", "D": "4", "C": "3"}),
-        ("--env-file {file} --env A=1", {"A": "1", "D": "4", "C": "3"}),
-    ],
-)
-def test_what_apptainer_gives_a_program(
-    options: str, settings: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "e.env").write_text("A=0\nD=4\n")
-    line = f"apptainer exec {options.format(file=tmp_path / 'e.env')} i.sif {SERVER}"
-    (command,) = read_script(line, "s", {"C": "3"}).commands
-    assert {name: word.text for name, word in command.environment.items()} == settings
-
-
-def test_a_variable_for_what_apptainer_runs() -> None:
-    line = f"export APPTAINERENV_A=1 SINGULARITYENV_B=2; singularity run -e i.sif {SERVER}"
-    (command,) = read_script(line, "s", {"C": "3"}).commands
-    assert {name: word.text for name, word in command.environment.items()} == {"A": "1", "B": "2"}
-
-
-@pytest.mark.parametrize("runner", ["apptainer exec --env-file e i.sif", "uv run --env-file e"])
-def test_a_file_of_variables_that_is_not_here_may_hold_the_master(runner: str) -> None:
-    reading = read_script(f"{runner} {SERVER}", "s", {})
-    (command,) = reading.commands
-    assert command.environment["MOONCAKE_MASTER"].unresolved == ("MOONCAKE_MASTER",)
-    assert "env-file-not-read" in [note.id for note in reading.notes]
-
-
 SUBMITTED = f"#!/bin/bash\n#SBATCH -N1\n{SERVER}\n"
 
 
@@ -252,19 +212,15 @@ SUBMITTED = f"#!/bin/bash\n#SBATCH -N1\n{SERVER}\n"
         SUBMITTED,
         f"#!/bin/bash\n#SBATCH -N1\nsrun {SERVER}\n",
         f"srun -N1 {SERVER}",
-        f"sbatch --wrap '{SERVER}'",
-        "sbatch job.sh",
     ],
 )
 def test_the_memlock_of_a_job_is_its_shells_or_slurmds(text: str) -> None:
     """slurm.conf says which: a low limit here is no reason that the job fails."""
-    (command,) = read_script(text, "s", {}, beside={"job.sh": SUBMITTED}.get).commands
+    (command,) = read_script(text, "s", {}).commands
     assert [(one.name, isinstance(one.soft, Unknown)) for one in command.limits] == [
         ("memlock", True)
     ]
-    (command,) = read_script(
-        text, "s", {"SLURM_JOB_ID": "7"}, beside={"job.sh": SUBMITTED}.get
-    ).commands
+    (command,) = read_script(text, "s", {"SLURM_JOB_ID": "7"}).commands
     assert command.limits == ()  # within the job its own limits are read
 
 
@@ -273,122 +229,3 @@ def test_a_job_that_lifts_its_memlock() -> None:
     (command,) = read_script(text, "s", {}).commands
     assert [one.soft for one in command.limits][-1:] != [command.limits[0].soft]
     assert len(command.limits) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "line",
-    [
-        "seq 3 5 | xargs -n1 -P4 mooncake_client --port",
-        "seq 0 2 | xargs -I{} sh -c 'mooncake_client --port 3000{}'",
-        "echo a b c d | xargs -n 2 -P 0 mooncake_client",
-        "printf '%s\\n' 1 2 | xargs -IN mooncake_client --size=NGB --port=900N",
-        "echo 7 8 | sudo xargs mooncake_client -v",
-        "echo 1 2 | xargs -P2 -n1 env A=1 bash -c 'mooncake_client --port $1' _",
-    ],
-)
-def test_xargs_starts_what_it_starts(line: str, tmp_path: Path) -> None:
-    """The judge is xargs itself, with a program that prints its words."""
-    for name, text in (("mooncake_client", 'echo "$*"'), ("sudo", 'exec "$@"')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    path = {"PATH": f"{tmp_path}:{os.defpath}"}
-    ran = subprocess.run(["bash", "-c", line], env=path, capture_output=True, text=True, check=True)
-    found = read_script(line, "s", {})
-    clients = [c for c in found.commands if c.words[0].text == "mooncake_client"]
-    said = [" ".join(word.text for word in each.words[1:]) for each in clients]
-    assert sorted(said) == sorted(ran.stdout.splitlines())
-    assert "loop-not-counted" not in [note.id for note in found.notes]
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("parallel -j 4 mooncake_client -s={}GB ::: 1 2", ["-s=1GB", "-s=2GB"]),
-        ("parallel A=1 mooncake_client --port ::: 5 6", ["--port 5", "--port 6"]),
-        ("parallel 'mooncake_client {1} {2}' ::: a b ::: 3", ["a 3", "b 3"]),
-        ("seq 8 9 | parallel -j0 mooncake_client -n {#} {}", ["-n 1 8", "-n 2 9"]),
-        ("parallel mooncake_client {/.} {//} ::: d/x.json", ["x d"]),
-        ("parallel mooncake_client {} ::: 'a b'", ["a b"]),
-    ],
-)
-def test_parallel_starts_one_for_each(line: str, words: list[str]) -> None:
-    """As parallel(1) says it; it is seldom installed."""
-    found = read_script(line, "s", {})
-    clients = [c for c in found.commands if c.words[0].text == "mooncake_client"]
-    assert [" ".join(w.text for w in c.words[1:]) for c in clients] == words
-    assert not any(c.waited for c in clients)
-    assert found.notes == ()
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"cat ports | xargs -P4 -n1 {SERVER} --port",
-        f"cat ports | xargs -I% {SERVER} --port %",
-        f"cat ports | xargs -I% sh -c '{SERVER} --port %'",
-        f"parallel -a ports {SERVER} --port {{}}",
-        f"parallel {SERVER} --port {{}} :::: ports",
-    ],
-)
-def test_what_is_added_and_is_not_known_stays_open(line: str) -> None:
-    """A word that xargs adds was missing behind --port, or {} was read as it is written."""
-    found = read_script(line, "s", {})
-    (server,) = understand(found.commands[-1:], Unknown)
-    assert server.server is not None
-    assert server.server.arguments.error is None
-    assert isinstance(server.server.value("port"), Unknown)
-    assert "loop-not-counted" in [note.id for note in found.notes]
-
-
-@pytest.mark.parametrize("line", ["ps | grep sglang | xargs kill -9", "ls x | xargs rm -rf"])
-def test_xargs_that_ends_or_removes_starts_nothing(line: str) -> None:
-    found = read_script(line, "s", {})
-    assert found.notes == ()
-    assert [c.words[0].text for c in found.commands][-1] == "xargs"
-
-
-def test_each_part_of_a_heterogeneous_job_is_a_start_of_its_own() -> None:
-    part = "--het-group=1 -N2 mooncake_client --global_segment_size=4gb"
-    found = read_script(f"srun --het-group=0 -N1 {SERVER} : {part}", "s", {})
-    processes = understand(found.commands, Unknown)
-    kinds = [(each.kind, each.command.copies) for each in processes]
-    assert kinds == [(ProcessKind.SGLANG, 1), (ProcessKind.CLIENT, 2)]
-    assert [group.what for group in host_groups(processes)] == [
-        "het group 0 of the job", "het group 1 of the job",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("front", "turns"),
-    [
-        ("ssh $host uptime", 1),
-        ("timeout 5 ssh -o BatchMode=yes $host uptime", 1),
-        ("ssh -n $host uptime", 3),
-        ("ssh -nT $host uptime", 3),
-        ("ssh $host uptime < /dev/null", 3),
-        ("ssh $host uptime &", 3),
-        ("echo a | ssh $host cat", 3),
-        ("srun -w $host hostname", 1),
-        ("srun --input=none -w $host hostname", 3),
-        ("docker exec -i kv hostname", 1),
-        ("docker exec kv hostname", 3),
-        ("docker exec kv grep -i x /f", 3),
-        ("docker exec -u root kv sed -i s/a/b/ /f", 3),
-        ("docker run -e A=b -i kv cat", 1),
-        ("kubectl exec -it $host -- date", 1),
-        ("kubectl exec $host -i -- date", 1),
-        ("kubectl exec $host -- grep -i x /f", 3),
-    ],
-)
-def test_what_reads_standard_input_ends_the_loop_over_it(front: str, turns: int) -> None:
-    """bash: ssh takes the rest of the list, and ``read`` finds none."""
-    server = "mooncake_client --port=100$host"
-    text = f"while read -r host; do\n  {front}\n  {server} &\ndone <<T\n1\n2\n3\nT\n"
-    reading = read_script(text, "s", {})
-    ports = [c.words[1].text for c in reading.commands if c.words[0].text == "mooncake_client"]
-    assert ports == [f"--port=100{number}" for number in range(1, turns + 1)]
-    said = [note.text for note in reading.notes if note.id == "loop-not-counted"]
-    assert [text.partition(" reads")[0] for text in said] == (
-        [next(n for n in ("ssh", "srun", "docker", "kubectl") if n in front)] if turns == 1 else []
-    )

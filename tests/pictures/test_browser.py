@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
-from preflight.fleet.merge.command import Shown, answer
+from preflight.fleet.merge.command import Shown, run_merge
+from preflight.fleet.reports.sources import FoundReport
 from preflight.render.html_page import Keyed, page, status_badge, table
 from tests.builders.synthetic import GIB, MIB, erdma_host, gpu_host, limited_container, plain_host
 from tests.capacity.test_capacity_trace import QWEN, TURNS
 from tests.checks.test_synthetic import ERDMA, FITTED, LAUNCH, NICS, script
+from tests.fleet.merge_fleets import document
 from tests.fleet.test_merge_command import odd_fleet
 from tests.paths import ROOT
 from tests.pictures.browser import Browser
@@ -126,7 +128,8 @@ def every_page(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("pages")
     more = {name: folder / f"{name}.html" for name in ("error", "fleet", "trace")}
     assert run(["check", "--html", str(more["error"]), "/nowhere.sh"]) == 64
-    answer(odd_fleet(), Shown(None, False, "never", 0, str(more["fleet"])))
+    reports = [FoundReport("all", at, document(one)) for at, one in enumerate(odd_fleet(), 1)]
+    run_merge(reports, Shown(None, False, "never", 0, str(more["fleet"])), None)
     (folder / "run.sh").write_text(f"{QWEN}\n")
     (folder / "trace.jsonl").write_text("".join(f"{json.dumps(turn)}\n" for turn in TURNS))
     traced = ["--trace", str(folder / "trace.jsonl"), "--curve", "--html", str(more["trace"])]

@@ -203,23 +203,6 @@ def test_processes_that_a_script_ends(tmp_path: Path, text: str, expected: list[
     assert list(found.values()) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "servers", "status"),
-    [
-        ("docker compose up -d a\ndocker compose up -d a", 1, "pass"),  # a runs already
-        ("docker compose up -d\ndocker compose up -d a", 1, "pass"),
-        (f"docker compose up -d\n{SERVER} 80", 2, "fail"),  # nobody waits for a
-        (f"docker compose up\n{SERVER} 80", 2, "pass"),  # a has ended
-    ],
-)
-def test_services_that_run_already(tmp_path: Path, text: str, servers: int, status: str) -> None:
-    compose = f"services: {{a: {{image: i, ports: ['80:80'], command: {SERVER} 80}}}}\n"
-    reading = read_script(text, "l.sh", {}, beside={"docker-compose.yaml": compose}.get)
-    assert len(reading.commands) == servers
-    found = verdicts(reading, tmp_path)
-    assert {one for name, one in found.items() if "published" in name} == {status}
-
-
 DP_ATTENTION = "--tp 2 --dp 2 --enable-dp-attention"
 
 

@@ -247,25 +247,3 @@ def test_of_several_ways_it_is_said_which_holds(read: Callable[..., Any]) -> Non
     _, said = read(f'if [ "$R" = a ]; then T=2; else T=4; fi\n{PLAIN} --tp $T\n')
     assert "tp_size 4" in " ".join(said.split())
     assert "read each way, the last one holds" in " ".join(said.split())
-
-
-@pytest.mark.parametrize(
-    "line",
-    ['env -S "A=1 {} --tp 2"', "env '-SA=1 {} --tp 2'", 'env --split-string="{}" --tp 2'],
-)
-def test_env_splits_a_text(read: Callable[..., Any], line: str) -> None:
-    code, said = read(f"{line.format(PLAIN)}\n")
-    assert code == 0
-    assert "tp_size 2" in " ".join(said.split())
-
-
-def test_a_project_is_scaled(read: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(
-        "services:\n  store: {image: x, command: mooncake_client --global_segment_size=1GB}\n"
-    )
-    up = "docker compose -f c.yaml up -d"
-    assert "4 mooncake_clients" in read(f"{up} --scale store=4\n")[1]
-    assert read(f"{up} --scale store=4\n")[0] == 3
-    code, said = read(f"{up} --scale store=$N\n")
-    assert (code, "--scale store=$N: how many" in " ".join(said.split())) == (3, True)
-    assert "mooncake_client" not in read(f"{up} --scale store=0\n{PLAIN}\n")[1]

@@ -58,11 +58,6 @@ def _unit(name: str, lines: str, named: str) -> UnreadLaunch:
     return UnreadLaunch(name, "x.service", text, named)
 
 
-def _supervisord(name: str, program: str, named: str) -> UnreadLaunch:
-    text = f"[supervisord]\nnodaemon=true\n[program:sglang]\ncommand={SERVER}\n[program:x]\n"
-    return UnreadLaunch(name, "supervisord.conf", f"{text}{program}\n", named)
-
-
 def _dockerfile(name: str, lines: str, named: str) -> UnreadLaunch:
     return UnreadLaunch(name, "Dockerfile", f"FROM ubuntu:22.04\n{lines}\n", named)
 
@@ -187,7 +182,7 @@ LAUNCHES = (
            "while read -r node; do\n  ssh $node nvidia-smi\n  SERVER --port 3000$node &\n"
            "done <<T\n1\n2\nT\n", "ssh reads the rest of the list"),
     _shell("coproc", "coproc kvd --size 4g\nSERVER\n", "kvd"),
-    _shell("at", "echo kvd | at now\nSERVER\n", "kvd"),
+    _shell("at", "echo kvd | at now\nSERVER\n", "at now"),
     _shell("runuser", "runuser -u kv -- kvd --daemonize\nSERVER\n", "kvd --daemonize"),
     _shell("unshare", "unshare -n kvd &\nSERVER\n", "kvd"),
     _shell("ctr", "ctr run -d docker.io/acme/kvd:1 kv\nSERVER\n", "acme/kvd:1"),
@@ -224,12 +219,6 @@ LAUNCHES = (
     _unit("unit-podman", "ExecStart=/usr/bin/podman run acme/kvd:1 start", "acme/kvd:1"),
     _unit("unit-variable", "Environment=FLEXKV_CPU_CACHE_GB=400\nExecStart=/bin/true",
           "FLEXKV_CPU_CACHE_GB"),
-    # Programs of supervisord.
-    _supervisord("supervisord", "command=/opt/kvd --size 400g", "/opt/kvd"),
-    _supervisord("supervisord-python", "command=python3 -m acme.daemon", "acme.daemon"),
-    _supervisord("supervisord-variable",
-                 f"command={SERVER} --port 31000\nenvironment=FLEXKV_CPU_CACHE_GB=\"400\"",
-                 "FLEXKV_CPU_CACHE_GB"),
     # Dockerfiles.
     _dockerfile("dockerfile", f"CMD {SERVER} & exec /opt/kvd --size 400g", "/opt/kvd"),
     _dockerfile("dockerfile-entrypoint", f'ENTRYPOINT ["sh", "-c", "/opt/kvd & exec {SERVER}"]',

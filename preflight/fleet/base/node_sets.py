@@ -1,15 +1,22 @@
-"""Many node names as one text, as Slurm and ClusterShell write them: ``gpu[001-063,070]``.
-
-``expand(fold(names))`` gives the names back, sorted. One number of a name is folded: the last of
-its first label, so that ``gpu012.rack3.example`` counts by 12.
-"""
+"""Many node names as one text, ``gpu[001-063,070]``: ClusterShell's node sets, within bounds."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any
+
+from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
+    RESOLVER_NOGROUP,
+    NodeSet,
+    NodeSetException,
+)
+from ClusterShell.NodeUtils import (  # type: ignore[import-untyped]
+    GroupResolverError,
+    GroupSourceError,
+)
+from ClusterShell.RangeSet import RangeSetException  # type: ignore[import-untyped]
 
 from preflight.base.usage_error import UsageError
 
@@ -19,20 +26,7 @@ MOST_NODES = 100_000
 LONGEST_NAME = 253
 # Letters of a host name, and those of addresses and of what schedulers call their nodes.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]*")
-
-_ADDRESS = re.compile(r"[0-9.]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
-_NUMBER = re.compile(r"[0-9]+")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?:/([0-9]+))?)?")
-_PART = re.compile(r"\[([^\[\]]*)\]")
-_WORD = re.compile(r"(?:\[[^\[\]]*\]|[^\s,])+")
-
-
-class _Split(NamedTuple):
-    """A name around its counted number, "" where it has none."""
-
-    before: str
-    number: str
-    after: str
+_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 
 
 def is_name(text: str) -> bool:
@@ -51,109 +45,72 @@ def fold(names: Iterable[str], *, slurm: bool = False) -> str:
 
 @lru_cache(maxsize=64)  # most lists of a fleet's nodes are the same few
 def _folded(names: tuple[str, ...], slurm: bool) -> str:
-    groups: dict[tuple[str, str, bool], list[str]] = {}
-    for before, number, after in sorted({_split(name) for name in names}, key=_order):
-        groups.setdefault((before, after, number != ""), []).append(number)
-    return ",".join(
-        ",".join(f"{before}{number}{after}" for number in numbers)
-        if slurm and after
-        else _group(before, after, numbers)
-        for (before, after, _), numbers in groups.items()
+    if not slurm:
+        return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+    alone = [name for name in names if not name[-1].isdigit()]
+    rest = NodeSet.fromlist(
+        [name for name in names if name[-1].isdigit()], resolver=RESOLVER_NOGROUP
     )
+    rest.fold_axis = (-1,)
+    return ",".join(filter(None, (str(rest), *in_order(alone))))
 
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return each name once, ``gpu2`` before ``gpu10``."""
-    return ["".join(parts) for parts in sorted({_split(name) for name in names}, key=_order)]
+    return list(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
 
 
 def expand(text: str) -> list[str]:
-    """Return the names of a node set, each once, in the order of their numbers.
+    """Return the names of a node set, each once, in their order; groups are not looked up.
 
     Raises UsageError.
     """
-    names: set[str] = set()
-    for word in _words(text):
-        names.update(_names(word, text, MOST_NODES - len(names)))
-    return in_order(names)
+    if "@" in text:
+        raise UsageError(f"node set {text[:60]!r}: it names a group, and none is looked up here")
+    return _names(_node_set(re.sub(r"\s*,\s*|\s+", ",", text.strip()), RESOLVER_NOGROUP))
 
 
-def _split(name: str) -> _Split:
-    """Split a name around the last number of its first label, an address around its last number."""
-    label = name if _ADDRESS.fullmatch(name) else name.partition(".")[0]
-    found = list(_NUMBER.finditer(label)) or list(_NUMBER.finditer(name))
-    if not found:
-        return _Split(name, "", "")
-    start, end = found[-1].span()
-    return _Split(name[:start], name[start:end], name[end:])
+def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
+    """Return the nodes of ``sets`` without those of ``excluded``, in their order.
+
+    Groups (``@rack1``) are those of the site's own ``groups.conf``. Raises UsageError for what is
+    no node set, a group that is not known, or too many nodes.
+    """
+    found = NodeSet()
+    for text in sets:
+        found.update(_node_set(text))
+    for text in excluded:
+        found.difference_update(_node_set(text))
+    return _names(found)
 
 
-def _order(split: _Split) -> tuple[str, str, int, int]:
-    before, number, after = split
-    return before, after, int(number or -1), len(number)
-
-
-def _group(before: str, after: str, numbers: list[str]) -> str:
-    """Return ``gpu[001-063,070]``. numbers: digits, ascending, of names that share the rest."""
-    if not numbers[0]:
-        return before + after
-    spans: list[tuple[str, str]] = []
-    # What would carry a span on, as it would be written (08, 09, 10): that span's place.
-    waiting: dict[str, int] = {}
-    for number in numbers:
-        at = waiting.pop(number, None)
-        if at is None:
-            at = len(spans)
-            spans.append((number, number))
-        else:
-            spans[at] = (spans[at][0], number)
-        waiting[str(int(number) + 1).zfill(len(spans[at][0]))] = at
-    if len(spans) == 1 and spans[0][0] == spans[0][1]:
-        return f"{before}{spans[0][0]}{after}"
-    written = ",".join(low if low == high else f"{low}-{high}" for low, high in spans)
-    return f"{before}[{written}]{after}"
-
-
-def _words(text: str) -> list[str]:
-    """Split at commas and spaces that are in no bracket."""
-    if set("[]") & set(_PART.sub("", text)):
-        raise _refused(text, "its brackets do not match")
-    return _WORD.findall(text)
-
-
-def _names(word: str, text: str, most: int) -> list[str]:
-    """Return the names of ``word``, with each of its brackets replaced by each of its numbers."""
-    if word.startswith("@"):
-        raise _refused(text, f"{word} is a group, and no group can be looked up here")
-    names = [""]
-    parts = _PART.split(word)
-    for at, part in enumerate(parts):
-        choices = _numbers(part, text, most) if at % 2 else [part]
-        if len(names) * len(choices) > most:
-            raise _refused(text, f"it has more than {MOST_NODES} names")
-        names = [name + choice for name in names for choice in choices]
+def _names(found: Any) -> list[str]:
+    if len(found) > MOST_NODES:
+        raise UsageError(f"{len(found)} nodes are named: at most {MOST_NODES} are taken")
+    names = [str(name) for name in found]
     for name in names:
-        if not is_name(name):
-            raise _refused(text, f"{name[:40]!r} cannot be the name of a node")
+        if not is_name(name):  # ssh would take it for an option
+            raise UsageError(f"{name!r} is not the name of a node: write letters, digits, . and -")
     return names
 
 
-def _numbers(ranges: str, text: str, most: int) -> list[str]:
-    """Return ``001-003,9`` as ``001``, ``002``, ``003``, ``9``: as wide as the first of a range."""
-    found: list[str] = []
-    for range_ in ranges.split(","):
-        match = _RANGE.fullmatch(range_.strip())
-        if match is None or max(map(len, match.groups(""))) > LONGEST_NAME:
-            raise _refused(text, f"[{ranges[:40]}] holds no range of numbers")
-        low, high, step = match[1], match[2] or match[1], int(match[3] or 1)
-        if step == 0 or int(high) < int(low):
-            raise _refused(text, f"[{range_.strip()[:40]}] has nothing in it")
-        if (int(high) - int(low)) // step + len(found) >= most:
-            raise _refused(text, f"it has more than {MOST_NODES} names")
-        width = len(low)
-        found += [str(number).zfill(width) for number in range(int(low), int(high) + 1, step)]
+def _node_set(text: str, resolver: Any = None) -> Any:
+    """Return ClusterShell's node set of ``text``. Raises UsageError."""
+    shown = f"{text[:80]!r}"
+    widest = max((int(b) - int(a) + 1 for a, b in _RANGE.findall(text)), default=0)
+    if widest > MOST_NODES:
+        raise UsageError(f"{shown} names {widest} nodes: at most {MOST_NODES} are taken")
+    try:
+        found = NodeSet(text, resolver=resolver)
+    except (NodeSetException, RangeSetException, GroupResolverError, GroupSourceError) as error:
+        if f"@{error}:" in text or str(error) == "<default>":  # it says no more than the source
+            raise UsageError(
+                f"{shown}: ClusterShell has no group source {str(error)[:40]!r} here: "
+                "`nodeset --groupsources` lists those it has (groups.conf)"
+            ) from None
+        raise UsageError(
+            f"{shown} is not a set of nodes: {error}; write it as gpu[001-064,070],login1"
+        ) from None
+    if text.strip() and not found:
+        raise UsageError(f"{shown} names no node: `nodeset -ll` lists the groups that there are")
     return found
-
-
-def _refused(text: str, why: str) -> UsageError:
-    return UsageError(f"node set {text[:60]!r}: {why}; write it as gpu[001-064,070],login1")

@@ -1,13 +1,16 @@
-"""Words and lines of the answers about a fleet: counts, times, colours, texts cut and wrapped."""
+"""What the answers about a fleet have in common: counts, times, colours, texts cut, and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from preflight.base.one_line import clean, shortened
 from preflight.fleet.base.node_sets import fold
 
 Paint = Callable[[str, str], str]
+Key = TypeVar("Key")
+One = TypeVar("One")
 
 COLOURS = {"fail": "red", "unknown": "magenta", "warn": "yellow", "pass": "green"}
 # The whole of each list is in --json; a screen holds some forty lines.
@@ -68,3 +71,19 @@ def rest_of(shown: int, all_: Sequence[object], what: str = "") -> list[str]:
     """Return the line that says how many are left out, where some are."""
     more = len(all_) - shown
     return [f"and {more} more{what}, in --json"] if more > 0 else []
+
+
+def grouped(pairs: Iterable[tuple[Key, One]]) -> dict[Key, list[One]]:
+    """Return each key, in the order of its first, with all that come with it."""
+    found: dict[Key, list[One]] = {}
+    for key, one in pairs:
+        found.setdefault(key, []).append(one)
+    return found
+
+
+def by_size(groups: Mapping[Key, Sequence[One]]) -> tuple[Key | None, list[Key]]:
+    """Return the key of the largest group, None of a tie, and the others, the smallest first."""
+    keys = sorted(groups, key=lambda key: len(groups[key]))
+    if len(keys) > 1 and len(groups[keys[-1]]) == len(groups[keys[-2]]):
+        return None, keys
+    return keys[-1], keys[:-1]

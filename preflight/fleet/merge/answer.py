@@ -9,21 +9,29 @@ from collections.abc import Iterator, Sequence
 
 from preflight.base.one_line import clean
 from preflight.fleet.base.decode import Json
-from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import (
     COLOURS,
     Paint,
     cut,
+    grouped,
     have_and_need,
     nodes_text,
     plural,
     rest_of,
 )
 from preflight.fleet.merge.drift import Drift, Variant
-from preflight.fleet.merge.fleet import FAILING, NO_REPORT, NOT_REACHED, PASSING, Fleet
-from preflight.fleet.remote.reply import SSH, TIMEOUT
-from preflight.fleet.reports.rows import STATUSES, OnNodes, Unusable, nodes_object
+from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
+from preflight.fleet.reports.rows import (
+    NO_REPORT,
+    NOT_REACHED,
+    SSH,
+    STATUSES,
+    TIMEOUT,
+    OnNodes,
+    Unusable,
+    nodes_object,
+)
 from preflight.render.plain_data import plain
 from preflight.render.text import filled, headed, table
 
@@ -113,10 +121,7 @@ def facts_text(fleet: Fleet) -> str:
     names = fleet.without_facts
     if not names:
         return ""
-    return (
-        f"{nodes_text(names)}: answers of check --json, which have no facts, addresses or "
-        "segments to compare"
-    )
+    return f"{nodes_text(names)}: nothing is known of it to compare: no facts, addresses, segments"
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:

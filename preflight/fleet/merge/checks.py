@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from checks.rdma.reach_checks import DEFAULT_MTU_BYTES
 from checks.releases.mooncake import work_together
-from preflight.fleet.base.grouping import by_size, grouped
 from preflight.fleet.base.node_sets import fold, in_order
-from preflight.fleet.node.records import NodeLaunch
-from preflight.fleet.reports.rows import FleetFinding, OnNodes, Rows
+from preflight.fleet.base.text import by_size, grouped
+from preflight.fleet.rails.lanes import network
+from preflight.fleet.reports.rows import FleetFinding, NodeLaunch, OnNodes, Rows
 
 DEFAULT_MASTER_PORT = 50051  # mooncake_master --rpc_port
 # A day: reports of one run are minutes apart, and what is older tells of another state.
 MOST_AGE_SECONDS = 24 * 3600
 # What the master's own port is called among those that a launch binds.
 MASTER_PORT_NAME = "RPC port"
-# What fleet rails finds and nobody else: fleet.subnet and the nodes' own rdma.subnets say the rest.
-_BETWEEN_RAILS = ("fleet.rail-apart", "fleet.rail-mtu", "fleet.rail-unknown")
+# What the nodes' own rdma.subnets does not say already.
+_NOT_RAILS = "fleet.rail-cross"
 
 Launches = Mapping[str, NodeLaunch]
 
@@ -74,7 +75,6 @@ def fleet_findings(
     rows: Rows, facts: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> Iterator[OnNodes]:
     """Yield every finding of the fleet, in no order. rows: of nodes with a whole report."""
-    from preflight.fleet.merge.rails import subnet_findings
     from preflight.fleet.rails.findings import rail_findings, rail_matrix
 
     owners = Owners(rows)
@@ -84,25 +84,26 @@ def fleet_findings(
     yield from _rendezvous(launches)
     yield from _advertised(rows, launches)
     yield from _versions(launches, facts, owners)
-    yield from _protocols(launches)
+    yield from _protocols(rows)
     yield from _master_ports(launches, owners)
     yield from _same_machine(rows)
     yield from _ages(rows)
-    yield from subnet_findings(rows)
+    yield from _path_mtus(rows)
+    yield from _addresses(rows)
     for one in rail_findings(rail_matrix(rows)):
-        if one.finding.check in _BETWEEN_RAILS:
+        if one.finding.check != _NOT_RAILS:
             yield one
 
 
 def _masters(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
-    said = {name: launch.known_masters for name, launch in launches.items()}
+    said = {name: launch.masters for name, launch in launches.items()}
     follows = "what one of them stores, the others never find"
     yield from _one_address("fleet.master", "master", said, follows, owners)
 
 
 def _metadata(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
     said = {
-        name: tuple(sorted(address for address, _ in launch.known_services("metadata")))
+        name: tuple(sorted(address for address, _ in launch.services_of("metadata")))
         for name, launch in launches.items()
     }
     follows = "nodes look up each other's segments on a server that does not have them"
@@ -167,7 +168,7 @@ def _rendezvous(launches: Launches) -> Iterator[OnNodes]:
         (address, name)
         for name, launch in launches.items()
         if launch.hosts > 1
-        for address, own in launch.known_services("dist-init")
+        for address, own in launch.services_of("dist-init")
         if not own and loops(split_address(address)[0])
     )
     for address, nodes in found.items():
@@ -181,7 +182,7 @@ def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
     found = grouped(
         (host.lower(), name)
         for name, launch in launches.items()
-        for host, _ in launch.known_services("advertised")
+        for host, _ in launch.services_of("advertised")
     )
     for host, nodes in found.items():
         if len({rows[name].boot or name for name in nodes}) > 1:
@@ -195,7 +196,7 @@ def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
     """Judge clients of other releases than the master's; several releases on a node are another."""
-    masters = {name: launch.known_masters for name, launch in launches.items()}
+    masters = {name: launch.masters for name, launch in launches.items()}
     groups = grouped(
         (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)
         for wheels, names in facts.get("wheel.mooncake", {}).items()
@@ -234,9 +235,9 @@ _RELEASES = {
 }
 
 
-def _protocols(launches: Launches) -> Iterator[OnNodes]:
-    protocols = [(launch.protocol, name) for name, launch in launches.items()]
-    groups = grouped((one, name) for one, name in protocols if isinstance(one, str) and one)
+def _protocols(rows: Rows) -> Iterator[OnNodes]:
+    protocols = [(row.asked("protocol"), name) for name, row in rows.items()]
+    groups = grouped((one, name) for one, name in protocols if one)
     if len(groups) < 2:
         return
     right, others = by_size(groups)
@@ -249,7 +250,7 @@ def _protocols(launches: Launches) -> Iterator[OnNodes]:
 
 def _master_ports(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
     """Judge the node on which others look for the master, where its launch needs that port."""
-    masters = [owners.of(one) for launch in launches.values() for one in launch.known_masters]
+    masters = [owners.of(one) for launch in launches.values() for one in launch.masters]
     for node, master in dict.fromkeys((one.node, one.port) for one in masters):
         for what, port in launches[node].ports if node in launches else ():
             if isinstance(port, int) and str(port) == master and what != MASTER_PORT_NAME:
@@ -277,3 +278,71 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
         text = "these reports may be out of date, or the clocks are wrong"
         finding = FleetFinding("fleet.old-report", "warn", "report", have, "within a day", text)
         yield OnNodes(finding, old)
+
+
+def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
+    """Judge the path MTUs.
+
+    A QP takes the smaller of MC_MTU and the port's active MTU, and the two ends do not negotiate
+    (rdma_endpoint.cpp).
+    """
+    groups: dict[tuple[int, ...], list[str]] = {}
+    unsaid = False
+    for name, row in rows.items():
+        if row.launch is None or "rdma" not in str(row.launch.share.protocol):
+            continue
+        limit = row.asked("mtu_limit_bytes")
+        unsaid |= not isinstance(limit, int)
+        most = limit if isinstance(limit, int) else DEFAULT_MTU_BYTES
+        mtus = [rail.mtu_bytes for rail in row.taken_rails]
+        sizes = {min(mtu, most) for mtu in mtus if isinstance(mtu, int)}
+        if sizes:
+            groups.setdefault(tuple(sorted(sizes)), []).append(name)
+    if len(groups) < 2:
+        return
+    usual, others = by_size(groups)
+    text = "the ends of a connection do not negotiate it: transfers end with remote invalid request"
+    if unsaid:
+        least = min(size for sizes in groups for size in sizes)
+        text += f", unless MC_MTU={least} is set on every node, which the reports do not say"
+    need = "one path MTU on all nodes" if usual is None else f"{_sizes(usual)}, as most nodes"
+    status = "unknown" if unsaid else "fail"
+    for group in others:
+        finding = FleetFinding("fleet.path-mtu", status, "RDMA ports", _sizes(group), need, text)
+        yield OnNodes(finding, groups[group])
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return f"path MTU {' and '.join(str(size) for size in sizes)} B"
+
+
+def _addresses(rows: Rows) -> Iterator[OnNodes]:
+    """Judge addresses that two machines have: such an address reaches one of them."""
+    owners = grouped(
+        (written.partition("/")[0], (name, rail.device))
+        for name, row in rows.items()
+        for rail in row.known_rails
+        for written in rail.known_addresses
+    )
+    for address, held in owners.items():
+        if len(held) < 2 or _anywhere(address):
+            continue
+        first, boot = held[0][0], rows[held[0][0]].boot
+        others = {
+            name: device
+            for name, device in held
+            if name != first and not (boot and rows[name].boot == boot)
+        }
+        if others:
+            devices = {first: held[0][1], **others}
+            have = f"{address} on {', '.join(sorted(set(devices.values())))} of each"
+            text = "two machines have one address: transfers to either reach the one that ARP finds"
+            need = "an address of its own"
+            finding = FleetFinding("fleet.address", "fail", address, have, need, text)
+            yield OnNodes(finding, list(devices))
+
+
+def _anywhere(address: str) -> bool:
+    """Return whether every host may have it: loopback, link-local; or it is no address."""
+    found = network(address)
+    return found is None or found.is_loopback or found.is_link_local or found.is_unspecified

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from preflight.fleet.base.grouping import grouped
+from preflight.fleet.base.text import grouped
 from preflight.fleet.reports.rows import Rows
 
 ABSENT = "absent"
@@ -69,7 +69,7 @@ def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
 
     rows: all that have facts.
     """
-    unread = nodes_of_each({name: row.unknown_facts for name, row in rows.items()})
+    unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(found: Drift) -> tuple[int, str]:
         return sum(len(other.nodes) for other in found.others), found.fact

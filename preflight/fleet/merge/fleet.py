@@ -7,23 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import in_order
+from preflight.fleet.base.text import grouped
 from preflight.fleet.merge.checks import fleet_findings
 from preflight.fleet.merge.drift import Drift, Facts, Variant, drift, gathered, nodes_of_each
-from preflight.fleet.remote.reply import (
-    FOLDER,
-    INTERRUPTED,
-    PYTHON,
-    REPORT,
-    SSH,
-    TIMEOUT,
-    TOOL,
-)
 from preflight.fleet.reports.reading import Reports
 from preflight.fleet.reports.rows import (
     EXIT_CODES,
-    OF_CHECK,
+    NO_REPORT,
+    NOT_REACHED,
     STATUSES,
     FleetFinding,
     NodeRow,
@@ -38,10 +30,6 @@ from preflight.fleet.reports.rows import (
 
 # Mooncake places objects at random over segments (--allocation_strategy): smaller ones fill first.
 MOST_SKEW = 1.25
-# What stands for a node in place of its report: it was not asked, or did not answer; or it answered
-# and gave none.
-NOT_REACHED = (SSH, TIMEOUT, INTERRUPTED, "fleet.slurm", "fleet.pod")
-NO_REPORT = (TOOL, PYTHON, FOLDER, REPORT)
 # Unknown never passes: a node that did not answer is not one to start on.
 PASSING = ("pass", "warn")
 FAILING = ("fail", "unknown")
@@ -104,9 +92,12 @@ class Fleet(NamedTuple):
 
     @property
     def without_facts(self) -> list[str]:
-        """Nodes with an answer of ``check --json``: there is nothing to hold against others. One
-        that gave no report at all is none of these: that is a finding."""
-        return [node.name for node in self.nodes if node.row and node.row.rails == OF_CHECK]
+        """Nodes whose report tells nothing of its machine, so that there is nothing to compare.
+
+        One that gave no report at all is none of these: that is a finding.
+        """
+        rows = [node.row for node in self.nodes if node.row is not None]
+        return [row.node for row in rows if not row.whole and not _stands_in(row)]
 
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
@@ -267,9 +258,9 @@ def _devices_of(row: NodeRow, gpus: str) -> str:
 
 def _masters(rows: Rows) -> tuple[Variant, ...]:
     groups = grouped(
-        (", ".join(row.launch.known_masters), name)
+        (", ".join(row.launch.masters), name)
         for name, row in rows.items()
-        if row.launch is not None and row.launch.known_masters
+        if row.launch is not None and row.launch.masters
     )
     by_size = sorted(groups.items(), key=lambda item: (len(item[1]), item[0]))
     return tuple(Variant(master, names) for master, names in by_size)
@@ -278,17 +269,17 @@ def _masters(rows: Rows) -> tuple[Variant, ...]:
 def _pool(rows: Rows) -> SegmentPool | None:
     """Return the pool that the launches' stores make; None where no launch has a store."""
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
-    sizes = {name: one.segment_bytes for name, one in launches.items()}
+    sizes = {name: one.share.segment_bytes for name, one in launches.items()}
     unread = [name for name, size in sizes.items() if isinstance(size, Unknown)]
     shares = grouped(
         (size, name)
         for name, size in sizes.items()
-        if not isinstance(size, Unknown) and (size or launches[name].known_masters)
+        if not isinstance(size, Unknown) and (size or launches[name].masters)
     )
     if not shares and not unread:
         return None
     total = sum(size * len(names) for size, names in shares.items())
-    stores = sum(one.stores for one in launches.values() if isinstance(one.stores, int))
+    stores = sum(row.asked("stores") or 0 for row in rows.values())
     return SegmentPool(total, tuple(sorted(shares.items(), reverse=True)), unread, stores)
 
 

@@ -8,8 +8,8 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.within import limit_seconds, save
 from preflight.check.catalogue import catalogue
-from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
+from preflight.fleet.base.text import grouped
 from preflight.fleet.merge.answer import (
     drift_cells,
     facts_text,
@@ -126,7 +126,7 @@ def _nodes(fleet: Fleet) -> list[Html]:
 def _segment(row: NodeRow | None) -> Cell:
     if row is None or row.launch is None:
         return ""
-    size = row.launch.segment_bytes
+    size = row.launch.share.segment_bytes
     return "unknown" if isinstance(size, Unknown) else Keyed(format_bytes(size), float(size))
 
 

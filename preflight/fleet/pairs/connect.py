@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from preflight.base.output import columns, painter, say, say_json
+from preflight.base.output import say_json
 from preflight.fleet.pairs import talk
-from preflight.fleet.pairs.cause import Fate, cause_of, fate
+from preflight.fleet.pairs.answer import Fate, cause_of, fate
 from preflight.fleet.pairs.ends import OwnEnd, holding, own_end, pairs_of
 from preflight.fleet.pairs.records import (
     BACK,
@@ -27,7 +27,7 @@ from preflight.fleet.pairs.records import (
 )
 from preflight.fleet.pairs.talk import EndFacts, PairError, Stream, UsedPort
 from preflight.fleet.pairs.verbs import Connection, Endpoint
-from preflight.fleet.rails.lanes import way
+from preflight.fleet.rails.lanes import lane_of, way
 from preflight.inputs.launch_words import LaunchWords
 from preflight.verbs.objects import VerbsError
 
@@ -39,17 +39,14 @@ NO_PORT = "has no RDMA port with a GID"
 OWN_PORT = "the port of this test"
 
 
-def run_connect(trial: Trial, as_json: bool, color: str) -> int:
+def run_connect(trial: Trial) -> int:
     """Print the answer; returns the exit code. Raises UsageError."""
-    from preflight.fleet.pairs.answer import pair_object, pair_text
+    from preflight.fleet.pairs.answer import pair_object
     from preflight.fleet.reports.rows import EXIT_CODES
 
     with talk.ended_after(trial.seconds):
         answer = trial.answer()
-    if as_json:
-        say_json(pair_object(answer))
-    else:
-        say(pair_text(answer, painter(color), columns()))
+    say_json(pair_object(answer))
     return EXIT_CODES[answer.status]
 
 
@@ -179,7 +176,7 @@ class _Pair:
         there: UsedPort,
     ) -> None:
         self._stream, self._own, self._here, self._there = stream, own, here, there
-        self._facts = way(own.facts.lane(here), theirs.lane(there))
+        self._facts = way(lane_of(here.rail), lane_of(there.rail))
         # With the path MTUs that the two ends take, once they said so.
         self._ports = [_pair_port(here), _pair_port(there)]
 

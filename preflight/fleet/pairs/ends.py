@@ -13,7 +13,7 @@ from checks.base.unknown import Unknown
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.reach_checks import DEFAULT_MTU_BYTES
 from checks.rdma.use import uses
-from preflight.fleet.node.records import Rail
+from preflight.check.rails import Rail
 from preflight.fleet.pairs.talk import EndFacts, OpenPort, PairError, UsedPort
 from preflight.fleet.pairs.verbs import Connection
 from preflight.fleet.rails.findings import talks
@@ -43,7 +43,7 @@ Span = tuple[str, int, int]
 class LaunchHere(NamedTuple):
     """A launch on this node. over: rdma, or tcp where none of its processes uses RDMA.
 
-    affinity: as in ``NodeLaunch``. spans: of the ports that other nodes connect to, any one of it.
+    affinity: as in ``LaunchShare``. spans: of the ports that other nodes connect to, any one of it.
     """
 
     needs: LaunchNeeds
@@ -84,8 +84,8 @@ def own_end(words: LaunchWords, mtu_limit_bytes: int | None) -> OwnEnd:
     from checks.base.root import Root
     from checks.network.routing import read_routing
     from checks.run.facts import read_facts
-    from preflight.fleet.node.launch import mtu_limit_bytes as limit_of
-    from preflight.fleet.node.rails import rails, rails_in_use, routes, with_exits
+    from preflight.check.machine import mtu_limit_bytes as limit_of
+    from preflight.check.rails import rails, rails_in_use, with_exits
 
     launch = launch_here(words)
     root = Root()
@@ -99,10 +99,9 @@ def own_end(words: LaunchWords, mtu_limit_bytes: int | None) -> OwnEnd:
             (rail, mtu_limit_bytes or limit_of(use.environment))
             for rail, use in rails_in_use(facts.rdma, launch.needs)
         ]
-    routing, main = read_routing(root), routes(root)
+    routing = read_routing(root)
     own = EndFacts(
         tuple(with_exits(rail, routing) for rail, _ in rows),
-        () if isinstance(main, Unknown) else main,
         launch.over if launch else "",
         launch.affinity if launch else "",
         wanting(facts.rdma, launch.needs) if launch else "",
@@ -117,7 +116,7 @@ def own_end(words: LaunchWords, mtu_limit_bytes: int | None) -> OwnEnd:
 
 def launch_here(words: LaunchWords) -> LaunchHere | None:
     """Return the launch as this node has it; None for none. Raises PairError and UsageError."""
-    from preflight.fleet.node.launch import affinity_of
+    from preflight.check.machine import affinity_of
     from preflight.inputs.host_source import open_host, size_within
 
     sized = size_within(words, open_host("/"), LAUNCH_SECONDS)
@@ -130,7 +129,7 @@ def launch_here(words: LaunchWords) -> LaunchHere | None:
 
 
 def _spans(sized: Sized) -> Iterator[Span]:
-    from preflight.fleet.node.launch import protocol_of
+    from preflight.check.machine import protocol_of
 
     needs = sized.needs
     for port in needs.ports:

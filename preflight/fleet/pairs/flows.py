@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight.check.report import fold as fold_words
-from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
+from preflight.fleet.base.text import grouped
 
 PASS, FAIL, UNTRIED = "pass", "fail", "unknown"
 # Of NICs that are named each by itself; more of them are no news, and cost time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import json
 import secrets
 import socket
 import time
@@ -31,8 +32,6 @@ def run_listen(
 
     token: "" for one made here and printed. mtu_limit_bytes: None for the launch's own.
     """
-    from preflight.fleet.node.report import one_line
-
     token = token or secrets.token_hex(16)
     deadline = time.monotonic() + seconds
     with talk.ended_after(seconds):
@@ -43,11 +42,8 @@ def run_listen(
         with _bound(address, port) as server, holding(address, own.spans) as held:
             # For whoever started it: where it is, before anybody asks.
             bound, bound_port = server.getsockname()[:2]
-            say(
-                one_line(
-                    {"protocol": talk.TALK, "address": bound, "port": bound_port, "token": token}
-                )
-            )
+            where = {"protocol": talk.TALK, "address": bound, "port": bound_port, "token": token}
+            say(json.dumps(where, separators=(",", ":")))
             while (left := deadline - time.monotonic()) > 0:
                 server.settimeout(left)
                 try:

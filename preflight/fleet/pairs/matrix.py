@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from preflight.fleet.base.decode import Json
-from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
-from preflight.fleet.base.text import Paint, grid, painted, plural, rest_of, time_text
+from preflight.fleet.base.text import Paint, grid, grouped, painted, plural, rest_of, time_text
 from preflight.fleet.pairs.flows import FlowCount, PairFlow, count_flows, cuts, rail_counts
 from preflight.fleet.pairs.outcome import PairOutcome
 from preflight.fleet.reports.rows import EXIT_CODES, STATUSES, worst

@@ -7,17 +7,13 @@ so that neither aliases nor gateways of this machine's configuration have to be 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from ipaddress import ip_address
 from typing import NamedTuple
 
 from preflight.fleet.pairs.outcome import trouble
-from preflight.fleet.remote.program import SAYS, Program, SshNodes
+from preflight.fleet.remote.program import Program, Question, SshNodes
 from preflight.fleet.remote.reply import NodeReply
 
-_ADDRESS = f"{SAYS} address "
-# Nobody may be left to read it: that must not end the script before it minds its folder.
-_ASK_ADDRESS = f"trap '' 13\necho \"{_ADDRESS}$SSH_CONNECTION\"\n"
 # Says nothing of the node: whether the program runs there, and knows of pairs, is all.
 HELLO = ("fleet", "pair-connect", "--address=", "--help")
 
@@ -33,14 +29,16 @@ class Present(NamedTuple):
 
 def meet(nodes: list[str], program: Program, ssh: SshNodes, tick: Callable[[], None]) -> Present:
     """Ask the nodes, and return who takes part. Raises UsageError and RunInterruptedError."""
-    from preflight.fleet.ssh.engine import ask_or_carry
+    from preflight.fleet.remote.engine import ask_or_carry
 
     replies: dict[str, NodeReply] = {}
 
     def take(reply: NodeReply) -> None:
         replies[reply.node] = reply
 
-    hello = partial(program.content, {}, HELLO, before=_ASK_ADDRESS)
+    def hello(carried: bool) -> Question:
+        return program.question(HELLO, b"", carried)
+
     carried = ask_or_carry(nodes, program.carry, hello, ssh, take, tick)
     return present(nodes, replies, carried, ssh.timeout_seconds)
 
@@ -57,7 +55,7 @@ def present(
     for node in nodes:
         reply = replies.get(node, NodeReply(node, ()))
         address = _address(reply)
-        if reply.end != "0":
+        if reply.end != 0:
             absent[node] = trouble(reply, seconds) or "interrupted before it answered"
         elif address is None:
             absent[node] = (
@@ -73,9 +71,7 @@ def present(
 
 def _address(reply: NodeReply) -> str | None:
     """Return the third of ``CLIENT PORT SERVER PORT``, sshd(8); None where it is no address."""
-    prefix = _ADDRESS.encode()
-    said = next((line for line in reply.lines if line.startswith(prefix)), b"")
-    words = said.removeprefix(prefix).decode("ascii", "replace").split()
+    words = (reply.started or b"").decode("ascii", "replace").split()
     try:
         return str(ip_address(words[2]))
     except (IndexError, ValueError):

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from preflight.base.one_line import clean
 from preflight.fleet.base.decode import Json, WrongError, no_constant
 from preflight.fleet.base.text import port_text
-from preflight.fleet.pairs.answer import read_answer
-from preflight.fleet.pairs.cause import failure_text, reasons
+from preflight.fleet.pairs.answer import failure_text, read_answer, reasons
 from preflight.fleet.pairs.connect import NO_PORT
 from preflight.fleet.pairs.flows import FAIL, PASS, UNTRIED, PairFlow
 from preflight.fleet.pairs.records import BACK, OUT, PROTOCOL, PairAnswer, TriedPair, TriedPort
-from preflight.fleet.remote.reply import NodeReply, report_of
+from preflight.fleet.remote.program import OLD_PYTHON
+from preflight.fleet.remote.reply import NOT_FOUND, NodeReply, why_none
 
 TCP_ALONE = "TCP connects, and nothing was written: one side, or both, has no RDMA port with a GID"
 _PROGRAM = "mooncake-preflight: "
@@ -52,10 +52,10 @@ def is_lost(reply: NodeReply) -> bool:
 def trouble(reply: NodeReply, timeout_seconds: float) -> str:
     """Return why this end did not do its part, in a sentence; "" where nothing speaks for that."""
     end = reply.end
-    if end == "0" or (end is None and reply.code is None and not reply.timed_out):
+    if end == 0 or (end is None and reply.code is None and not reply.timed_out):
         return ""
-    if end is None or not end.isdecimal():
-        return str(report_of(reply, timeout_seconds)["findings"][0]["text"])
+    if end is None or end == NOT_FOUND or OLD_PYTHON in reply.last_error:
+        return why_none(reply, timeout_seconds)[1]
     said = [line.decode("utf-8", "replace").strip() for line in reply.error]
     told = [line.removeprefix(_PROGRAM) for line in said if line.startswith(_PROGRAM)]
     last = (told or [line for line in said if line][-1:] or ["it gives no reason"])[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from signal import SIGINT
 from typing import NamedTuple, TypeVar
 
@@ -17,20 +18,21 @@ from preflight.base.usage_error import UsageError
 from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text, verdict
 from preflight.fleet.pairs.meeting import Present, meet
 from preflight.fleet.pairs.outcome import PairOutcome, is_lost, outcome, trouble
-from preflight.fleet.remote.program import Program, SshNodes, addressed_script, packed
+from preflight.fleet.remote.check import nodes_of
+from preflight.fleet.remote.program import Program, Question, SshNodes
 from preflight.fleet.remote.reply import NodeReply
-from preflight.fleet.remote.sent_launch import Sent, launch_alone
-from preflight.fleet.ssh.check import nodes_of
 from preflight.inputs.launch_words import LaunchWords
 
 # As ClusterShell's own.
 DEFAULT_FANOUT = 64
+# The words of all stand in one line, of which Linux takes 128 KiB.
+MOST_AT_ONCE = 128
 LONGEST_LAUNCH = 200
 # Python and ssh there and back, beside what the two ends do.
 OVERHEAD_SECONDS = 5.0
 # A listener whose other end has given up has so long to say whether it ever listened.
 LINGER_SECONDS = 10.0
-# What was stopped gives its port back: the node's watch kills after a second (remote.program).
+# What was stopped gives its port back: it ends once nobody reads what it says (talk).
 REST_SECONDS = 1.5
 # One lost connection may be chance; a node that is lost twice in a row is not waited for again.
 MOST_LOSSES = 2
@@ -72,19 +74,21 @@ def run_pairs(
 
     rounds: None for as many as are sensible.
     """
+    from preflight.inputs.recorded_launch import recorded_launch
+
     nodes = nodes_of(where)
-    from preflight.fleet.ssh.engine import RunInterruptedError
+    from preflight.fleet.remote.engine import RunInterruptedError
 
     if len(nodes) < 2:
         raise UsageError(
             f"a pair takes two nodes, and {len(nodes)} is left: give --nodes 'gpu[001-016]'"
         )
-    sent = launch_alone(launch)
+    record = recorded_launch(launch)
     where = where._replace(fanout=where.fanout or DEFAULT_FANOUT)
     whole = round_count(len(nodes))
     rounds = min(rounds or default_rounds(len(nodes)), whole)
     progress = Progress()
-    run = _PairsRun(nodes, program, test, sent, where, progress.show)
+    run = _PairsRun(nodes, program, test, record, where, progress.show)
     stopped = 0
     try:
         run.rounds(rounds)
@@ -128,14 +132,14 @@ class _PairsRun:
         nodes: list[str],
         program: Program,
         test: PairTest,
-        sent: Sent,
+        record: bytes | None,
         ssh: SshNodes,
         tell: Callable[[str], None],
     ) -> None:
-        self._nodes, self._program, self._test, self._sent = nodes, program, test, sent
+        self._nodes, self._program, self._test, self._record = nodes, program, test, record
         self._ssh, self._tell = ssh, tell
         # Both ends of a pair are up at once, or they wait for each other.
-        self._at_once = (ssh.fanout or DEFAULT_FANOUT) // 2
+        self._at_once = min(ssh.fanout or DEFAULT_FANOUT, MOST_AT_ONCE) // 2
         self.present = Present({}, frozenset(), {})
         self.outcomes: list[PairOutcome] = []
         self.rounds_run = 0
@@ -165,7 +169,7 @@ class _PairsRun:
 
     def _batch(self, named: Sequence[tuple[str, str]], number: int, told: str) -> None:
         """Add the pairs' outcomes. Raises RunInterruptedError, after it did."""
-        from preflight.fleet.ssh.engine import ask
+        from preflight.fleet.remote.engine import ask
 
         replies: dict[str, NodeReply] = {}
 
@@ -174,9 +178,8 @@ class _PairsRun:
 
         end = _BatchEnd(named, replies)
         try:
-            nodes = [node for pair in named for node in pair]
-            content, tick = self._content(named), lambda: self._tell(told)
-            ask(nodes, content, self._ssh, take, tick, end.enough)
+            tick = partial(self._tell, told)
+            ask(self._questions(named), self._ssh, take, tick, end.enough)
         finally:
             for here, there in named:
                 if here in replies or there in replies:
@@ -186,8 +189,8 @@ class _PairsRun:
         if end.stopped:
             time.sleep(REST_SECONDS)
 
-    def _content(self, named: Sequence[tuple[str, str]]) -> bytes:
-        """Return what all nodes get, to run the program each with its own words and the launch."""
+    def _questions(self, named: Sequence[tuple[str, str]]) -> dict[str, Question]:
+        """Return what the nodes get, to run the program each with its own words and the launch."""
         test, present = self._test, self.present
         limits = [f"--token={secrets.token_hex(16)}", f"--seconds={self._seconds:g}"]
         if test.mtu_limit_bytes is not None:
@@ -195,25 +198,22 @@ class _PairsRun:
         more = [f"--tcp={port}" for port in test.tcp_ports]
         if test.pairs:
             more.append(f"--pairs={test.pairs}")
-        files, launch = self._sent
-        at = launch.index("--") if "--" in launch else len(launch)
-        options, command = launch[:at], launch[at + 1 :]
+        launch = [] if self._record is None else ["-"]
         parts = {}
         for here, there in named:
             address, port = present.addresses[there], str(test.port)
             listen = [f"--address={address}", f"--port={port}", "--once"]
             # As long as the listener may take to come up; it ends with its end (_BatchEnd).
-            connect = ["--json", f"--wait={self._seconds:g}", *more]
+            connect = [f"--wait={self._seconds:g}", *more]
             connect.append(f"--address={present.addresses[here]}")
             for node, words in (
-                (there, ["pair-listen", *limits, *listen, *options, "--"]),
-                (here, ["pair-connect", *limits, *connect, *options, "--", address, port]),
+                (there, ["pair-listen", *limits, *listen]),
+                (here, ["pair-connect", *limits, *connect, address, port]),
             ):
-                words = ["fleet", *words, *command]
-                part = self._program.part(words, node in present.carried)
-                parts[present.addresses[node]] = part
-        carried = any(node in present.carried for pair in named for node in pair)
-        return packed(files, addressed_script(parts), carried)
+                words = ["fleet", *words, *launch]
+                parts[present.addresses[node]] = (words, node in present.carried)
+        question = self._program.shared(parts, self._record or b"")
+        return dict.fromkeys((node for pair in named for node in pair), question)
 
     def _count_losses(self, replies: Iterable[NodeReply], number: int) -> None:
         for reply in replies:
@@ -252,7 +252,7 @@ class _BatchEnd:
         One that has served ends with 0, as its time is over.
         """
         reply = self._replies.get(listener)
-        return reply is not None and reply.end != "0"
+        return reply is not None and reply.end != 0
 
 
 def round_count(nodes: int) -> int:

@@ -21,13 +21,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from preflight.check.rails import Rail
 from preflight.fleet.base.decode import Json, WrongError, decoder
-from preflight.fleet.node.records import Rail, Route
 from preflight.fleet.pairs.records import OUT, TriedPort
 from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Connection, Endpoint
-from preflight.fleet.rails.lanes import Lane, NodeKind, lane_of
+from preflight.fleet.rails.lanes import NodeKind, lane_of
 
-TALK = "mooncake-preflight/pair-talk/v3"
+TALK = "mooncake-preflight/pair-talk/v4"
 LONGEST_LINE = 1 << 20
 # A side that says nothing for so long is gone; an address that does not answer takes seconds.
 SILENCE_SECONDS = 30.0
@@ -78,11 +78,10 @@ class UsedPort(NamedTuple):
 
 
 class EndFacts(NamedTuple):
-    """A node's ports and routes, of this end or the other. over, affinity: as in ``LaunchHere``, ""
+    """A node's ports, of this end or the other. over, affinity: as in ``LaunchHere``, ""
     where no launch says it. wanting: what stands in the way of the launch's own RDMA there."""
 
     rails: tuple[Rail, ...]
-    routes: tuple[Route, ...] = ()
     over: str = ""
     affinity: str = ""
     wanting: str = ""
@@ -97,12 +96,9 @@ class EndFacts(NamedTuple):
             if isinstance(rail.gid, str) and isinstance(rail.gid_index, int)
         ]
 
-    def lane(self, used: UsedPort) -> Lane:
-        return lane_of(used.rail, self.routes)
-
     @property
     def kind(self) -> NodeKind:
-        return NodeKind(tuple(map(self.lane, self.used)), (), self.affinity)
+        return NodeKind(tuple(lane_of(used.rail) for used in self.used), (), self.affinity)
 
 
 class PairRequest(NamedTuple):
@@ -218,12 +214,26 @@ def try_port(address: str, port: int, deadline: float, what: str = "") -> TriedP
 
 @contextlib.contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """End the process when what runs within takes longer, even where it hangs in a call."""
-    import faulthandler
+    """End the process when what runs within takes longer, even where it hangs in a call.
 
+    And when nobody is left to read what it prints: the connection that started it is gone.
+    """
+    import faulthandler
+    import threading
+
+    threading.Thread(target=_end_with_reader, daemon=True).start()
     with open(os.devnull, "w", encoding="ascii") as nowhere:
         faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=nowhere)
         try:
             yield
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+
+def _end_with_reader() -> None:
+    import select
+
+    gone = select.poll()
+    gone.register(1, 0)  # errors and hang-ups are told unasked
+    gone.poll()
+    os._exit(1)

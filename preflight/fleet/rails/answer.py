@@ -8,12 +8,12 @@ from typing import NamedTuple
 from preflight.base.one_line import clean
 from preflight.check.report import fold as fold_words
 from preflight.fleet.base.decode import Json
-from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import (
     Paint,
     cut,
     grid,
+    grouped,
     have_and_need,
     nodes_text,
     painted,

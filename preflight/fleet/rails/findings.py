@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.fleet.base.grouping import by_size, grouped
 from preflight.fleet.base.node_sets import in_order
+from preflight.fleet.base.text import by_size, grouped
 from preflight.fleet.rails.lanes import (
     KindPair,
     Lane,
@@ -60,8 +60,7 @@ def rail_matrix(rows: Rows) -> RailMatrix:
         if isinstance(lanes, Unknown):
             unread.setdefault(lanes.reason, []).append(name)
             continue
-        affinity = None if row.launch is None else row.launch.affinity
-        nodes.append((name, lanes, affinity if isinstance(affinity, str) else ""))
+        nodes.append((name, lanes, row.asked("affinity") or ""))
         for network, size in _network_mtus(row, lanes):
             mtus.setdefault(network, {}).setdefault(size, []).append(name)
     found = node_kinds(nodes)

@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from checks.rdma.devices import ROCE_1
-from preflight.fleet.base.grouping import grouped
-from preflight.fleet.node.records import Rail, Route
+from preflight.check.rails import Rail
+from preflight.fleet.base.text import grouped
 from preflight.fleet.reports.rows import NodeRow
 
 INFINIBAND = "InfiniBand"
-# Of a report that does not say what its other tables lead to.
-MAIN_ALONE = "tables that ip rule chooses were not read"
+UNREAD = "what is routed out of it was not read"
 NO_GID = "Mooncake takes no GID of it"
 
 
@@ -31,7 +30,7 @@ class Lane(NamedTuple):
     network: that of the GID in use: ``10.0.1.0/24``, or the 64-bit subnet prefix of an InfiniBand
     port. exits: networks that have a route out of the port's interface, without its own. Unknown:
     a fact is missing. Addresses themselves are no part of it: like nodes have equal lanes.
-    doubt: why exits may lack some, "" where all tables are in it, as ``ip rule`` has them asked.
+    doubt: why exits may lack some, "" for none.
     """
 
     device: str
@@ -40,7 +39,7 @@ class Lane(NamedTuple):
     gid_type: str
     network: str | Unknown
     exits: tuple[str, ...] = ()
-    doubt: str = MAIN_ALONE
+    doubt: str = ""
 
 
 class Reach(Enum):
@@ -59,7 +58,7 @@ class Way(NamedTuple):
 
 
 class NodeKind(NamedTuple):
-    """Nodes with equal lanes. affinity: as in ``NodeLaunch``, "" where no launch says it.
+    """Nodes with equal lanes. affinity: as in ``LaunchShare``, "" where no launch says it.
 
     number: among the kinds of the fleet, from 0.
     """
@@ -102,11 +101,10 @@ def lanes_of(row: NodeRow) -> tuple[Lane, ...] | Unknown:
     """Return the lane of each port that the launch takes; of all, where no launch says which."""
     if isinstance(row.rails, Unknown):
         return row.rails
-    routes = () if isinstance(row.routes, Unknown) else row.routes
-    return tuple(lane_of(rail, routes) for rail in row.taken_rails)
+    return tuple(map(lane_of, row.taken_rails))
 
 
-def lane_of(rail: Rail, routes: tuple[Route, ...]) -> Lane:
+def lane_of(rail: Rail) -> Lane:
     """Return the lane of one port; what is missing makes its network Unknown."""
     layer = rail.link_layer if isinstance(rail.link_layer, str) else ""
     kind = rail.gid_type if isinstance(rail.gid_type, str) else ""
@@ -115,29 +113,17 @@ def lane_of(rail: Rail, routes: tuple[Route, ...]) -> Lane:
         found = Unknown(_why(rail.link_layer, "the link layer"))
     elif not isinstance(rail.gid_type, str) and layer != INFINIBAND:
         found = Unknown(_why(rail.gid_type, "the type of its GID"))
-    doubt = ""
-    if isinstance(rail.exits, tuple):
-        exits = tuple(sorted(one for one in rail.exits if network(one) is not None))
-    else:  # the main table, and what is in doubt
-        doubt = MAIN_ALONE if rail.exits is None else f"{MAIN_ALONE}: {rail.exits.reason}"
-        exits = _exits(routes, rail.netdev) if isinstance(rail.netdev, str) else ()
+    doubt, exits = UNREAD, tuple[str, ...]()
+    if isinstance(rail.exits, Unknown):
+        doubt = f"{UNREAD}: {rail.exits.reason}"
+    elif rail.exits is not None:
+        doubt, exits = "", tuple(sorted(one for one in rail.exits if network(one) is not None))
     others = tuple(one for one in exits if one != found) if isinstance(found, str) else ()
     return Lane(rail.device, rail.port, layer, kind, found, others, doubt)
 
 
 def _why(fact: Unknown | None, what: str) -> str:
     return NO_GID if fact is None else f"{what} was not read: {fact.reason}"
-
-
-@lru_cache(maxsize=1 << 14)
-def _exits(routes: Sequence[Route], interface: str) -> tuple[str, ...]:
-    """Return the networks reached out of an interface; IPv6's own link is nobody's network."""
-    out = {route.destination for route in routes if route.interface == interface}
-    return tuple(
-        sorted(
-            one for one in out if not one.startswith(("fe80:", "ff")) and network(one) is not None
-        )
-    )
 
 
 def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str | Unknown:
@@ -244,12 +230,3 @@ def covers(written: str, wanted: Network) -> bool:
     if found is None or found.version != wanted.version:
         return False
     return wanted.subnet_of(found)  # type: ignore[arg-type]
-
-
-def subnet_of(written: str) -> str | None:
-    """Return ``10.0.0.0/24`` of ``10.0.0.7/24``; None for what leads nowhere, or is no address."""
-    found = network(written) if "/" in written else None
-    if found is None or found.is_loopback or found.is_link_local:
-        return None
-    # An address alone is in no subnet with anybody.
-    return None if found.prefixlen == found.max_prefixlen else str(found)

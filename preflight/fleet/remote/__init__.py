@@ -1,5 +1,5 @@
-"""The launch and this program on their way to a node, and what comes back of it.
+"""Nodes asked over ssh: the launch and this program on their way there, and what comes back.
 
-Whoever asks (ssh, Slurm, Kubernetes) sends the same and reads it the same. Opens files of the
-launch here; what it makes for a node reads and writes there nothing but a folder of its own.
+``engine`` starts ssh, by ClusterShell. What it makes for a node reads and writes there nothing but
+a folder of its own, which goes when the program ends.
 """

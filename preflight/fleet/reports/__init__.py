@@ -1,1 +1,1 @@
-"""Files of reports to rows, one a node: reads files and standard input, and judges nothing."""
+"""What ``check --json`` printed on many nodes, as rows: reads files and standard input, no host."""

@@ -6,21 +6,27 @@ or the worst where that is not known.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.envelope import finding_object
+from preflight.check.machine import LaunchShare
+from preflight.check.rails import Rail
 from preflight.check.report import EXIT_CODES as OF_STATUS
 from preflight.fleet.base.decode import Json, Unread
-from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
-from preflight.fleet.node.records import NodeLaunch, Rail, Route, Value
+from preflight.fleet.base.text import grouped
 
 # As finding.Status, in the order in which they are shown; error and skip are none of these.
 STATUSES = ("fail", "unknown", "warn", "pass")
 EXIT_CODES = {status.value: code for status, code in OF_STATUS.items()}
+MASTER = "master"
+# The findings that stand for a node, as docs/fleet.md lists them: it was not asked, or did not
+# answer; or it answered and gave no report.
+SSH, TIMEOUT, INTERRUPTED = NOT_REACHED = ("fleet.ssh", "fleet.timeout", "fleet.interrupted")
+TOOL, PYTHON, REPORT = NO_REPORT = ("fleet.tool", "fleet.python", "fleet.report")
 
 
 def worst(statuses: Collection[str], none: str = "unknown") -> str:
@@ -34,7 +40,6 @@ class Trouble(Enum):
     UNREADABLE = "cannot be read"
     EMPTY = "empty"
     TRUNCATED = "truncated"
-    BINARY = "not text"
     NOT_JSON = "not JSON"
     TOO_LARGE = "too large"
     TOO_DEEP = "nested too deeply"
@@ -45,7 +50,7 @@ class Trouble(Enum):
 
 
 class Unusable(NamedTuple):
-    """One text, or several alike in one source. line: of the first, 0 for a whole file.
+    """One report, or several alike in one source. line: of the first, 0 for a whole file.
 
     node: the node that it is about, "" where it does not say and its file has no node's name.
     """
@@ -107,19 +112,60 @@ class Fact(NamedTuple):
     """shown: the value as a person reads it, sizes with their unit; yes and 1 are two values."""
 
     name: str
-    value: Value
+    value: str | int | bool
     shown: str
 
 
-# Why a check's answer has no rails.
-OF_CHECK = Unread("a check's answer has no addresses")
+class ServiceOf(NamedTuple):
+    """Something that the launch talks to, as check's JSON has it. own: the launch starts it."""
+
+    kind: str
+    host: str | Unknown | None
+    port: int | None = None
+    own: bool = False
+
+    @property
+    def address(self) -> str:
+        """``host:port``, an IPv6 address in brackets; "" where it is not known."""
+        if not isinstance(self.host, str):
+            return ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+
+class PortOf(NamedTuple):
+    """A port that a process of the launch binds."""
+
+    what: str
+    port: int | Unknown | None
+
+
+class NodeLaunch(NamedTuple):
+    """The launch as the node's report has it. hosts: over how many one server runs (--nnodes)."""
+
+    share: LaunchShare
+    hosts: int = 1
+    services: tuple[ServiceOf, ...] = ()
+    ports: tuple[PortOf, ...] = ()
+
+    @property
+    def masters(self) -> tuple[str, ...]:
+        """Return the address of each master that is known, sorted."""
+        return tuple(sorted(address for address, _ in self.services_of(MASTER, alone=True)))
+
+    def services_of(self, kind: str, alone: bool = False) -> Iterator[tuple[str, bool]]:
+        """Yield (address, own) of the services whose kind begins with ``kind``; is it, alone."""
+        for one in self.services:
+            if one.address and (one.kind == kind if alone else one.kind.startswith(kind)):
+                yield one.address, one.own
 
 
 class NodeRow(NamedTuple):
-    """One report. unknown_facts: names of those that could not be read.
+    """One report, or what stands for a node without one. unread: facts that could not be read.
 
-    origin: file, and line where there are several in one. whole: it is a node's report; a check's
-    answer (``check --json``) has neither facts, rails nor launch. boot: "" where it is not known.
+    origin: file, and line where there are several in one. whole: it tells of its machine; without,
+    nothing but its findings is known. boot: "" where it is not known: two names with one boot id
+    are one machine. made_unix_seconds: by the node's own clock; 0 where nothing was read.
     """
 
     node: str
@@ -130,9 +176,8 @@ class NodeRow(NamedTuple):
     boot: str = ""
     findings: Collection[FleetFinding] = ()
     facts: Collection[Fact] = ()
-    unknown_facts: Collection[str] = ()
-    rails: tuple[Rail, ...] | Unknown = OF_CHECK
-    routes: tuple[Route, ...] | Unknown = Unread("a check's answer has no routes")
+    unread: Collection[str] = ()
+    rails: tuple[Rail, ...] | Unknown = Unread("not read")
     launch: NodeLaunch | None = None
     whole: bool = False
 
@@ -145,9 +190,20 @@ class NodeRow(NamedTuple):
         """Those that the launch takes; all of them where no launch says which."""
         return tuple(rail for rail in self.known_rails if rail.used is not False)
 
+    def asked(self, name: str) -> Any:
+        """Return what the launch's share has under a name; None without a launch, or unknown."""
+        value = None if self.launch is None else getattr(self.launch.share, name)
+        return None if isinstance(value, Unknown) else value
+
 
 # By the node's name, in the order of the nodes' numbers.
 Rows = Mapping[str, NodeRow]
+
+
+def absent(node: str, check: str, text: str, have: str = "", need: str = "") -> NodeRow:
+    """Return the row of a node which gave no report. text: what stood in the way."""
+    finding = FleetFinding(check, "unknown", "node", have, need, text)
+    return NodeRow(node, "", 0, "unknown", findings=(finding,))
 
 
 class Settled(NamedTuple):
@@ -159,6 +215,7 @@ class Settled(NamedTuple):
 
 
 def settled(rows: Sequence[NodeRow]) -> Settled:
+    """Return one row per node: the newest, or the worst where it is not known which that is."""
     found = Settled({}, {}, [])
     for node, group in grouped((row.node, row) for row in rows).items():
         different: dict[NodeRow, NodeRow] = {}
@@ -168,7 +225,7 @@ def settled(rows: Sequence[NodeRow]) -> Settled:
                 made_unix_seconds=0,
                 findings=frozenset(row.findings),
                 facts=frozenset(row.facts),
-                unknown_facts=frozenset(row.unknown_facts),
+                unread=frozenset(row.unread),
             )
             different.setdefault(key, row)
         if len(different) < len(group):
@@ -182,21 +239,15 @@ def settled(rows: Sequence[NodeRow]) -> Settled:
 
 
 def _chosen(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
-    """Return one of the reports that say different things, newest first: the newest, or the worst.
-
-    Never both.
-    """
+    """Return one of the reports that say different things, newest first, and what is said of it."""
     newest = rows[0]
     have = f"{len(rows)} reports that differ: {', '.join(sorted(row.origin for row in rows)[:4])}"
+    finding = FleetFinding("fleet.several-reports", "warn", "report", have, "one report")
     dated = all(row.made_unix_seconds for row in rows)
     if dated and newest.made_unix_seconds > rows[1].made_unix_seconds:
         later = newest.made_unix_seconds - rows[1].made_unix_seconds
         text = f"the newest counts, {newest.origin}, made {later} s after the one before it"
-        return newest, FleetFinding(
-            "fleet.several-reports", "warn", "report", have, "one report", text
-        )
+        return newest, finding._replace(text=text)
     shown = min(rows, key=lambda row: STATUSES.index(row.status))
     text = f"which is the newest is not known; the worst is shown, {shown.origin}: keep one"
-    return shown, FleetFinding(
-        "fleet.several-reports", "unknown", "report", have, "one report", text
-    )
+    return shown, finding._replace(status="unknown", text=text)

@@ -1,41 +1,50 @@
-"""The texts to be merged: files, folders and standard input, plain or gzip, split into reports.
+"""The reports in files, folders and standard input, plain or gzip: each object of check's JSON.
 
-A text holds one object, or several: one a line (JSON lines), or each from a line ``{`` to a line
-``}``, as ``check --json`` prints them. Nothing is kept in memory but the report at hand.
+Several may stand in one text, and other lines around them, as in the log of a pod. Of ``srun
+--label``, which cuts long lines and mixes those of all tasks, each task's pieces are joined: within
+JSON an end of line says nothing.
 """
 
 from __future__ import annotations
 
-import io
+import json
 import os
+import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 from preflight.base.within import LateError, limit_seconds, within
+from preflight.fleet.base.decode import no_constant, short
+from preflight.fleet.base.node_sets import is_name
 from preflight.fleet.reports.rows import Trouble, Unusable
 
 STDIN = "-"
 STDIN_NAME = "standard input"
-# A node with hundreds of devices has a report of less than one MiB.
-LARGEST_REPORT_BYTES = 16 << 20
-_CHUNK_BYTES = 1 << 20
+# Ten thousand reports of a hundred kilobytes each.
+LARGEST_TEXT_BYTES = 1 << 30
 _GZIP = b"\x1f\x8b"
+_START = re.compile(r'\{\s*"schema"\s*:\s*"mooncake-preflight/')
+_LABEL = re.compile(r" *([0-9]+): ?(.*)")
+_LABELLED = re.compile(r"^ *[0-9]+: *\{", re.MULTILINE)
+# A report names its machine near its end; the answer of another command, nowhere.
+_NAME = re.compile(r'"machine"\s*:\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
+_ENDINGS = re.compile(r"(\.(json|jsonl|ndjson|log|out|txt|gz))+$", re.IGNORECASE)
+_DECODER = json.JSONDecoder(parse_constant=no_constant)
 
 
-class Text(NamedTuple):
-    """What may be one report. line: where it begins, 0 where the source holds nothing else."""
+class FoundReport(NamedTuple):
+    """One object. line: where it begins, 0 where the source holds nothing else."""
 
     source: str
     line: int
-    content: bytes
+    document: Any
 
 
-def given_texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
-    """Return the texts of paths that a user typed. Raises UsageError where none of them is there.
+def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
+    """Return the reports of paths that a user typed. Raises UsageError where none of them is there.
 
     One that is missing beside others is named: its node may have failed to write it.
     """
@@ -49,11 +58,11 @@ def given_texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
 
     if not any(map(there, paths)):
         raise UsageError(f"{', '.join(paths)}: no such file or folder")
-    return texts(paths)
+    return reports_of(paths)
 
 
-def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
-    """Yield each text of each path, folders in the order of their names.
+def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
+    """Yield each report of each path, folders in the order of their names.
 
     Never raises for a path.
     """
@@ -69,11 +78,11 @@ def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
             folder = within(limit_seconds(), path, partial(os.path.isdir, path))
             yield from _of_folder(path) if folder else _of_file(path)
         except LateError as late:
-            yield _late(path, late)
+            yield Unusable(path, 0, Trouble.UNREADABLE, str(late))
 
 
-def _of_folder(path: str) -> Iterator[Text | Unusable]:
-    """Yield the texts of every file below, but those whose names begin with a dot."""
+def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
+    """Yield the reports of every file below, but those whose names begin with a dot."""
     failed: list[Unusable] = []
 
     def refuse(error: OSError) -> None:
@@ -93,8 +102,8 @@ def _of_folder(path: str) -> Iterator[Text | Unusable]:
     yield from failed
 
 
-def _of_file(path: str, regular: bool = False) -> Iterator[Text | Unusable]:
-    """Yield the texts of a file. regular: none of a socket or a pipe, which would never end."""
+def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusable]:
+    """Yield the reports of a file. regular: none of a socket or a pipe, which would never end."""
 
     def opened() -> BinaryIO | None:
         if regular and os.path.exists(path) and not os.path.isfile(path):  # a dead link is named
@@ -104,7 +113,7 @@ def _of_file(path: str, regular: bool = False) -> Iterator[Text | Unusable]:
     try:
         file = within(limit_seconds(), path, opened)
     except LateError as late:
-        yield _late(path, late)
+        yield Unusable(path, 0, Trouble.UNREADABLE, str(late))
         return
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         yield _unreadable(path, error)
@@ -112,122 +121,104 @@ def _of_file(path: str, regular: bool = False) -> Iterator[Text | Unusable]:
     if file is None:
         return
     with file:
-        if _is_device(file):
+        mode = os.fstat(file.fileno()).st_mode
+        device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+        if device and not os.path.samefile(file.fileno(), os.devnull):
             yield Unusable(path, 0, Trouble.UNREADABLE, "it is a device, which may never end")
         else:
             yield from _of_stream(path, file)
 
 
-def _is_device(file: BinaryIO) -> bool:
-    """Tell whether a file is a device that gives data for as long as anybody reads: /dev/zero."""
-    mode = os.fstat(file.fileno()).st_mode
-    endless = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
-    return endless and not (file.isatty() or os.path.samefile(file.fileno(), os.devnull))
-
-
-def _of_stream(source: str, stream: BinaryIO) -> Iterator[Text | Unusable]:
-    """Yield the stream's texts; where it broke off, the last one says why."""
-    failed: list[Unusable] = []
-    chunks = _chunks(source, stream, failed)
-    start = b""
-    for chunk in chunks:
-        start += chunk
-        if len(start) > LARGEST_REPORT_BYTES:
-            yield from _split(source, _lines(chain((start,), chunks)))
-            break
-    else:
-        if start.strip():
-            yield from _of_whole(source, start)
-        elif not failed:
-            yield Unusable(source, 0, Trouble.EMPTY, "nothing in it")
-    yield from failed
-
-
-def _of_whole(source: str, content: bytes) -> Iterator[Text | Unusable]:
-    """Yield the texts of a content that is all there: usually one report on one line."""
-    if b"\n" not in content.rstrip() or _is_one(content):
-        yield Text(source, 0, content)
-        return
-    pieces = list(_split(source, _lines((content,))))
-    # A file of one report is about the node that it is named after, on however many lines.
-    alone = len(pieces) == 1 and isinstance(pieces[0], Text)
-    yield from [Text(source, 0, content)] if alone else pieces
-
-
-def _is_one(content: bytes) -> bool:
-    """Return whether several lines are one object or list, or the beginning of a list."""
-    import json
-
-    try:
-        json.loads(content)
-    except (ValueError, RecursionError):
-        return content.lstrip().partition(b"\n")[0].strip() == b"["
-    return True
-
-
-def _chunks(source: str, stream: BinaryIO, failed: list[Unusable]) -> Iterator[bytes]:
-    """Yield the stream's bytes, unpacked where it is gzip, of one or several members."""
+def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable]:
+    """Yield the stream's reports; where it broke off, the last one says why."""
     import gzip
+    import io
     import zlib
 
-    reader: io.BufferedReader | gzip.GzipFile
-    reader = io.BufferedReader(cast("io.RawIOBase", stream), _CHUNK_BYTES)
+    content, failed = io.BytesIO(), None
     try:
+        reader: Any = io.BufferedReader(stream)
         if reader.peek(2).startswith(_GZIP):
             reader = gzip.GzipFile(fileobj=reader)
-        while chunk := reader.read1(_CHUNK_BYTES):
-            yield chunk
+        while content.tell() <= LARGEST_TEXT_BYTES and (chunk := reader.read1(1 << 20)):
+            content.write(chunk)
     except EOFError:
-        failed.append(Unusable(source, 0, Trouble.TRUNCATED, "its gzip data end too early"))
+        failed = Unusable(source, 0, Trouble.TRUNCATED, "its gzip data end too early")
     except zlib.error as error:
-        failed.append(Unusable(source, 0, Trouble.UNREADABLE, f"no gzip data: {error}"))
+        failed = Unusable(source, 0, Trouble.UNREADABLE, f"no gzip data: {error}")
     except OSError as error:
-        failed.append(_unreadable(source, error))
+        failed = _unreadable(source, error)
+    if content.tell() > LARGEST_TEXT_BYTES:
+        more = f"more than {LARGEST_TEXT_BYTES >> 20} MiB: give several files"
+        failed = Unusable(source, 0, Trouble.TOO_LARGE, more)
+    found = list(reports_in(source, content.getvalue()))
+    empty = [Trouble.EMPTY] if failed is not None else []
+    yield from (one for one in found if not (isinstance(one, Unusable) and one.trouble in empty))
+    if failed is not None:
+        yield failed
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (number, line); None in place of a line that is larger than any report."""
-    number, rest, too_large = 1, b"", False
-    for chunk in chunks:
-        *whole, end = chunk.split(b"\n")
-        for part in whole:
-            large = too_large or len(rest) + len(part) > LARGEST_REPORT_BYTES
-            yield number, None if large else rest + part
-            number, rest, too_large = number + 1, b"", False
-        too_large = too_large or len(rest) + len(end) > LARGEST_REPORT_BYTES
-        rest = b"" if too_large else rest + end
-    if rest or too_large:
-        yield number, None if too_large else rest
+def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
+    """Yield each report in ``content``; one Unusable where there is none in it."""
+    text = content.decode("utf-8-sig", "replace")
+    found = False
+    for task in _tasks(text) if _LABELLED.search(text) else (text,):
+        at, line, counted = 0, 1, 0
+        begin, end = len(task) - len(task.lstrip()), len(task.rstrip())
+        while (start := _START.search(task, at)) is not None:
+            found = True
+            line += task.count("\n", counted, start.start())
+            counted = start.start()
+            try:
+                document, at = _DECODER.raw_decode(task, start.start())
+            except (ValueError, RecursionError) as error:
+                nearest = _START.search(task, start.end())
+                at = len(task) if nearest is None else nearest.start()
+                alone = nearest is None and start.start() == begin
+                broken = _broken(source, line, task[start.start() : at], error)
+                named = broken.node or (name_of(source) if alone else "")
+                yield broken._replace(line=0 if alone else line, node=named)
+            else:
+                alone = start.start() == begin and at >= end
+                yield FoundReport(source, 0 if alone and task is text else line, document)
+    if not found:
+        yield _foreign(source, text.strip())
 
 
-def _split(source: str, lines: Iterable[tuple[int, bytes | None]]) -> Iterator[Text | Unusable]:
-    """Yield one text a line, or from a line ``{`` to the next line ``}``."""
-    large = f"more than {LARGEST_REPORT_BYTES >> 20} MiB"
-    start, held, held_bytes = 0, list[bytes](), 0
-    for number, line in lines:
-        if line is None:
-            yield Unusable(source, number, Trouble.TOO_LARGE, f"one line of {large}")
-            continue
-        if held and line.startswith(b"{"):  # the one before never ended: what it holds is indented
-            yield Text(source, start, b"\n".join(held))
-            held = []
-        if held or line.rstrip() == b"{":
-            start, held_bytes = (start, held_bytes + len(line)) if held else (number, 0)
-            held.append(line)
-            if held_bytes > LARGEST_REPORT_BYTES:
-                yield Unusable(source, start, Trouble.TOO_LARGE, large)
-                held = []
-            elif line.rstrip() == b"}":
-                yield Text(source, start, b"\n".join(held))
-                held = []
-        elif line.strip():
-            yield Text(source, number, line)
-    if held:
-        yield Text(source, start, b"\n".join(held))
+def _tasks(text: str) -> list[str]:
+    """Return what each task of ``srun --label`` printed, its pieces joined."""
+    pieces: dict[str, list[str]] = {}
+    for line in text.split("\n"):
+        if (match := _LABEL.fullmatch(line)) is not None:
+            pieces.setdefault(match[1], []).append(match[2])
+    return ["".join(each) for each in pieces.values()]
 
 
-def _late(path: str, late: LateError) -> Unusable:
-    return Unusable(path, 0, Trouble.UNREADABLE, str(late))
+def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
+    """Return what is said of an object that begins as a report and is none."""
+    if isinstance(error, RecursionError):
+        return Unusable(source, line, Trouble.TOO_DEEP, "more levels than any report has")
+    named = _NAME.search(text)
+    node = named[1] if named is not None and is_name(named[1]) else ""
+    if isinstance(error, json.JSONDecodeError):
+        reason = f"it ends after {len(text.rstrip().encode())} bytes, within the report"
+        return Unusable(source, line, Trouble.TRUNCATED, reason, node)
+    return Unusable(source, line, Trouble.NOT_JSON, str(error)[:80], node)
+
+
+def _foreign(source: str, text: str) -> Unusable:
+    if not text:
+        return Unusable(source, 0, Trouble.EMPTY, "nothing in it")
+    if "\0" in text or "\ufffd" in text[:4096]:
+        return Unusable(source, 0, Trouble.FOREIGN, "bytes that are no text")
+    begins = f"no answer of check --json in it; it begins with {short(text[:40])}"
+    return Unusable(source, 0, Trouble.FOREIGN, begins)
+
+
+def name_of(source: str) -> str:
+    """Return the node of a file's name: ``reports/gpu001.json.gz`` is of gpu001; "" for none."""
+    name = _ENDINGS.sub("", os.path.basename(source))
+    return name if is_name(name) else ""
 
 
 def _unreadable(path: str, error: Exception) -> Unusable:

@@ -1,0 +1,334 @@
+"""What of a host is held against other hosts of its fleet: ``answer.machine`` of check's JSON.
+
+Facts are flat, by names that stay: ``kernel``, ``gpu.driver``, ``mlx5_0.firmware`` (a device),
+``mlx5_0:1.rate`` (its port), ``hugetlb.2048KiB.pages`` (a pool), ``limit.memlock``,
+``model /models/Qwen3``. What is each host's own (addresses, GIDs) is in ``rails``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checks.base.c_numbers import leading_integer
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown, known, or_unknown
+from checks.rdma.gid_checks import AFFINITY, PEER_AFFINITY
+from checks.rdma.reach_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
+from checks.run.facts import Facts
+from preflight.check.rails import Rail, rails
+from preflight.render.plain_data import plain
+
+if TYPE_CHECKING:
+    from preflight.inputs.host_source import Host
+    from preflight.judging.judge_host import JudgedHost
+    from preflight.sizing.launch_sizing import LaunchSizing
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+HOST_NAME = "/proc/sys/kernel/hostname"
+# The name by which a scheduler calls this machine: Slurm's, and what a pod's manifest says.
+NAME_VARIABLES = ("MOONCAKE_PREFLIGHT_NODE", "SLURMD_NODENAME")
+# A model's config.json is some kilobytes; what is larger is not one, and is not hashed.
+LARGEST_CONFIG_BYTES = 1 << 20
+UNLIMITED = "unlimited"
+
+# Of each topic, what is a fact as it stands: the fact's name -> where it is.
+_AS_READ = {
+    "system": {
+        "kernel": "kernel_release",
+        "architecture": "architecture",
+        "page_bytes": "page_bytes",
+    },
+    "limits": {"uid": "euid"},
+    "memory": {
+        "memory.shm_bytes": "shm_size_bytes",
+        "vm.max_map_count": "max_map_count",
+        "vm.overcommit_memory": "overcommit",
+        "vm.swappiness": "swappiness",
+    },
+    "hugetlb": {
+        "hugetlb.default_page_bytes": "hugetlb.default_page_size_bytes",
+        "thp.enabled": "thp_enabled",
+        "thp.shmem": "thp_shmem",
+    },
+    "numa": {"numa.balancing": "balancing"},
+    "pci": {},
+    "gpus": {"gpu.kernel_module": "kernel_module"},
+    "rdma": {"rdma_core": "libraries.version"},
+    "software": {},
+}
+_OF_DEVICE = {
+    "firmware": "firmware",
+    "hardware": "hardware",
+    "driver": "driver",
+    "pci": "pci_address",
+    "node": "node",
+}
+_OF_RAIL = ("mtu_bytes", "gid_index", "gid_type", "netdev", "netdev_mtu_bytes")
+# To be read for it, whatever is checked.
+MACHINE_TOPICS = (*_AS_READ, "network")
+
+# None, and what is absent, is no fact: the machine has no such thing.
+Pairs = Iterator[tuple[str, Any]]
+
+
+class LaunchShare(NamedTuple):
+    """What a launch adds to its fleet here, and how its stores speak to the others.
+
+    protocol: of the stores, sorted and joined (``rdma``, ``rdma tcp``), "" without a store.
+    segment_bytes: what is added to the cluster's pool; stores: by how many clients.
+    mtu_limit_bytes: MC_MTU as Mooncake takes it, the least of all processes; None without RDMA.
+    affinity: which NICs of a peer each NIC talks to: ``same name``, ``listed``
+    (MC_NIC_PEER_AFFINITY) or ``any``, the widest of all processes; None without RDMA.
+    """
+
+    protocol: str | Unknown
+    segment_bytes: int | Unknown
+    stores: int | Unknown
+    mtu_limit_bytes: int | Unknown | None
+    affinity: str | Unknown | None
+
+
+def machine_object(seen: JudgedHost) -> dict[str, Any]:
+    """Return what is compared with other machines, as data; texts are not cleaned of secrets."""
+    ports = rails(seen.facts, seen.needs)
+    host, boot = _host_name(seen.host), seen.host.root.word(BOOT_ID)
+    named = [os.environ.get(name) for name in NAME_VARIABLES if seen.host.name == "/"]
+    facts = _pairs(seen.facts, () if isinstance(ports, Unknown) else ports)
+    every = {**dict(facts), **dict(_models(seen.needs, seen.host.root))}
+    return {
+        "name": next(filter(None, named), host),
+        "host": host,
+        "boot": "" if isinstance(boot, Unknown) else boot,
+        "read_unix_seconds": int(time.time()),
+        "facts": {name: plain(value) for name, value in every.items() if _is_fact(value)},
+        "rails": plain(ports),
+        "share": plain(_share(seen)),
+    }
+
+
+def _is_fact(value: Any) -> bool:
+    return not (value is None or (isinstance(value, Unknown) and value.absent))
+
+
+def _host_name(host: Host) -> str:
+    """Return what the host calls itself; a folder or capture that does not say has its own name."""
+    name = host.root.word(HOST_NAME)
+    if not isinstance(name, Unknown) and name:
+        return name
+    return host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
+
+
+def _pairs(facts: Facts, ports: Iterable[Rail]) -> Pairs:
+    for topic, as_read in _AS_READ.items():
+        record = facts.topic(topic)
+        if isinstance(record, Unknown):
+            yield topic, Unknown(record.reason)
+            continue
+        for name, place in as_read.items():
+            yield name, attrgetter(place)(record)
+        if topic in _MADE:
+            yield from _MADE[topic](record)
+    for rail in ports:
+        for field in _OF_RAIL:
+            yield f"{rail.device}:{rail.port}.{field}", getattr(rail, field)
+
+
+def _system(system: Any) -> Pairs:
+    name, version = system.distribution, system.distribution_version
+    both = isinstance(name, str) and isinstance(version, str)
+    yield "distribution", f"{name} {version}" if both else name
+    kind, source = system.container
+    yield "container", Unknown(source) if kind == "unknown" else kind
+    yield "hypervisor", "none" if system.hypervisor == "" else system.hypervisor
+
+
+def _limits(limits: Any) -> Pairs:
+    from checks.limits.facts import IPC_LOCK_BIT
+
+    for name in ("memlock", "nofile", "nproc"):
+        limit = getattr(limits, name)
+        soft = limit if isinstance(limit, Unknown) else limit.soft
+        yield f"limit.{name}", UNLIMITED if soft is None else soft
+    yield "ipc_lock", limits.effective(IPC_LOCK_BIT)
+
+
+def _hugetlb(hugetlb: Any) -> Pairs:
+    pools = hugetlb.hugetlb.pools
+    if isinstance(pools, Unknown):
+        yield "hugetlb", pools
+        return
+    for size, pool in pools.items():
+        name = f"hugetlb.{size // 1024}KiB"
+        if isinstance(pool, Unknown):
+            yield f"{name}.pages", pool
+            continue
+        yield f"{name}.pages", pool.total_pages
+        yield f"{name}.overcommit_pages", pool.overcommit_pages
+        if len(pool.nodes) > 1:
+            for node, share in pool.nodes.items():
+                yield f"{name}.node{node}.pages", share.total_pages
+
+
+def _numa(numa: Any) -> Pairs:
+    yield "numa.nodes", len(numa.nodes) or 1
+    cpus = [node.cpus for node in numa.nodes]
+    unread = next((one for one in cpus if isinstance(one, Unknown)), None)
+    yield "numa.cpus", ", ".join(str(len(one)) for one in cpus) if unread is None else unread
+
+
+def _pci(pci: Any) -> Pairs:
+    accelerators = () if isinstance(pci.accelerators, Unknown) else pci.accelerators
+    kinds = [one.iommu for one in (*accelerators, *pci.nics.values())]
+    unread = next((kind for kind in kinds if isinstance(kind, Unknown)), None)
+    written = " ".join(sorted({kind for kind in kinds if isinstance(kind, str)}))
+    yield "iommu", (written or None) if unread is None else unread
+
+
+def _gpus(gpus: Any) -> Pairs:
+    on_pci, peers, nvml = gpus.accelerators, gpus.peer_modules, gpus.nvml
+    yield "gpu.count", on_pci if isinstance(on_pci, Unknown) else len(on_pci)
+    yield "gpu.peer_modules", peers if isinstance(peers, Unknown) else " ".join(peers)
+    if isinstance(nvml, Unknown):
+        yield "gpu.driver", nvml if gpus.kernel_module_version else None
+        return
+    if nvml.error:
+        yield "gpu.driver", Unknown(nvml.error)
+        return
+    yield "gpu.driver", nvml.driver
+    if nvml.cuda_version is not None:
+        yield "gpu.cuda", f"{nvml.cuda_version // 1000}.{nvml.cuda_version % 1000 // 10}"
+    names = [gpu.name or "unnamed" for gpu in nvml.gpus]
+    counted = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    yield "gpu.names", ", ".join(counted)
+    sizes = [gpu.memory_bytes for gpu in nvml.gpus if gpu.memory_bytes is not None]
+    yield "gpu.memory_bytes", min(sizes) if sizes else None
+    for field in ("mig", "ecc", "compute_mode"):
+        values = [getattr(gpu, field) for gpu in nvml.gpus]
+        yield f"gpu.{field}", " ".join("-" if one is None else str(one) for one in values)
+
+
+def _rdma(rdma: Any) -> Pairs:
+    if isinstance(rdma.nics, Unknown):
+        yield "rdma.devices", "" if rdma.nics.absent else rdma.nics
+    else:
+        yield "rdma.devices", " ".join(nic.name for nic in rdma.nics)
+    for nic in rdma.present:
+        for name, place in _OF_DEVICE.items():
+            yield f"{nic.name}.{name}", getattr(nic, place)
+        if isinstance(nic.ports, Unknown):
+            yield f"{nic.name}.ports", nic.ports
+            continue
+        for port in nic.ports:
+            for field in ("state", "rate", "link_layer"):
+                yield f"{nic.name}:{port.number}.{field}", getattr(port, field)
+            yield f"{nic.name}:{port.number}.pkey", port.pkeys.get(0)
+
+
+def _software(software: Any) -> Pairs:
+    engine = software.engine
+    if isinstance(engine, Unknown):
+        yield "wheel.mooncake", engine
+        return
+    if engine is None:
+        return
+    if engine.mooncake:
+        wheels = ", ".join(f"{wheel.name} {wheel.version}" for wheel in engine.mooncake)
+        yield "wheel.mooncake", wheels
+    for name, wheel in (("sglang", engine.sglang), ("torch", engine.torch)):
+        yield f"wheel.{name}", None if wheel is None else wheel.version
+
+
+_MADE = {
+    "system": _system,
+    "limits": _limits,
+    "memory": lambda memory: iter((("memory.total_bytes", memory.value("MemTotal")),)),
+    "hugetlb": _hugetlb,
+    "numa": _numa,
+    "pci": _pci,
+    "gpus": _gpus,
+    "rdma": _rdma,
+    "software": _software,
+}
+
+
+def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
+    """Yield a hash of each model's config.json, so that one name with two models is seen."""
+    import hashlib
+
+    for storage in needs.storage if needs is not None else ():
+        path = storage.path
+        if storage.kind not in ("model", "draft") or not isinstance(path, str):
+            continue
+        name = f"{storage.kind} {path}"
+        text: Any = root.text(f"{path.rstrip('/')}/config.json") if path.startswith("/") else None
+        if isinstance(text, Unknown):
+            yield name, "absent" if text.absent else text
+        elif text is not None and len(text) > LARGEST_CONFIG_BYTES:
+            yield name, "present"
+        elif text is not None:
+            yield name, f"config.json {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _share(seen: JudgedHost) -> LaunchShare | None:
+    """Return the launch's share; None where none was given or it could not be read."""
+    if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
+        return None
+    needs, sizing = seen.needs, seen.launch.sizing
+    stores = _stores(sizing)
+    return LaunchShare(
+        protocol_of(sizing),
+        stores if isinstance(stores, Unknown) else sum(stores),
+        stores if isinstance(stores, Unknown) else len(stores),
+        min((mtu_limit_bytes(one.environment) for one in needs.rdma_processes), default=None),
+        affinity_of(needs),
+    )
+
+
+def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
+    """Return the segment of each store client in bytes, without L2, whose size may be open."""
+    for bound in (sizing.inputs.most, sizing.inputs.least):
+        if not isinstance(bound, Unknown):
+            return [
+                client.segment_bytes
+                for process in bound.launch.processes
+                for client in process.clients
+                if not client.dummy and client.segment_bytes
+            ]
+    assert isinstance(sizing.inputs.most, Unknown)
+    return sizing.inputs.most
+
+
+@or_unknown
+def protocol_of(sizing: LaunchSizing) -> str:
+    """Return the protocol of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
+    found: set[str] = set()
+    for process in sizing.inputs.processes:
+        if process.server is not None and process.server.store is not None:
+            found.add(str(known(process.server.store.value("protocol"))))
+        else:
+            found |= {known(store.client).protocol.value for store in process.stores}
+    return " ".join(sorted(found))
+
+
+def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
+    """Return MC_MTU as Mooncake takes it; 4096 where it is none of its values."""
+    asked = leading_integer(environment.get("MC_MTU", ""))
+    return asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
+
+
+def affinity_of(needs: LaunchNeeds) -> str | None:
+    """Return which devices talk to which, as config.cpp of Mooncake takes the two variables.
+
+    Both of them together count as neither. None without a process that uses RDMA.
+    """
+    found = set()
+    for process in needs.rdma_processes:
+        same_name = AFFINITY in process.environment
+        listed = process.environment.get(PEER_AFFINITY, "").lower() in ("1", "true")
+        found.add("any" if same_name == listed else "same name" if same_name else "listed")
+    return next((kind for kind in ("any", "listed", "same name") if kind in found), None)

@@ -1,0 +1,120 @@
+"""Runs ``mooncake-preflight fleet check``: every node judged over ssh, and one answer of it."""
+
+from __future__ import annotations
+
+import json
+from signal import SIGINT
+
+from preflight.base.output import say
+from preflight.base.progress import Progress
+from preflight.base.usage_error import UsageError
+from preflight.base.within import limit_seconds, within
+from preflight.fleet.base.decode import Json
+from preflight.fleet.base.node_sets import named_nodes
+from preflight.fleet.merge.command import Shown, keep, prepare, show_fleet
+from preflight.fleet.merge.fleet import merged
+from preflight.fleet.remote.program import Program, Question, SshNodes
+from preflight.fleet.remote.reply import NodeReply, answer_of
+from preflight.fleet.reports.reading import ReportReader, Reports
+from preflight.fleet.reports.rows import INTERRUPTED, NodeRow
+from preflight.inputs.launch_words import Chosen, LaunchWords
+
+# A node is given so long beside what its reading takes: python, ssh, the way there and back.
+_OVERHEAD_SECONDS = 5.0
+
+
+def run_fleet_check(
+    launch: LaunchWords, where: SshNodes, program: Program, chosen: Chosen, shown: Shown
+) -> int:
+    """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
+    from preflight.fleet.remote.engine import RunInterruptedError, ask_or_carry
+    from preflight.inputs.recorded_launch import recorded_launch
+
+    nodes = nodes_of(where)
+    if not nodes:
+        raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
+    record = recorded_launch(launch)
+    # What a node may take to read itself, so that it can still say what it could not read.
+    left = where.timeout_seconds - where.connect_seconds - _OVERHEAD_SECONDS
+    words = check_words(chosen, max(1.0, min(10.0, left)), record is not None)
+    prepare(shown)
+    progress = Progress(shown.verbosity >= 0)
+    reader = ReportReader()
+    rows: dict[str, NodeRow] = {}
+
+    def show() -> None:
+        progress.show(f"{len(rows)} of {len(nodes)} nodes answered")
+
+    def take(reply: NodeReply) -> None:
+        found = answer_of(reply, where.timeout_seconds, reader)
+        rows[reply.node] = found.row
+        if found.document is not None:
+            # At once: what is there stays there, whatever becomes of this process.
+            keep(reply.node, json.dumps(_named(found.document, reply.node)), shown)
+
+    def question(carried: bool) -> Question:
+        return program.question(words, record or b"", carried, joined=True)
+
+    stopped = 0
+    try:
+        ask_or_carry(nodes, program.carry, question, where, take, show)
+    except (RunInterruptedError, KeyboardInterrupt) as signalled:
+        stopped = int(signalled.args[0]) if signalled.args else SIGINT
+        for node in nodes:
+            if node not in rows:
+                take(NodeReply(node, ()))
+    finally:
+        progress.clear()
+    code = show_fleet(merged(Reports([rows[node] for node in nodes], ()), None), shown)
+    if not stopped:
+        return code
+    missing = sum(any(one.check == INTERRUPTED for one in row.findings) for row in rows.values())
+    text = f"mooncake-preflight: interrupted: {missing} of {len(nodes)} nodes gave no report"
+    say(text, err=True)
+    return 128 + stopped
+
+
+def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str, ...]:
+    """Return the words that have a node judge itself, within a time.
+
+    Raises UsageError for options that every node would refuse.
+    """
+    from preflight.check.answer import selection_of
+
+    # The file of waivers is read here: what still holds of it goes along, the rest is said.
+    selection = selection_of(chosen)
+    for one in selection.over:
+        said = f"--waivers: {one.check}: over since {one.until}: it counts again on every node"
+        say(f"mooncake-preflight: {said}", err=True)
+    words = ["check", "--json", f"--timeout={seconds:g}"]
+    words += [f"--only={one}" for one in selection.only]
+    words += [f"--skip={one}" for one in selection.skip]
+    words += [f"--ignore={check}={reason}" for check, reason in selection.ignore.items()]
+    return (*words, *(["-"] if with_launch else []))
+
+
+def _named(document: Json, node: str) -> Json:
+    """Return a report under the name that its node was asked by."""
+    answer = document.get("answer") or {}
+    machine = {**(answer.get("machine") or {}), "name": node}
+    return {**document, "answer": {**answer, "machine": machine}}
+
+
+def nodes_of(where: SshNodes) -> list[str]:
+    """Return the nodes that are named, in order. Raises UsageError."""
+    sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
+    return named_nodes(sets, where.exclude)
+
+
+def sets_of(path: str) -> list[str]:
+    """Read node sets, one a line; what follows # is for people."""
+
+    def read() -> list[str]:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return [line.partition("#")[0].strip() for line in file]
+
+    try:
+        lines = within(limit_seconds(), f"--nodes-file {path}", read)
+    except OSError as error:
+        raise UsageError(f"--nodes-file {path}: {error.strerror}") from None
+    return [line for line in lines if line]

@@ -1,0 +1,261 @@
+"""ssh to many nodes, by ClusterShell's tasks.
+
+The tree comes from the site's own ``topology.conf``, the fan-out from its ``defaults.conf``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import shlex
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from ClusterShell.Event import EventHandler  # type: ignore[import-untyped]
+from ClusterShell.NodeSet import NodeSet  # type: ignore[import-untyped]
+from ClusterShell.Propagation import RouteResolvingError  # type: ignore[import-untyped]
+from ClusterShell.Task import task_self  # type: ignore[import-untyped]
+from ClusterShell.Topology import TopologyError  # type: ignore[import-untyped]
+from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untyped]
+
+from preflight.base.usage_error import UsageError
+from preflight.fleet.base.text import grouped
+from preflight.fleet.remote.program import Question, SshNodes
+from preflight.fleet.remote.reply import NodeReply, lacks_tool
+
+# A report has some ten kilobytes; more than this is no report, and is not kept.
+MOST_BYTES = 8 << 20
+MOST_ERROR_LINES = 20
+# How often an interruption is looked for, and progress told.
+TICK_SECONDS = 0.1
+# Of a shared connection the first client would be the master, and be killed with its node's time;
+# a connection that is shared already is used all the same.
+_OPTIONS = "-oControlMaster=no"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Of each ssh: its three standard streams, and one more while it is started. Of everything else.
+_FILES_EACH, _FILES_BESIDE = 4, 40
+
+
+class RunInterruptedError(Exception):
+    """Nothing that was started still runs. ``args[0]``: the signal."""
+
+
+def ask_or_carry(
+    nodes: list[str],
+    carry: str,
+    question: Callable[[bool], Question],
+    ssh: SshNodes,
+    answered: Callable[[NodeReply], None],
+    tick: Callable[[], None],
+) -> list[str]:
+    """Ask every node, and once more those that lack the program, which is then taken along.
+
+    carry: auto, always, never. question: with the program, or without. Returns to whom it is taken.
+    """
+    carried = nodes if carry == "always" else []
+
+    def first(reply: NodeReply) -> None:
+        if carry == "auto" and lacks_tool(reply):
+            carried.append(reply.node)
+        else:
+            answered(reply)
+
+    if carry != "always":
+        ask(dict.fromkeys(nodes, question(False)), ssh, first, tick)
+    if carried:
+        ask(dict.fromkeys(carried, question(True)), ssh, answered, tick)
+    return carried
+
+
+def ask(
+    questions: Mapping[str, Question],
+    ssh: SshNodes,
+    answered: Callable[[NodeReply], None],
+    tick: Callable[[], None],
+    enough: Callable[[], bool] = lambda: False,
+) -> None:
+    """Ask each node its question.
+
+    enough: asked as often as ``tick``; once true, those that have not ended are stopped, and answer
+    so. Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each
+    node once, as it ends. ``tick`` is called some times a second. Raises UsageError where nothing
+    can be started, and RunInterruptedError once all local processes are gone, after ``answered``
+    was told of the rest.
+    """
+    task = _task(ssh)
+    _make_room(int(task.info("fanout")))
+    collector = _Collector(questions, answered)
+    ticker = _Ticker(tick, enough)
+    caught = _run(task, ssh, collector, ticker)
+    if collector.unrouted:
+        caught = _run(task, ssh, collector.again(), ticker, tree=False)
+    collector.finish()
+    if caught:
+        raise RunInterruptedError(caught[0])
+
+
+@contextmanager
+def _caught_signals() -> Iterator[list[int]]:
+    """Yield the list of signals that come meanwhile; afterwards they act as they did before."""
+    caught: list[int] = []
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup's own wish
+            signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(
+    task: Any,
+    ssh: SshNodes,
+    collector: _Collector,
+    ticker: _Ticker,
+    **tree: bool,
+) -> list[int]:
+    """Ask the collector's nodes, and return the signals that came; the first of them ended it."""
+    with _caught_signals() as caught:
+        ticker.caught = caught
+        try:
+            for question, nodes in collector.waiting.items():
+                worker = task.shell(
+                    question.line,
+                    nodes=NodeSet.fromlist(nodes),
+                    handler=collector,
+                    timeout=ssh.timeout_seconds,
+                    stderr=True,
+                    stdin=True,
+                    **tree,
+                )
+                worker.write(question.content)
+                worker.set_write_eof()
+            task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
+            task.resume()
+        except RouteResolvingError:
+            # Gateways that do not answer are found out by the way, and end the whole run.
+            collector.unrouted = True
+        except (TopologyError, WorkerError) as error:
+            raise UsageError(f"ClusterShell refuses its configuration: {error}") from None
+        finally:
+            task.abort()
+    return caught
+
+
+def _task(ssh: SshNodes) -> Any:
+    """Return ClusterShell's task of this thread, set up as ``ssh`` says."""
+    # Its warnings of broken pipes are what the answers say anyway.
+    logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
+    logging.getLogger("ClusterShell").propagate = False
+    try:
+        shlex.split(ssh.ssh_options)
+    except ValueError as error:
+        raise UsageError(f"--ssh-options {ssh.ssh_options!r}: {error}") from None
+    task = task_self()
+    program = shlex.split(task.info("ssh_path") or "ssh")[0]
+    if shutil.which(os.path.expanduser(program)) is None:
+        raise UsageError(f"{program} is not here: install an ssh client (openssh-client)")
+    for stream in ("stdout_msgtree", "stderr_msgtree"):
+        task.set_default(stream, False)
+    task.set_info("ssh_options", f"{ssh.ssh_options} {_OPTIONS}".strip())
+    task.set_info("connect_timeout", ssh.connect_seconds)
+    if ssh.user is not None:
+        task.set_info("ssh_user", ssh.user)
+    if ssh.fanout is not None:
+        task.set_info("fanout", ssh.fanout)
+    return task
+
+
+def _make_room(fanout: int) -> None:
+    """Raise this process's limit of open files to what so many connections take."""
+    needed = fanout * _FILES_EACH + _FILES_BESIDE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        most = max(1, (hard - _FILES_BESIDE) // _FILES_EACH)
+        raise UsageError(
+            f"a fan-out of {fanout} takes {needed} open files, and this shell allows {hard}: "
+            f"give --fanout {most}"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+class _Collector(EventHandler):  # type: ignore[misc]
+    """Gathers what each node says until it ends."""
+
+    def __init__(
+        self, questions: Mapping[str, Question], answered: Callable[[NodeReply], None]
+    ) -> None:
+        super().__init__()
+        self._questions, self._answered = questions, answered
+        self._lines: dict[str, list[bytes]] = {node: [] for node in questions}
+        self._errors: dict[str, list[bytes]] = {node: [] for node in questions}
+        self._bytes = dict.fromkeys(self._lines, 0)
+        self.unrouted = False
+
+    @property
+    def waiting(self) -> dict[Question, list[str]]:
+        """Each question, with the nodes that have not ended."""
+        return grouped((self._questions[node], node) for node in self._lines)
+
+    def again(self) -> _Collector:
+        """Forget what nodes said that did not end, and return this collector."""
+        for node in self._lines:
+            self._lines[node], self._errors[node], self._bytes[node] = [], [], 0
+        return self
+
+    def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+        name = str(node)
+        if name not in self._lines:
+            return  # a gateway of the tree
+        if sname == worker.SNAME_STDERR:
+            self._errors[name] = [*self._errors[name], msg][-MOST_ERROR_LINES:]
+            return
+        self._bytes[name] += len(msg)
+        if self._bytes[name] <= MOST_BYTES:
+            self._lines[name].append(msg)
+
+    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
+        self._end(str(node), rc, False)
+
+    def ev_close(self, worker: Any, timedout: bool) -> None:
+        for node in list(worker.iter_keys_timeout()) if timedout else ():
+            self._end(str(node), None, True)
+
+    def finish(self) -> None:
+        """End the nodes that were stopped."""
+        for node in list(self._lines):
+            self._end(node, None, False)
+
+    def _end(self, node: str, code: int | None, timed_out: bool) -> None:
+        lines = self._lines.pop(node, None)
+        if lines is not None:
+            errors = tuple(self._errors.pop(node))
+            carried = self._questions[node].carried
+            self._answered(NodeReply(node, tuple(lines), errors, code, timed_out, carried))
+
+
+class _Ticker(EventHandler):  # type: ignore[misc]
+    """Ends the run where a signal came, or it is enough: in the loop, where no process is half
+    started."""
+
+    def __init__(self, tick: Callable[[], None], enough: Callable[[], bool]) -> None:
+        super().__init__()
+        self._tick, self._enough = tick, enough
+        self.caught: list[int] = []
+
+    def ev_timer(self, timer: Any) -> None:
+        if self.caught or self._enough():
+            task_self().abort()
+        self._tick()

@@ -1,0 +1,311 @@
+"""Compound commands of a script: conditions, branches and loops, as far as they are known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from preflight.launches.shell_arithmetic import names_set
+from preflight.launches.shell_conditions import FALSE, OPEN, TRUE, Truth, either
+from preflight.launches.shell_expansion import expand, number, value
+from preflight.launches.shell_flow import ShellFlow
+from preflight.launches.shell_parts import Arm, Part, ShellFunction, arms_of, behind, says
+from preflight.launches.shell_state import Changes
+from preflight.launches.shell_text import ShellText
+from preflight.launches.source import Origin, SourceNote, Word, brief
+
+if TYPE_CHECKING:
+    from preflight.launches.shell_text import Node
+
+# Turns of all loops of a script that are followed.
+MOST_TURNS = 2000
+# What a loop waits with: its turns that start nothing else count a tenth, as they take no more.
+_WAITS = frozenset(
+    "curl date echo false grep nc nvidia-smi pgrep printf ps sleep true wget".split()
+)
+
+
+class ShellBlocks(ShellFlow):
+    """Follows ``if``, ``case`` and loops; each ``on_`` method takes the node of its name."""
+
+    def on_compound_statement(self, text: ShellText, node: Node) -> Truth:
+        """``{ a; b; }``, or ``((...))``."""
+        if node.children[0].type == "((":
+            formula = text.text(node)[2:-2]
+            result = number(self.state, formula, text.origin(node), assigns=True)
+            return OPEN if result is None else Truth(bool(result))
+        return self.body(text, node)
+
+    def on_subshell(self, text: ShellText, node: Node) -> Truth:
+        written = text.text(node)
+        if written.startswith("((") and written.endswith("))"):  # behind !, bash reads a sum
+            result = number(self.state, written[2:-2], text.origin(node), assigns=True)
+            return Truth(bool(result)) if result is not None else self.not_read(text, node)
+        mark = self.state.mark()
+        functions = dict(self.functions)
+        ended = self.body(text, node)
+        self.state.back_to(mark)
+        self.functions = functions
+        if self.stop:
+            self.stop = ""
+            return OPEN
+        return ended
+
+    def on_test_command(self, text: ShellText, node: Node) -> Truth:
+        if node.children[0].type == "((":
+            return self.on_compound_statement(text, node)
+        return self.conditions.command(text, node)
+
+    def on_function_definition(self, text: ShellText, node: Node) -> Truth:
+        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+        if name is not None and body is not None:
+            self.functions[text.text(name)] = ShellFunction(text, body)
+        return TRUE
+
+    def test(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
+        """Go through a condition."""
+        self.tested += 1
+        ended = self.run(text, nodes)
+        self.tested -= 1
+        return ended
+
+    def on_if_statement(self, text: ShellText, node: Node) -> Truth:
+        arms = arms_of(node)
+        skipped: list[Sequence[Node]] = []  # that a variable would lead to that nothing sets
+        for index, (condition, body) in enumerate(arms):
+            truth = TRUE if condition is None else self.test(text, condition).undoubted()
+            if self.stop:
+                return truth
+            if truth.value is None:
+                note = self.asked(text, condition, truth, index + 1 < len(arms))
+                return self.ways(text, arms[index:], note, skipped)
+            if truth.value is False:
+                skipped += [body] if truth.soft else []
+                continue
+            mark, count = self.state.mark(), len(self.commands)
+            ended = self.run(text, body)
+            expected = self.stop in ("exit", "return") and (truth.soft or skipped)
+            if not expected and not self.gives_up():
+                return ended
+            # Who asks so expects the variable to be set.
+            rest = arms[index + 1 :]
+            note = self.asked(text, condition or arms[0][0], truth, bool(rest))
+            del self.commands[count:]
+            self.goes_on(mark, count, note)
+            return self.ways(text, rest, note, skipped, asks=True) if rest or skipped else OPEN
+        return TRUE
+
+    def asked(
+        self, text: ShellText, condition: Sequence[Node] | None, truth: Truth, several: bool = False
+    ) -> SourceNote:
+        """Say which condition of an ``if`` or a loop nothing decides."""
+        parts = [Part("", node) for node in condition or () if says(node)]
+        return self.undecided(text, parts, truth, several)
+
+    def ways(
+        self,
+        text: ShellText,
+        arms: Sequence[Arm],
+        note: SourceNote,
+        skipped: Sequence[Sequence[Node]],
+        asks: bool = False,
+    ) -> Truth:
+        """Go through every branch of which nothing decides which one runs.
+
+        skipped: branches that are read too if no arm decides. asks: the first condition is still
+        to be looked at.
+        """
+        outcomes: list[Changes | None] = []
+        for body in skipped if asks else ():
+            outcomes.append(self.branch(note, partial(self.run, text, body)))
+        for condition, body in arms:
+            truth = OPEN
+            if condition is not None and asks:
+                truth = self.doubting(note, partial(self.test, text, condition)).undoubted()
+                self.stop = ""
+            if truth.value is not False:
+                outcomes.append(self.branch(note, partial(self.run, text, body)))
+            asks = True
+            if condition is None or (truth.value and not truth.soft):
+                break
+        else:
+            outcomes.append({})
+        self.merge(outcomes, note)
+        return OPEN
+
+    def on_case_statement(self, text: ShellText, node: Node) -> Truth:
+        head = node.child_by_field_name("value")
+        items = [child for child in node.children if child.type == "case_item"]
+        ends = [child.type for item in items for child in item.children[-1:]]
+        if head is None or ";&" in ends or ";;&" in ends or any(i.has_error for i in items):
+            return self.not_read(text, node)
+        origin = text.origin(node)
+        word = value(self.state, text.pieces(head), origin)
+        outcomes: list[Changes | None] = []
+        note: SourceNote | None = None
+        for item in items:
+            truth = self.arm(text, item, word, origin)
+            body = item.children[behind(item, ")") :]
+            if truth.value is False:
+                continue
+            if note is None and truth.value and not truth.soft:
+                mark, count = self.state.mark(), len(self.commands)
+                ended = self.run(text, body)
+                if not self.gives_up():
+                    return ended
+                # Who asks so expects another word: every other arm may be the one.
+                note = self.open_note(f"case {text.text(head)}", origin, several=True)
+                self.goes_on(mark, count, note)
+                for other in (each for each in items if each != item):
+                    body = other.children[behind(other, ")") :]
+                    outcomes.append(self.branch(note, partial(self.run, text, body)))
+                break
+            if note is None:
+                note = self.open_note(f"case {text.text(head)}", origin, several=True)
+            outcome = self.branch(note, partial(self.run, text, body))
+            outcomes.append(outcome)
+            # Who asks so, and ends if it is empty, expects the variable to be set.
+            if truth.value is True and not (truth.soft and outcome is None):
+                break
+        else:
+            outcomes.append({})
+        if note is not None:
+            self.merge(outcomes, note)
+            return OPEN
+        return TRUE
+
+    def arm(self, text: ShellText, item: Node, word: Word, origin: Origin) -> Truth:
+        """Tell whether one of the patterns of an arm takes a word."""
+        truth = FALSE
+        patterns: list[list[Node]] = [[]]
+        for child in item.children[: behind(item, ")")]:
+            if child.type == "|":
+                patterns.append([])
+            elif child.is_named:
+                patterns[-1].append(child)
+        for nodes in patterns:
+            for written in text.words(nodes):
+                matched = self.conditions.matches(word, written.pieces, origin)
+                truth = either(truth, matched.undoubted())
+        return truth
+
+    def on_while_statement(self, text: ShellText, node: Node) -> Truth:
+        *condition, body = [child for child in node.children[1:] if child.type != "comment"]
+        written = " ".join(text.text(child) for child in condition if child.is_named)
+        constant = "$" not in written and "((" not in written and not written.startswith("read")
+        while True:
+            truth = self.test(text, condition).undoubted()
+            if node.children[0].type == "until":
+                truth = truth.negated()
+            if self.stop or truth.value is False:
+                return TRUE
+            if truth.value is None:
+                note = self.asked(text, condition, truth)._replace(id="loop-not-counted")
+                if "read" in written.split()[:2]:
+                    said = f"while {brief(written)}: how many times it runs is not known; read once"
+                    note = self.notes[-1] = note._replace(text=said)
+                self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
+                return OPEN
+            if not self.next_turn(text, body):
+                return OPEN
+            self.turn(text, body)
+            if self.leaves() or constant:
+                return TRUE  # while true: what it starts ends before it is started again
+
+    def turn(self, text: ShellText, body: Node) -> Truth:
+        """Go through a loop's body once."""
+        before = len(self.commands)
+        ended = self.body(text, body)
+        started = [command.words[0].text for command in self.commands[before:] if command.words]
+        self.waited += all(name.rpartition("/")[2] in _WAITS for name in started)
+        if self.stop == "continue" and self.levels <= 1:
+            self.stop = ""
+        return ended
+
+    def leaves(self) -> bool:
+        """Tell whether a loop is left, after one of its turns."""
+        if self.stop in ("break", "continue"):
+            self.levels -= 1
+            if self.levels <= 0:
+                self.stop = ""
+            return True
+        return bool(self.stop)
+
+    def next_turn(self, text: ShellText, body: Node) -> bool:
+        """Tell whether a loop is followed once more: they can be made to go on for ever."""
+        self.turns += 1
+        many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS
+        if not many_turns and self.state.budget.spend(body.end_byte - body.start_byte):
+            return True
+        many = f"the loops up to here make more than {MOST_TURNS} turns"
+        why = many if many_turns else "the script is longer than is followed"
+        said = f"{why}: the other turns of this loop are not read"
+        self.note("loop-not-counted", said, text.origin(body))
+        return False
+
+    def on_for_statement(self, text: ShellText, node: Node) -> Truth:
+        variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
+        if variable is None or body is None:
+            return self.not_read(text, node)
+        name, origin = text.text(variable), text.origin(node)
+        if node.children[0].type != "for":
+            return self.not_read(text, node, "select is not read")
+        known = True
+        values = node.children_by_field_name("value")
+        words: list[Word] = []
+        if values or any(child.type == "in" for child in node.children):
+            for written in text.words(values):
+                words += expand(self.state, written, origin)
+        else:
+            known = known and self.state.parameters is not None
+            words = list(self.state.parameters or ())
+        uncounted = any(
+            word.several or any(doubt.id == "loop-not-counted" for doubt in word.doubts)
+            for word in words
+        )
+        if not known or uncounted:
+            head = " ".join(text.text(child) for child in (variable, *values))
+            said = (
+                f"for {brief(head)}: how many times it runs is not known; "
+                f"read once, with {name} unknown"
+            )
+            note = SourceNote("loop-not-counted", said, origin)
+            self.state.lose(name, origin)
+            self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
+            self.state.assign(name, Word(f"${name}", origin, (f"${name}",)))
+            return OPEN
+        for word in words:
+            if not self.next_turn(text, body):
+                break
+            self.state.assign(name, word)
+            self.turn(text, body)
+            if self.leaves():
+                break
+        return TRUE
+
+    def on_c_style_for_statement(self, text: ShellText, node: Node) -> Truth:
+        """``for ((i = 0; i < 8; i++))``."""
+        body, origin = node.child_by_field_name("body"), text.origin(node)
+        head = re.match(r"for\s*\(\((.*?)\)\)\s*(?:;|do\b|\n|\{)", text.text(node), re.DOTALL)
+        if body is None or head is None:
+            return self.not_read(text, node)
+        first, condition, step = (*head[1].split(";"), "", "")[:3]
+        known = number(self.state, first or "0", origin, assigns=True) is not None
+        while known:
+            holds = number(self.state, condition or "1", origin, assigns=True)
+            known = holds is not None
+            if not holds or not self.next_turn(text, body):
+                break
+            self.turn(text, body)
+            if self.leaves():
+                break
+            known = number(self.state, step or "0", origin, assigns=True) is not None
+        if not known:
+            said = f"for (({brief(head[1])})): how many times it runs is not known; read once"
+            for name, element in names_set(f"{first}, {condition}, {step}").items():
+                self.state.lose(name, origin, element)
+            note = SourceNote("loop-not-counted", said, origin)
+            self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
+        return TRUE

@@ -1,0 +1,264 @@
+"""The shell's own commands: source, eval, read, set, ulimit and their like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from preflight.launches.set_limits import ulimit
+from preflight.launches.shell_assignments import ShellAssignments
+from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
+from preflight.launches.shell_expansion import fields, number, value
+from preflight.launches.shell_flow import STARTED
+from preflight.launches.shell_output import printed
+from preflight.launches.shell_text import ShellText
+from preflight.launches.source import (
+    Origin,
+    Word,
+    brief,
+)
+
+if TYPE_CHECKING:
+    from preflight.launches.shell_text import Node
+
+# ``bash -c "bash -c '...'"`` and eval are read down to here.
+DEEPEST_SCRIPT = 8
+# Shell builtins that start no process, and sleep, which changes nothing.
+BUILTINS = frozenset(
+    "[ . : alias bg bind break caller cd compgen complete compopt continue declare dirs disown "
+    "echo enable eval exit export false fc fg getopts hash help history jobs kill let local logout "
+    "mapfile popd printf pushd pwd read readarray readonly return set shift shopt sleep source "
+    "suspend test times trap true type typeset ulimit umask unalias unset wait".split()
+)
+# Builtins of which only a run tells how they end.
+_OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wait".split())
+# What sets up the shell of whoever reads this, not of whoever starts the launch.
+_PERSONAL = (".bashrc", ".profile", "/profile", "/activate", "conda.sh")
+# What ``eval "$(conda shell.bash hook)"`` and its like set up, which is no setting of a launch.
+_HOOK = re.compile(r"[$`(]+.*\b(hook|init|shellenv|activate|ssh-agent|modulecmd)\b", re.DOTALL)
+# Files that set up a shell or its tools, and no setting of a launch.
+_SOURCED = (
+    *("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "setvars.sh"),
+    *("set_env.sh", "set_env.bash", "setenv.bash"),  # Ascend's
+)
+# The text of a shell within a shell costs so many times its length: such texts can multiply.
+NESTED_COSTS = 16
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def nested_cost(text: str, depth: int) -> int:
+    """Return what the text of a shell within a shell costs: such texts can be made to multiply."""
+    return NESTED_COSTS * len(text) if depth else 0
+
+
+class ShellBuiltins(ShellAssignments):
+    """Carries out the shell's own commands; those that are not followed leave names unknown."""
+
+    def lying(self, name: str) -> str | None:
+        """Return the text of a file that lies where the script is when it names it."""
+        path = self.state.path(name)
+        return None if path is None else self.beside(path)
+
+    def near(self, name: str) -> str | None:
+        """Return the text of a file that the script wrote, or that lies where it looks."""
+        word = self.files.get(name)
+        if word is None:
+            return self.lying(name)
+        return None if word.unresolved else word.text
+
+    def lies(self, name: str) -> bool:
+        return name in self.files or self.lying(name) is not None
+
+    def builtin(
+        self,
+        text: ShellText,
+        words: list[Word],
+        settings: Sequence[Node],
+        origin: Origin,
+        given: Word | None,
+    ) -> Truth:
+        """Carry out one of the shell's own commands."""
+        state = self.state
+        program, *arguments = [word.text for word in words]
+        if program in (".", "source"):
+            return self.source_file(words[1:], origin)
+        if program == "eval":
+            return self.eval(words[1:], text, origin)
+        if program in ("[", "test"):
+            inner = words[1:-1] if program == "[" and arguments[-1:] == ["]"] else words[1:]
+            return self.conditions.test(inner)
+        if program in ("exit", "return", "break", "continue"):
+            self.leave(program, arguments)
+        elif program == "ulimit":
+            said = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
+            self.note("ulimit", said, origin)
+            must = state.option("errexit") and not self.tested
+            for limit in ulimit(words):
+                state.set_limit(limit._replace(must=must))
+            return PROGRAM if self.tested else TRUE
+        elif program == "shift":
+            self.shift(arguments)
+        elif program == "unset":
+            self.unset(arguments, origin)
+        elif program in ("cd", "pushd", "popd"):
+            state.enter(words)
+        elif program == "let":
+            for word in words[1:]:
+                number(state, word.text, origin, assigns=True)
+        elif program == "set":
+            self.set_options(words)
+        elif program == "printf" and len(arguments) > 2 and arguments[0] == "-v":
+            known = None
+            if not any(word.unresolved for word in words):
+                known = printed(arguments[2:])
+            state.lose(arguments[1], origin)
+            if known is not None:
+                state.assign(arguments[1], Word(known, origin))
+        elif program == "read":
+            return self.read_names(text, words, settings, given)
+        elif program in ("mapfile", "readarray", "getopts"):
+            for name in arguments[1:] if program == "getopts" else arguments or ["MAPFILE"]:
+                if _NAME.fullmatch(name):
+                    state.lose(name, origin, array=program != "getopts")
+            if program == "getopts":
+                state.lose("OPTARG", origin)
+        elif program in ("alias", "shopt") and STARTED.search(" ".join(arguments)):
+            self.not_read_words(words, origin)
+        if program == "false":
+            return FALSE
+        return PROGRAM if program in _OPEN_BUILTINS else TRUE
+
+    def not_read_words(self, words: Sequence[Word], origin: Origin) -> None:
+        said = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
+        self.note("script-not-read", said, origin)
+
+    def read_names(
+        self, text: ShellText, words: Sequence[Word], settings: Sequence[Node], given: Word | None
+    ) -> Truth:
+        """Carry out ``IFS=, read -ra NAMES <<< TEXT``; of another text the names are not known."""
+        state = self.state
+        ends = state.field_ends()
+        for setting in settings:
+            name, _, _, pieces, _ = self.assignment(text, setting)
+            word = value(state, pieces, words[0].origin)
+            ends = word.text if name == "IFS" and not word.unresolved else None
+        flags, names, left = "", [], list(words[1:])
+        while left:
+            word = left.pop(0)
+            if word.text in ("-d", "-p", "-n", "-t", "-u", "-N", "-i") and left:
+                flags += word.text[1:]
+                left.pop(0)
+            elif word.text.startswith("-"):
+                flags += word.text[1:]
+            else:
+                names.append(word.text)
+        line, end, rest = ("", "", "") if given is None else given.text.partition("\n")
+        known = given is not None and not given.unresolved and not rest and ends is not None
+        known = known and not set(flags) - set("ra") and not ("\\" in line and "r" not in flags)
+        for name in filter(_NAME.fullmatch, names or ["REPLY"]):
+            state.lose(name, words[0].origin, array="a" in flags)
+        if not known or given is None or ends is None:
+            return PROGRAM
+        if "a" in flags and names:
+            split = tuple(given._replace(text=each) for each in fields(line, ends))
+            state.assign_array(names[0], split)
+        elif names:
+            for name, each in zip(names, fields(line, ends, len(names)), strict=True):
+                state.assign(name, given._replace(text=each))
+                state.assign_array(name, None)
+        else:
+            state.assign("REPLY", given._replace(text=line))
+        return TRUE if end else FALSE
+
+    def set_options(self, words: Sequence[Word]) -> None:
+        """Carry out ``set -euo pipefail -f`` and ``set -- x y``."""
+        long, on = 0, True
+        for place, word in enumerate(words[1:], start=1):
+            text = word.text
+            if text == "--":
+                self.state.give_parameters(tuple(words[place + 1 :]))
+                return
+            if text[:1] in ("-", "+") and len(text) > 1:
+                on = text[0] == "-"
+                long += text.count("o")
+                given = set(text[1:])
+            elif long:
+                long -= 1
+                given = {text}
+            else:
+                self.state.give_parameters(tuple(words[place:]))
+                return
+            for letter, name in (("a", "allexport"), ("e", "errexit"), ("f", "noglob")):
+                if letter in given or name in given:
+                    self.state.change(("option", name), on)
+
+    def leave(self, program: str, arguments: list[str]) -> None:
+        """Carry out exit, return, break or continue."""
+        known = arguments and re.fullmatch(r"[0-9]{1,3}", arguments[0])
+        status = int(arguments[0]) if known else None
+        if program == "return":
+            self.ended = OPEN if arguments and status is None else Truth(not status)
+        self.failing = program == "exit" and bool(status)
+        self.levels = max(1, status or 1)
+        self.stop = program
+
+    def shift(self, arguments: list[str]) -> None:
+        """Take what shift leaves: unknown if it may take any number."""
+        count = arguments[0] if arguments else "1"
+        given = self.state.parameters
+        if given is None:
+            return
+        several = any(word.several for word in given)
+        if not (count.isdecimal() and len(count) < 4) or several:
+            self.state.give_parameters(None)
+        elif int(count) <= len(given):  # else shift fails, and leaves all
+            self.state.give_parameters(given[int(count) :])
+
+    def eval(self, words: Sequence[Word], text: ShellText, origin: Origin) -> Truth:
+        """Read the text that eval is given; name it if it is not known."""
+        said = " ".join(word.text for word in words)
+        if self.depth + len(self.active) >= DEEPEST_SCRIPT:
+            self.note("script-not-read", "eval within eval: the innermost is not read", origin)
+            return OPEN
+        if any(word.unresolved for word in words):
+            if said.startswith(("$(", "`")):
+                self.not_known(
+                    f"eval of what {brief(said)} writes", origin, bool(_HOOK.match(said))
+                )
+                return PROGRAM
+            if any(word.text.startswith("$") for word in words[:1]):
+                why = f"eval {brief(said)}: what it runs is not known"
+                self.note("script-not-read", why, origin)
+                self.may_set(origin)
+                return PROGRAM
+        if not self.state.budget.spend(nested_cost(said, self.depth + 1)):
+            return OPEN
+        inner = self.parsed(said, text.source, origin.line)
+        self.active.append("eval")
+        ended = self.whole(inner)
+        self.active.pop()
+        return ended
+
+    def source_file(self, words: Sequence[Word], origin: Origin) -> Truth:
+        """Go through a file that lies beside the launch, in this shell."""
+        name = words[0].text if words else ""
+        known = bool(words) and (not words[0].unresolved or name in self.files)
+        text = self.near(name) if known and not name.endswith(_PERSONAL) else None
+        deep = len(self.active) >= DEEPEST_SCRIPT
+        if text is None or deep or not self.state.budget.spend(len(text)):
+            common = name.endswith(_SOURCED)
+            self.not_known(name, origin, common, "; name its settings here")
+            return PROGRAM
+        before = self.state.parameters
+        if len(words) > 1:
+            self.state.give_parameters(tuple(words[1:]))
+        self.active.append("source")
+        inner = self.parsed(text, name, 1)
+        ended = self.whole(inner)
+        self.active.pop()
+        if len(words) > 1:
+            self.state.give_parameters(before)
+        if self.stop == "return":
+            self.stop = ""
+        return ended

@@ -1,0 +1,497 @@
+"""Simple commands of a script: the programs that it starts, and the files that it writes."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from checks.base.needs import RunAs
+from preflight.launches.described import STARTERS, is_described
+from preflight.launches.env_files import env_file_settings
+from preflight.launches.launchers import (
+    enters_container,
+    starts_anew,
+    starts_server,
+)
+from preflight.launches.run_as import changed_user
+from preflight.launches.set_limits import OWN_SHELL, prlimit
+from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBuiltins
+from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
+from preflight.launches.shell_expansion import expand, value
+from preflight.launches.shell_flow import STARTED
+from preflight.launches.shell_output import TALKS, written_out
+from preflight.launches.shell_parts import (
+    WRITES,
+    Part,
+    Redirection,
+    ShellFunction,
+    redirections_of,
+)
+from preflight.launches.shell_text import ALONE, Pieces, ShellText
+from preflight.launches.source import (
+    Command,
+    Origin,
+    Reading,
+    SourceError,
+    SourceNote,
+    Word,
+    brief,
+)
+from preflight.launches.variables import (
+    may_be_absent,
+)
+from preflight.launches.wrappers import (
+    SHELLS,
+    is_ordinary,
+    strip_wrappers,
+)
+
+if TYPE_CHECKING:
+    from preflight.launches.shell_text import Node
+
+# A function within itself is followed down to here.
+DEEPEST_CALLS = 4
+# Programs that a script starts at most, loops and functions written out: more is no launch, and to
+# read it took minutes. 1 MB of published launches starts 3000.
+_MOST_PROGRAMS = 10_000
+# What starts a server in a way that is not followed: it is named with its line.
+_NOT_FOLLOWED = frozenset(("coproc", "find", "trap"))
+# Programs that are taken to do what they are told; what any other one says is not known.
+_SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
+# What starts a program in a job of its own.
+_ALLOCATE = frozenset(("oarsub", "salloc"))
+# What ends processes that run aside, and what asks of one of them alone.
+_KILLS = frozenset("kill killall pkill wait".split())
+# Programs of which one that reads standard input may start what it finds there.
+_READERS = STARTERS | SHELLS | set("read runuser ssh su sudo".split())
+_ENGINES = frozenset(("docker", "nerdctl", "podman"))
+_STOPS = frozenset(("kill", "rm", "stop"))
+_ASKS = frozenset("-0 -l -L".split())
+_DETACHED = frozenset(("-d", "--detach", "--wait"))
+# What writes nothing that $(...) would take.
+_SILENT = frozenset(
+    ": [ break cd continue declare exit export false local readonly return set shift shopt test "
+    "trap true typeset unset".split()
+)
+_SIMPLE = frozenset(
+    "command declaration_command unset_command variable_assignment variable_assignments "
+    "redirected_statement".split()
+)
+_DECLARATIONS = frozenset("declare export local readonly typeset unset".split())
+_KEYWORDS = frozenset("case do done elif else esac fi for if in then until while { }".split())
+# Notes of what a command substitution may write one thing or another by.
+_DOUBTS = ("condition", "loop-not-counted", "script-not-read")
+
+
+def _ends_others(words: Sequence[str]) -> bool:
+    """Return whether a command ends what runs aside: ``kill $PID``, ``docker stop NAME``."""
+    program = words[0].rpartition("/")[2]
+    if program in _ENGINES:
+        return bool(_STOPS & set(words[1:3]))
+    return program in _KILLS and not _ASKS & set(words[1:])
+
+
+def _deeper(command: Command) -> bool:
+    """Tell whether a shell stands in front: its commands have lines of their own."""
+    return any(
+        wrapper[0].rpartition("/")[2] in SHELLS and len(wrapper) > 1 for wrapper in command.wrappers
+    )
+
+
+class ShellPrograms(ShellBuiltins):
+    """Takes in each simple command, and what $(...) writes."""
+
+    @abstractmethod
+    def words_read(
+        self, words: Sequence[Word], environment: Mapping[str, Word], given: Word | None
+    ) -> Reading:
+        """Return what a command starts that has a wrapper, a shell or an engine in front."""
+
+    def reading(self) -> Reading:
+        for name, origin in self.conditions.assumed.items():
+            said = f"{name} is not set: where the script asks whether it is, it is taken as empty"
+            self.note("taken-as-empty", said, origin)
+        return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
+
+    def read(self, text: str, first_line: int | None) -> None:
+        """Read a whole text, and then the functions that nothing calls, if it starts nothing."""
+        parsed = self.parsed(text, self.source, first_line)
+        self.whole(parsed)
+        if self.stop == "exit" or self.started():
+            return
+        for name, function in list(self.functions.items()):
+            if name in self.called:
+                continue
+            self.stop = ""
+            said = f"nothing here calls the function {name}: read as if it were called"
+            note = SourceNote("condition", said, function.text.origin(function.body))
+            self.state.give_parameters(None)
+            self.called.add(name)
+
+            def steps(function: ShellFunction = function) -> Truth:
+                return self.body(function.text, function.body)
+
+            self.doubting(note, steps)
+
+    def simple(self, text: ShellText, node: Node, redirections: Sequence[Redirection]) -> Truth:
+        """Read a simple command, a declaration or assignments."""
+        kind = node.type
+        if node.has_error or any(r.node.has_error for r in redirections):
+            return self.not_read(text, node)
+        called = node.child_by_field_name("name")
+        keyword = called is not None and text.text(called) in _KEYWORDS
+        if kind not in _SIMPLE or keyword:  # what is left of a block that was cut
+            return self.not_read(text, node)
+        if kind in ("variable_assignment", "variable_assignments"):
+            nodes = [node] if kind == "variable_assignment" else node.children
+            for each in nodes:
+                if each.type == "variable_assignment":
+                    self.take(text, each)
+            return TRUE
+        children = [child for child in node.children if child.type != "comment"]
+        for before, child in itertools.pairwise(list(children)):
+            if not text.ends_line(before, child):
+                continue
+            if before.type != "variable_assignment":
+                return self.not_read(text, node)
+            # The grammar takes assignments on the lines before for those of a command.
+            for setting in children[: children.index(child)]:
+                self.take(text, setting)
+            children = children[children.index(child) :]
+        settings = [child for child in children if child.type == "variable_assignment"]
+        own = [child for child in children if child.type.endswith("_redirect")]
+        for child in own:
+            redirections = [*redirections, *redirections_of(text, child)]
+        written = [
+            child
+            for child in node.children
+            if child not in own
+            and child.type not in ("variable_assignment", "comment")
+            # The 2 of ``2>&1``, of which the grammar makes a word.
+            and not (child.type == "number" and text.bytes[child.end_byte :][:1] in (b"<", b">"))
+        ]
+        for redirection in redirections:
+            written += redirection.extra
+        words: list[Word] = []
+        for word in text.words(written):
+            words += expand(self.state, word, Origin(text.source, text.line(word.line)))
+        origin = text.origin(node)
+        if words and words[0].text == "time" and kind == "command":
+            words = [word for word in words[1:] if word.text != "-p"]
+        if kind in ("declaration_command", "unset_command") or (
+            words and words[0].text in _DECLARATIONS  # the tree may have them for any command
+        ):
+            return self.declare(text, words, settings, origin)
+        return self.program(text, words, settings, redirections, origin)
+
+    def program(
+        self,
+        text: ShellText,
+        words: list[Word],
+        settings: Sequence[Node],
+        redirections: Sequence[Redirection],
+        origin: Origin,
+    ) -> Truth:
+        """Take in a command that is called by its name, with what it writes and reads."""
+        for word in words:
+            if word.text.startswith(("<(", ">(")) and STARTED.search(word.text):
+                said = f"{brief(word.text)}: what it starts is not read"
+                self.note("script-not-read", said, origin)
+        writes = [
+            word.text
+            for redirection in redirections
+            if redirection.operator in WRITES and redirection.target is not None
+            for word in expand(self.state, redirection.target, origin)[:1]
+        ]
+        heredoc = next((r.node for r in redirections if r.operator in ("<<", "<<-")), None)
+        body = None if heredoc is None else text.heredoc(heredoc)
+        name = words[0].text.rpartition("/")[2] if words else ""
+        if writes or name in ("tee", "sed"):
+            appends = any(redirection.operator in (">>", "&>>") for redirection in redirections)
+            self.written(body, words, writes, appends, origin)
+        if self.said is not None:
+            self.say(words, body, writes, origin)
+        given = None
+        if any(word.text.rpartition("/")[2] in _READERS for word in words):
+            # What a loop reads line by line is not followed.
+            own = words[0].text == "read"
+            given = self.given(text, redirections, None if own else self.piped)
+        if not words:
+            return TRUE
+        called = self.functions.get(words[0].text)
+        if called is not None:
+            mark = self.state.mark()
+            for setting in settings:
+                self.take(text, setting, exported=True)
+            before = self.state.before(mark)
+            ended = self.call(words[0].text, called, words, origin)
+            for key, held in before.items():
+                self.state.change(key, held)
+            return ended
+        texts = [word.text for word in words]
+        if _ends_others(texts):
+            self.kills += 1
+        if self.names_unread(words, origin):
+            return PROGRAM
+        if texts[0] in BUILTINS:
+            return self.builtin(text, words, settings, origin, given)
+        if self.captures and texts[0] in TALKS:
+            return TRUE
+        if "prlimit" in texts[:3] and OWN_SHELL & set(texts):
+            setter = changed_user(words[: texts.index("prlimit")] or words)
+            for limit in prlimit(words):
+                self.state.set_limit(limit._replace(must=False, setter=setter))
+            return TRUE
+        return self.starts(text, words, settings, given, origin)
+
+    def starts(
+        self,
+        text: ShellText,
+        words: list[Word],
+        settings: Sequence[Node],
+        given: Word | None,
+        origin: Origin,
+    ) -> Truth:
+        """Take in a command that starts a program."""
+        environment = self.environment(text, settings)
+        program = words[0].text
+        plain = is_ordinary(program) and not is_described(words)
+        if plain and not words[0].unresolved and not self.is_script(words):
+            self.start(Command(tuple(words), environment, (), origin))
+        else:
+            reading = self.words_read(words, environment, given)
+            aside = bool(_DETACHED & {word.text for word in words})
+            self.name_container(words, environment)
+            for command in map(self.in_container, reading.commands):
+                # What stands in the text of bash -c has lines of its own.
+                deeper = reading.own_lines or _deeper(command)
+                shown = command.origin.source != text.source or deeper
+                command = command if shown else command._replace(origin=origin)
+                self.start(command, aside, deeper)
+            self.notes += reading.notes
+            self.files.update(reading.files)
+        if program == "exec" and len(words) > 1:
+            self.stop = "exit"
+        return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
+
+    def names_unread(self, words: Sequence[Word], origin: Origin) -> bool:
+        """Name a command that starts what is not read; return whether it is left at that."""
+        texts = [word.text for word in words]
+        names = [text.rpartition("/")[2] for text in texts]
+        job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
+        runs = names[0] in _NOT_FOLLOWED and STARTED.search(" ".join(texts)) is not None
+        if job or runs:
+            said = f"{brief(' '.join(texts))}: what it starts, and when, is not read"
+            self.note("script-not-read", f"{said}; give that on its own", origin)
+        return runs or names[0] == "coproc"
+
+    def given(
+        self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
+    ) -> Word | None:
+        """Return what a command reads from standard input; None if nothing says it."""
+        for redirection in reversed(redirections):
+            node, origin = redirection.node, text.origin(redirection.node)
+            if redirection.operator in ("<<", "<<-"):
+                body = next((c for c in node.children if c.type == "heredoc_body"), node)
+                return value(self.state, text.heredoc(node), text.origin(body))
+            if redirection.operator == "<<<":
+                nodes = [child for child in node.children if child.is_named]
+                word = value(self.state, text.pieces(nodes[0]), origin) if nodes else None
+                return None if word is None else word._replace(text=word.text + "\n")
+            if redirection.operator == "<" and redirection.target is not None:
+                place = expand(self.state, redirection.target, origin)[:1]
+                return self.content(place[0]) if place else None
+        return piped
+
+    def content(self, place: Word) -> Word:
+        """Return what a file holds; a text that is not known is empty and unresolved."""
+        text = (
+            "" if place.text == "/dev/null" else None if place.unresolved else self.near(place.text)
+        )
+        if text is None or not self.state.budget.spend(len(text)):
+            return place._replace(text="", unresolved=(f"what {brief(place.text)} holds",))
+        return Word(text, Origin(place.text, 1))
+
+    def is_script(self, words: Sequence[Word]) -> bool:
+        """Return whether a command is a shell script that lies here.
+
+        It is read with its arguments.
+        """
+        name = words[0].text
+        return name.endswith(".sh") and self.lying(name) is not None
+
+    def name_container(self, words: Sequence[Word], environment: Mapping[str, Word]) -> None:
+        """Keep what ``docker run --name`` gives a container: docker exec starts more in it."""
+        texts = [word.text for word in words]
+        given = [text.removeprefix("--name=") for text in texts if text.startswith("--name=")]
+        given += [after for text, after in itertools.pairwise(texts) if text == "--name"]
+        stripped = strip_wrappers(words, environment) if given else None
+        if stripped is not None and stripped.container is not None:
+            self.containers[given[0]] = (stripped.container, stripped.environment)
+
+    def in_container(self, command: Command) -> Command:
+        """Return what ``docker exec`` starts with what its container was given in this script."""
+        names = [wrapper[-1] for wrapper in command.wrappers if enters_container(wrapper)]
+        found = self.containers.get(names[0]) if len(names) == 1 else None
+        if found is None or command.container is not None:
+            return command
+        settings, environment = found
+        own = {
+            name: word
+            for name, word in command.environment.items()
+            if not may_be_absent(word, name)
+        }
+        limits = tuple(one for one in command.limits if one.origin != command.run_as.origin)
+        return command._replace(
+            container=settings,
+            environment={**environment, **own},
+            limits=limits,
+            run_as=RunAs(),
+        )
+
+    def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
+        """Take a command in.
+
+        aside: the words that start its container say that nobody waits. deeper: a shell within this
+        one told of its own commands.
+        """
+        doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
+        detached = command.container is not None and (
+            any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)
+            or (aside and command.container.engine == "compose")
+        )
+        waited = (command.waited or not deeper) and not self.aside and not detached
+        limits = command.limits
+        if command.container is None and not any(map(starts_anew, command.wrappers)):
+            limits = (*self.state.limits(), *limits)
+        turn = self.kills + command.turn
+        command = command._replace(doubts=doubts, waited=waited, turn=turn, limits=limits)
+        self.commands.append(command)
+        if len(self.commands) > _MOST_PROGRAMS:
+            raise SourceError(f"{self.source} starts more than {_MOST_PROGRAMS} programs: {ALONE}")
+
+    def call(
+        self, name: str, function: ShellFunction, words: Sequence[Word], origin: Origin
+    ) -> Truth:
+        """Go through a function with the arguments of a call."""
+        cost = function.body.end_byte - function.body.start_byte
+        self.called.add(name)
+        deep = self.active.count(name) >= DEEPEST_CALLS or len(self.active) > 4 * DEEPEST_SCRIPT
+        if deep or not self.state.budget.spend(cost):
+            why = "calls itself" if deep else "is called more often than is followed"
+            self.note("loop-not-counted", f"{name} {why}: not followed further", origin)
+            return OPEN
+        before = self.state.parameters
+        self.state.give_parameters(tuple(words[1:]))
+        self.active.append(name)
+        self.locals.append({})
+        outer, self.may_return = self.may_return, False
+        ended = self.command(function.text, Part("", function.body))
+        self.active.pop()
+        for key, held in self.locals.pop().items():
+            self.state.change(key, held)
+        self.state.give_parameters(before)
+        if self.stop == "return":
+            self.stop, ended = "", self.ended
+        ended = OPEN if self.may_return else ended
+        self.may_return = outer
+        return ended
+
+    def output(self, text: str, origin: Origin) -> Word | None:
+        """Return what a command substitution writes, if that follows from the text alone."""
+        known = self.host_words(text)
+        if known is None:
+            known = env_file_settings(text, self.near)
+        if known is not None:
+            return Word(known, origin)
+        if self.depth >= DEEPEST_SCRIPT or not self.state.budget.spend(len(text)):
+            return None
+        mark, kept = self.state.mark(), self.state.output
+        inner = type(self)(self.source, self.state, self.depth + 1, self.beside, self.host_words)
+        inner.files, inner.functions = self.files, dict(self.functions)
+        inner.active, inner.nested = [*self.active], self.nested + 1
+        inner.said, inner.captures = [], True
+        parsed = self.parsed(text, self.source, origin.line)
+        ended = inner.whole(parsed)
+        self.state.back_to(mark)
+        self.state.output = kept
+        for command in inner.commands:
+            if starts_server(command.words):
+                program = brief(command.words[0].text)
+                said = f"$(...) starts {program}: it is not read; give that command alone"
+                self.note("script-not-read", said, origin)
+        doubted = any(note.id in _DOUBTS for note in inner.notes)
+        if inner.said is None or inner.commands or ended.value is None or doubted:
+            return None
+        return Word("".join(inner.said).rstrip("\n"), origin)
+
+    def say(
+        self, words: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
+    ) -> None:
+        """Keep what a command writes to standard output."""
+        program = words[0].text if words else ""
+        if self.said is None or not words or writes:
+            return
+        if program in self.functions or program in _SILENT:
+            return
+        if any(word.unresolved or word.doubts for word in words):
+            self.said = None
+            return
+        arguments = [word.text for word in words[1:]]
+        folder = self.state.folder()
+        if program in ("readlink", "realpath") and folder is not None:
+            arguments = [
+                text if text.startswith(("-", "/")) else f"{folder}/{text}" for text in arguments
+            ]
+        found = written_out(program, arguments)
+        if program == "pwd":
+            found = None if folder is None else folder + "\n"
+        elif program == "cat" and body is not None:
+            word = value(self.state, body, origin)
+            found = None if word.unresolved else word.text
+        elif program == "cat" and len(arguments) == 1:
+            text = self.near(arguments[0])
+            found = text if text is not None and self.state.budget.spend(len(text)) else None
+        self.said = None if found is None else [*self.said, found]
+
+    def written(
+        self,
+        body: Pieces | None,
+        words: list[Word],
+        writes: list[str],
+        appends: bool,
+        origin: Origin,
+    ) -> None:
+        """Keep what a command writes to files, if its text stands in the script."""
+        program = words[0].text.rpartition("/")[2] if words else ""
+        plain = [word for word in words[1:] if not word.text.startswith("-")]
+        if program == "tee":
+            writes = [word.text for word in plain]
+            appends = any(word.text in ("-a", "--append") for word in words)
+        elif program == "sed":
+            edits = any(word.text.startswith(("-i", "--in-place")) for word in words)
+            if edits:
+                writes = [*writes, *(word.text for word in plain[1:] if word.text in self.files)]
+        content = Word("", origin, (f"what {program} writes",))
+        if body is not None and program in ("cat", "tee"):
+            content = value(self.state, body, origin)
+        elif program == "echo":
+            flags = [word.text for word in words[1:2] if word.text in ("-e", "-n", "-en", "-ne")]
+            said = words[1 + len(flags) :]
+            names = tuple(name for word in said for name in word.unresolved)
+            end = "" if any("n" in flag for flag in flags) else "\n"
+            content = Word(" ".join(word.text for word in said) + end, origin, names)
+        for target in (name for path in writes for name in self.state.names_of(path)):
+            before = self.files.get(target) if appends else None
+            if appends and before is None:
+                content = Word("", origin, (f"what {target} held before",))
+            elif before is not None:
+                names = (*before.unresolved, *content.unresolved)
+                content = Word(before.text + content.text, origin, names)
+            self.files[target] = content
+            starts = content.unresolved or STARTED.search(content.text)
+            if target.startswith("/etc/cron") and starts:
+                why = f"{target}: what cron starts of it, and when, is not read"
+                self.note("script-not-read", why, origin)

@@ -1,0 +1,413 @@
+"""What ``check --json`` printed, in files, folders, logs and pipes; what is no report is named."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from checks.base.unknown import Unknown
+from preflight.base.envelope import envelope
+from preflight.fleet.merge.answer import facts_text, fleet_object, fleet_text
+from preflight.fleet.merge.fleet import Fleet
+from preflight.fleet.merge.to_html import fleet_page
+from preflight.fleet.reports import sources
+from preflight.fleet.reports.reading import ReportReader, read_reports
+from preflight.fleet.reports.rows import NodeRow, Trouble, Unusable
+from preflight.fleet.reports.sources import FoundReport as Found
+from preflight.fleet.reports.sources import reports_in, reports_of
+from tests.fleet.merge_fleets import (
+    Report,
+    document,
+    fleet_reports,
+    line,
+    merge,
+    produced_document,
+    produced_report,
+    report_of,
+)
+from tests.paths import ROOT
+from tests.valid import valid
+
+SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-v1.schema.json").read_text())
+GOOD = report_of("gpu001", 0)
+WRITTEN = line(GOOD)
+INDENTED = json.dumps(document(GOOD), indent=2)
+
+Case = tuple[str | bytes, Trouble, str]
+
+
+def read(content: str | bytes, source: str = "gpu001.json") -> NodeRow | Unusable:
+    written = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+    found = read_reports(reports_in(source, written))
+    every: list[NodeRow | Unusable] = [*found.rows, *found.unusable]
+    (one,) = every
+    return one
+
+
+def with_field(place: str, value: Any) -> str:
+    """The good report with one field set: ``answer.machine.rails.0.port``; DELETED removes it."""
+    report = document(GOOD)
+    *way, name = place.split(".")
+    inner: Any = report
+    for step in way:
+        inner = inner[int(step) if step.isdecimal() else step]
+    if value is DELETED:
+        del inner[name]
+    else:
+        inner[int(name) if name.isdecimal() else name] = value
+    return json.dumps(report)
+
+
+DELETED = object()
+DEEP = 100_000
+MACHINE = "answer.machine"
+
+NO_REPORTS: list[Case] = [
+    (WRITTEN[:5000], Trouble.TRUNCATED, "5000 bytes"),
+    (WRITTEN[:-1], Trouble.TRUNCATED, "within the report"),
+    ("", Trouble.EMPTY, "nothing in it"),
+    (" \n\t\n", Trouble.EMPTY, "nothing in it"),
+    ("\0" * 9000, Trouble.FOREIGN, "no text"),
+    (b"\x7fELF\x02\x01\xff" * 900, Trouble.FOREIGN, "no text"),
+    (WRITTEN.encode("utf-16"), Trouble.FOREIGN, "no text"),
+    ("Permission denied (publickey).", Trouble.FOREIGN, "Permission denied"),
+    ("{}", Trouble.FOREIGN, "no answer of check"),
+    ('{"schema": "somebody/else/v1"}', Trouble.FOREIGN, "somebody/else/v1"),
+    ('{"schema": "mooncake-preflight/plan/v1"}', Trouble.FOREIGN, "another command"),
+    ('{"schema": "mooncake-preflight/check/v1", "findings": []}', Trouble.OTHER_SCHEMA, "check/v1"),
+    (WRITTEN.replace('"port":1', '"port":NaN', 1), Trouble.NOT_JSON, "NaN"),
+    (WRITTEN.replace('"port":1', f'"port":{"9" * 5000}', 1), Trouble.NOT_JSON, "digits"),
+    ('{"schema": "mooncake-preflight/x", "a": ' + "[" * DEEP, Trouble.TOO_DEEP, "levels"),
+    (with_field(f"{MACHINE}.name", "a b"), Trouble.NO_NAME, "'a b'"),
+    (with_field(f"{MACHINE}.name", "gpu\x1b[31m"), Trouble.NO_NAME, "names no host"),
+    (with_field(f"{MACHINE}.name", "g" * 300), Trouble.NO_NAME, "names no host"),
+    (with_field(f"{MACHINE}.name", 7), Trouble.WRONG, "name is 7, not a text"),
+    (with_field("findings", DELETED), Trouble.WRONG, "it has no findings"),
+    (with_field("findings", {}), Trouble.WRONG, "findings is an object"),
+    (with_field("findings.0", 7), Trouble.WRONG, "findings[0] is a number"),
+    (with_field("findings.0.check", None), Trouble.WRONG, "check is null"),
+    (with_field("findings.0.check", DELETED), Trouble.WRONG, "findings[0] has no check"),
+    (with_field("findings.0.subjects", []), Trouble.WRONG, "subjects is empty"),
+    (with_field("findings.0.subjects", [{"name": 1}]), Trouble.WRONG, "findings[0]"),
+    (with_field("findings.0.have", "a"), Trouble.WRONG, "findings[0]"),
+    (with_field("findings.0.status", "bad"), Trouble.WRONG, "status is 'bad'"),
+    (with_field("findings.0.ignored", 1), Trouble.WRONG, "ignored is 1, not a text"),
+    (with_field("status", "great"), Trouble.WRONG, "status is 'great'"),
+    (with_field(f"{MACHINE}.facts", []), Trouble.WRONG, "facts is a list"),
+    (with_field(f"{MACHINE}.facts.kernel", ["6.8"]), Trouble.WRONG, "'kernel' is a list"),
+    (with_field(f"{MACHINE}.facts.kernel", 1.5), Trouble.WRONG, "'kernel' is a number"),
+    (with_field(f"{MACHINE}.facts.kernel", 10**30), Trouble.WRONG, "bits"),
+    (with_field(f"{MACHINE}.read_unix_seconds", -1), Trouble.WRONG, "read_unix_seconds is -1"),
+    (with_field(f"{MACHINE}.read_unix_seconds", True), Trouble.WRONG, "is true"),
+    (with_field(f"{MACHINE}.rails", {}), Trouble.WRONG, "rails does not say why"),
+    (with_field(f"{MACHINE}.rails.0.port", "1"), Trouble.WRONG, "rails[0]: port"),
+    (with_field(f"{MACHINE}.rails.0.used", "yes"), Trouble.WRONG, "rails[0]: used"),
+    (with_field(f"{MACHINE}.rails.0.addresses", [1]), Trouble.WRONG, "rails[0]: addresses"),
+    (with_field(f"{MACHINE}.share", "sh"), Trouble.WRONG, "share is a text"),
+    (with_field(f"{MACHINE}.share.segment_bytes", -1), Trouble.WRONG, "segment_bytes is -1"),
+    (with_field("answer.ports", [{"what": "x", "port": 99999}]), Trouble.WRONG, "not a port"),
+    (with_field("answer.services", [1]), Trouble.WRONG, "services[0]"),
+]
+
+
+@pytest.mark.parametrize(
+    ("content", "trouble", "said"), NO_REPORTS, ids=[said for _, _, said in NO_REPORTS]
+)
+def test_what_is_no_report_is_named_with_its_reason(
+    content: str | bytes, trouble: Trouble, said: str
+) -> None:
+    found = read(content)
+    assert isinstance(found, Unusable)
+    assert (found.trouble, said in found.reason) == (trouble, True), found
+    assert found.node in ("gpu001", "")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        WRITTEN,
+        f"\ufeff{WRITTEN}",
+        INDENTED,
+        f"{WRITTEN} trailing",
+        f"Welcome!\n{INDENTED}\nsee you",
+        with_field("more", {"of": "a later version"}),
+        with_field(f"{MACHINE}.share", None),
+        with_field(f"{MACHINE}.rails", {"unknown": "no verbs"}),
+        with_field(f"{MACHINE}.share.segment_bytes", {"unknown": "read from a file"}),
+    ],
+    ids=lambda content: str(len(content)),
+)
+def test_a_report_is_taken_whatever_stands_around_it(content: str) -> None:
+    found = read(content)
+    assert isinstance(found, NodeRow)
+    assert (found.node, found.status, found.whole) == ("gpu001", "warn", True)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"status": "pass"}, "warn"),
+        ({"status": "pass", "findings": []}, "pass"),
+        ({"status": "pass", "findings": [], "passes": []}, "unknown"),
+        ({"status": "fail", "findings": []}, "fail"),
+        ({"status": "error", "error": "usage: no such file", "findings": []}, "unknown"),
+    ],
+)
+def test_a_verdict_is_no_better_than_what_it_rests_on(change: Report, status: str) -> None:
+    found = read(line({**GOOD, **change}))
+    assert isinstance(found, NodeRow)
+    assert found.status == status
+
+
+def test_what_check_prints_is_taken_whole() -> None:
+    """Of a synthetic host, with every key that it has."""
+    report = produced_report()
+    found = ReportReader().read(Found("x", 1, produced_document()))
+    assert isinstance(found, NodeRow)
+    assert (found.node, found.status, found.host) == ("base-node", report["status"], "base-node")
+    assert len(found.findings) == len(report["findings"]) + len(report["passes"])
+    assert len(found.facts) == len(report["facts"]) + 1  # the program's version is one more
+    assert len(found.unread) == len(report["unknown_facts"])
+    assert not isinstance(found.rails, Unknown)
+    assert [rail.device for rail in found.rails] == [f"mlx5_{at}" for at in range(8)]
+    assert found.launch is not None
+    assert found.launch.share.segment_bytes == 64 << 30
+    assert found.launch.masters == ("10.9.0.1:50051",)
+
+
+def test_what_nodes_say_of_themselves_is_folded() -> None:
+    """Two nodes whose words differ in their own names alone say the same."""
+    reading = ReportReader()
+    texts, subjects = set(), set()
+    for node in ("gpu001", "gpu002"):
+        report = report_of(node, 1)
+        text = f"ssh {node}: timed out; {node}.example is not {node}"
+        report["findings"] = [{**GOOD["findings"][0], "subjects": [node], "text": text}]
+        report["passes"] = [["service.address", f"{node}", f"{node} is 10.0.0.1"]]
+        row = reading.read(Found("lines", 1, document(report)))
+        assert isinstance(row, NodeRow)
+        texts |= {one.text for one in row.findings}
+        subjects |= {one.subject for one in row.findings}
+    assert "ssh the node: timed out; gpu001.example is not the node" in texts
+    assert subjects == {"the node"}
+
+
+def test_an_answer_without_its_machine_goes_by_its_files_name(tmp_path: Path) -> None:
+    """Its findings count; drift of such a node is not known."""
+    bare = document(GOOD)
+    del bare["answer"]["machine"]
+    (tmp_path / "gpu007.json").write_text(json.dumps(bare, indent=2))
+    fleet = merge([str(tmp_path)], None)
+    assert [(node.name, node.status) for node in fleet.nodes] == [("gpu007", "warn")]
+    assert [one.finding.check for one in fleet.findings] == ["page-size-one"]
+    assert facts_text(fleet).startswith("gpu007: nothing is known of it to compare")
+    (tmp_path / "two.jsonl").write_text(f"{json.dumps(bare)}\n{json.dumps(bare)}\n")
+    lost = merge([str(tmp_path / "two.jsonl")], None).unusable
+    assert [(one.trouble, one.times) for one in lost] == [(Trouble.NO_NAME, 2)]
+
+
+def test_every_report_is_counted_once(tmp_path: Path) -> None:
+    """Reports read, repeated and not usable add up; lines of a log around them are none."""
+    lines = [line(report) for report in fleet_reports("gpu[001-003]")]
+    lines += [lines[0], lines[1][:700], "a log line", lines[2][:900], '{"kind":"Pod"}']
+    (tmp_path / "all.jsonl").write_text("".join(f"{each}\n" for each in lines))
+    fleet = merge([str(tmp_path / "all.jsonl")], None)
+    assert fleet.reports == 4
+    assert dict(fleet.repeats) == {"gpu001": 1}
+    assert [(one.trouble, one.line, one.times) for one in fleet.unusable] == [
+        (Trouble.TRUNCATED, 5, 2)
+    ]
+    assert fleet.verdict == "unknown"
+
+
+def as_srun_labels_it(reports: list[Report], seed: int) -> str:
+    """As srun --label prints tasks side by side: cut after 1024 bytes, in any order of tasks."""
+    left = {}
+    for number, report in enumerate(reports):
+        pieces = ["slurm: a prolog's word"]
+        for one in json.dumps(document(report), indent=2).split("\n"):
+            pieces += [one[at : at + 1024] for at in range(0, len(one) or 1, 1024)]
+        left[number] = pieces
+    choose, lines = random.Random(seed), []
+    while left:
+        task = choose.choice(list(left))
+        lines.append(f"{task:>2}: {left[task].pop(0)}")
+        if not left[task]:
+            del left[task]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_pieces_of_tasks_that_srun_labels_are_joined(seed: int, tmp_path: Path) -> None:
+    reports = fleet_reports("gpu[001-012]")
+    reports[3]["findings"][0]["text"] = "x" * 3000
+    (tmp_path / "out").write_text(as_srun_labels_it(reports, seed))
+    fleet = merge([str(tmp_path / "out")], None)
+    assert [node.name for node in fleet.nodes] == [report["node"] for report in reports]
+    assert (fleet.reports, fleet.unusable) == (12, ())
+
+
+def test_a_folder_is_its_files_in_order_at_any_depth(tmp_path: Path) -> None:
+    for name, number in (("b.json", 2), ("a.json", 1), ("sub/c.json.gz", 3), (".hidden", 4)):
+        place = tmp_path / name
+        place.parent.mkdir(exist_ok=True)
+        content = line(report_of(f"gpu{number}", number)).encode()
+        place.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dead").symlink_to("nowhere")
+    (tmp_path / "void").mkdir()
+    found = list(reports_of([str(tmp_path), str(tmp_path / "void"), "nul\0name", "/dev/zero"]))
+    assert [
+        one.trouble
+        if isinstance(one, Unusable)
+        else (one.line, one.document["answer"]["machine"]["name"])
+        for one in found
+    ] == [
+        (0, "gpu1"),
+        (0, "gpu2"),
+        Trouble.UNREADABLE,
+        (0, "gpu3"),
+        Trouble.EMPTY,
+        Trouble.UNREADABLE,
+        Trouble.UNREADABLE,
+    ]
+
+
+def test_gzip_that_ends_early_gives_what_it_holds_and_says_so(tmp_path: Path) -> None:
+    lines = "".join(f"{line(report)}\n" for report in fleet_reports("gpu[01-40]"))
+    packed = gzip.compress(lines.encode())
+    place = tmp_path / "cut.gz"
+    place.write_bytes(packed[: len(packed) // 2])
+    *whole, broken, last = reports_of([str(place)])
+    assert isinstance(last, Unusable)
+    assert (last.trouble, "gzip" in last.reason) == (Trouble.TRUNCATED, True)
+    assert isinstance(broken, Unusable)
+    assert len(whole) >= 1
+    assert all(isinstance(one, Found) for one in whole)
+    place.write_bytes(b"\x1f\x8bno gzip at all")
+    assert [one.trouble for one in reports_of([str(place)]) if isinstance(one, Unusable)] == [
+        Trouble.UNREADABLE
+    ]
+    place.write_bytes(gzip.compress(lines.encode()) + gzip.compress(WRITTEN.encode()))
+    assert len(list(reports_of([str(place)]))) == 41
+
+
+def test_a_text_larger_than_any_fleets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "LARGEST_TEXT_BYTES", 10_000)
+    (tmp_path / "file").write_text("x" * 3_000_000)
+    last = list(reports_of([str(tmp_path / "file")]))[-1]
+    assert isinstance(last, Unusable)
+    assert last.trouble is Trouble.TOO_LARGE
+
+
+def shown(fleet: Fleet) -> None:
+    """Each form of the answer can be made, and the object is as its schema says."""
+    written = envelope(
+        "fleet", fleet.exit_code, fleet_object(fleet), word=fleet.verdict, command="x"
+    )
+    valid(json.loads(json.dumps(written)), SCHEMA)
+    for verbosity in (-1, 0, 1):
+        assert "\x1b" not in fleet_text(fleet, lambda text, _: text, 80, verbosity)
+    assert fleet_page(fleet).startswith("<!DOCTYPE html>")
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        ["pass", "fail", "error", "\ud800", "\x1b[2J", "mlx5_0", "127.0.0.1:1", "::"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def _small() -> Report:
+    """Few of each, so that a change hits every kind of field often."""
+    report = report_of("gpu002", 1)
+    for name in ("passes", "rails", "findings"):
+        report[name] = report[name][:2]
+    facts = ("kernel", "limit.memlock", "rdma.devices", "mlx5_0:1.rate", "wheel.mooncake")
+    report["facts"] = {name: report["facts"][name] for name in facts}
+    report["launch"]["services"] = [["advertised", "10.0.0.1", True]]
+    found = document(report)
+    read = ("machine", "hosts", "services", "ports")
+    found["answer"] = {name: found["answer"][name] for name in read}
+    for row in found["findings"]:
+        for name in ("evidence", "settings", "actions"):
+            row.pop(name)
+    return found
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """(container, key) of everything in ``value``."""
+    keys = range(len(value)) if isinstance(value, list) else list(value)
+    found = [(value, key) for key in keys]
+    for key in keys:
+        if isinstance(value[key], dict | list):
+            found += _places(value[key])
+    return found
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A report with some fields replaced, removed or moved in, or some bytes changed."""
+    report = _small()
+    for _ in range(draw(st.integers(0, 3))):
+        container, key = draw(st.sampled_from(_places(report)))
+        if draw(st.booleans()) or isinstance(container, list):
+            container[key] = draw(JSON)
+        else:
+            del container[key]
+        if not report:
+            break
+    written = bytearray(json.dumps(report).encode())
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(written)))
+        written[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=4))
+    return bytes(written[: draw(st.integers(0, len(written)) | st.just(len(written)))])
+
+
+@pytest.mark.slow
+@given(st.lists(mutated(), min_size=1, max_size=3))
+@example([b"\0", b"{}", b""])
+def test_no_bytes_are_fatal_and_the_good_report_beside_them_is_read(texts: list[bytes]) -> None:
+    """Law: whatever lies beside it, gpu001 has its own verdict, and every form can be printed."""
+    stream = io.TextIOWrapper(io.BytesIO(b"\n".join([*texts, WRITTEN.encode()])))
+    before, sys.stdin = sys.stdin, stream
+    try:
+        fleet = merge(["-"], None)
+    finally:
+        sys.stdin = before
+    rows = [node.row for node in fleet.nodes if node.name == "gpu001"]
+    assert any(row is not None and row.whole for row in rows)
+    shown(fleet)
+
+
+def test_a_report_may_be_as_large_as_a_node_makes_it() -> None:
+    """Thousands of findings are read; sentences that no program of ours writes are cut."""
+    report = report_of("gpu001", 0)
+    row = report["findings"][0]
+    report["findings"] = [{**row, "subjects": [f"rank {at}"]} for at in range(5000)]
+    report["findings"][0]["text"] = "x" * 100_000
+    found = ReportReader().read(Found("gpu001.json", 0, document(report)))
+    assert isinstance(found, NodeRow)
+    assert len(found.findings) == 5000 + len(report["passes"])
+    assert max(len(one.text) for one in found.findings) == 4000
