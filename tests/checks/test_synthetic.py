@@ -146,7 +146,10 @@ def test_every_reader_is_served(
     tmp_path: Path, host: SyntheticHost, needs: LaunchNeeds | None
 ) -> None:
     """Nothing that a reader asks for is "not recorded"."""
-    assert missing(read_host(tmp_path, host, needs)) == {}
+    found = missing(read_host(tmp_path, host, needs))
+    if needs:  # whose ranks name no address of their own
+        assert found.pop("network.addresses").startswith("no name of the launch")
+    assert found == {}
 
 
 def test_what_a_container_cannot_see_says_why(tmp_path: Path) -> None:
