@@ -1,8 +1,7 @@
 """What ``advisories --affecting`` says of twenty hosts, held against tables.
 
 They were written by reading the records: of each launch what every host has to hear, and of each
-host what it adds. A record that is said beside it is said outside its range. The launches of others
-(``found_advisories``) are held against their table too, where they are there.
+host what it adds. A record that is said beside it is said outside its range.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from checks.system.facts import with_kernel
 from preflight.advisories.judge import verdicts
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import judge_host
-from tests.advisories.found_advisories import FOUND, IN_CONTAINERS, heard
 from tests.advisories.test_judge import (
     CACHE,
+    DECODE,
     DSA,
     EAGLE,
     MASTER,
@@ -37,13 +36,11 @@ from tests.advisories.test_judge import (
 )
 from tests.lab.results import DATA
 from tests.paths import ROOT
-from tests.reading.test_found_launches import FOLDER
 
 # Three pairs of releases, Mooncake's first.
 OLD, MIDDLE, NEW = ("0.3.8.post1", "0.5.9"), ("0.3.10.post2", "0.5.12.post1"), ("0.3.14", "0.5.23")
 HUGE = "MC_STORE_USE_HUGEPAGE=1 "
 URING = "MOONCAKE_OFFLOAD_USE_URING=1 "
-DECODE = " --disaggregation-mode decode --hicache-storage-backend mooncake"
 # Name -> text, and what of OLD, MIDDLE and NEW every host has to hear. Of all that register with a
 # NIC: 65 to 67 (paths, subnets, no device), before 0.3.13 also 7, 24 and 52; of every user of
 # Mooncake 19 and 22, by TCP 53; of HiCache 64, and 61 where a failed pin is ignored. Ranks that
@@ -216,59 +213,6 @@ def test_no_record_is_said_of_what_it_is_not_about(name: str, tmp_path: Path) ->
                 seen = judge_host(words, capture_of(host), 20, [], TOPICS)
             said = {int(one.advisory.id[-4:]) for one in verdicts(seen) if one.holds is True}
             table = by_pair[at] | {number for number, where in adds.items() if (name, at) in where}
-            if said != table:
-                wrong[host, mooncake] = (sorted(said - table), sorted(table - said))
-    assert wrong == {}
-
-
-# What a host adds to a launch of others, by what every host has to hear of it: a user of Mooncake
-# hears 19, one that registers with NICs 65, one with HiCache 64. None asks for huge pages (44, 50).
-FOUND_ADDS: dict[int, Callable[[str, set[int], int], bool]] = {
-    4: lambda name, hears, at: at == 0 and 19 in hears and name not in IN_CONTAINERS,
-    5: lambda name, hears, at: at == 1 and 19 in hears and name not in IN_CONTAINERS,
-    45: lambda _, hears, at: 65 in hears,
-    46: lambda _, hears, at: 65 in hears,
-    47: lambda _, hears, at: 64 in hears,
-}
-
-
-@pytest.fixture(scope="module")
-def facts_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Facts]:
-    """Return what is recorded of the hosts that are files."""
-    path = tmp_path_factory.mktemp("hosts") / "launch.sh"
-    path.write_text("mooncake_master\n")
-    return {
-        host: judge_host(LaunchWords((str(path),)), capture_of(host), 20, [], TOPICS).facts
-        for host, (change, _) in HOSTS.items()
-        if change is None
-    }
-
-
-def test_every_launch_of_others_has_its_row() -> None:
-    if not Path(FOLDER).is_dir():
-        pytest.skip(f"the launches are not in {FOLDER}")
-    assert {path.name for path in Path(FOLDER).iterdir()} == {*FOUND}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, traits in FOUND.items() if traits])
-def test_no_record_is_said_of_a_launch_of_others_outside_its_range(
-    name: str, facts_of: dict[str, Facts]
-) -> None:
-    path = Path(FOLDER) / name
-    if not path.is_file():
-        pytest.skip(f"the launches are not in {FOLDER}")
-    wrong = {}
-    for at, (mooncake, sglang) in enumerate((OLD, MIDDLE, NEW)):
-        words = LaunchWords((str(path),), mooncake_version=mooncake, sglang_version=sglang)
-        demo = judge_host(words, "demo:h800", 20, [], TOPICS)
-        hears = heard(name)[at]
-        for host, (change, adds) in HOSTS.items():
-            facts = facts_of[host] if change is None else change(demo.facts)
-            found = verdicts(demo._replace(facts=facts))
-            said = {int(one.advisory.id[-4:]) for one in found if one.holds is True}
-            more = adds.keys() & FOUND_ADDS.keys()
-            table = hears | {one for one in more if FOUND_ADDS[one](name, hears, at)}
             if said != table:
                 wrong[host, mooncake] = (sorted(said - table), sorted(table - said))
     assert wrong == {}

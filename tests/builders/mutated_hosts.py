@@ -99,16 +99,6 @@ class Bench:
             self._asked[topic] = recording.answers
         self.findings = self._judge(self._topics, self._sized)
 
-    def text(self, name: str) -> str:
-        """What stands in a file of the host."""
-        content = self._root.text(name)
-        assert isinstance(content, str)
-        return content
-
-    @property
-    def needs(self) -> LaunchNeeds:
-        return self._sized.needs
-
     def _size(self, root: Root) -> Sized:
         recording = root if isinstance(root, RecordingRoot) else RecordingRoot(root)
         sized = size_and_needs(self._words, Host(recording, "host", {}, None))

@@ -92,19 +92,6 @@ def test_shares_are_parts_and_grow_from_tier_to_tier(
         assert set(each.evicting) <= set(each.may_evict)
 
 
-@given(workloads, pages, st.integers(0, 20_000), st.integers(0, 5_000))
-def test_more_tokens_never_serve_less(
-    work: MultiTurnWorkload, page: int, tokens: int, more: int
-) -> None:
-    small = rounds(work, page, [exact("L2", tokens)])
-    large = rounds(work, page, [exact("L2", tokens + more)])
-    for less, greater in zip(small, large, strict=True):
-        assert set(greater.evicting) <= set(less.evicting)
-        assert greater.hits[0][1] >= less.hits[0][1]
-        assert greater.hits[0][2] >= less.hits[0][2]
-        assert dict(greater.likely)["L2"] >= dict(less.likely)["L2"] - 1e-9
-
-
 class Node(NamedTuple):
     """One client's part of a round in the tree: its place in the conversation, and its tokens."""
 

@@ -78,16 +78,6 @@ def test_an_object_larger_than_any_bin_fits_nowhere() -> None:
     assert objects_that_fit(4026531841, 2 * GIB) == 0
 
 
-@given(st.integers(1, 1 << 26), st.integers(1 << 26, 1 << 40))
-def test_a_bin_wastes_a_ninth_at_most(object_bytes: int, segment_bytes: int) -> None:
-    """And the unit of a large segment, where that is more."""
-    taken = occupied_bytes(object_bytes, segment_bytes)
-    assert taken is not None
-    assert object_bytes <= taken
-    unit = max(1, segment_bytes // 4026531840 * 2)
-    assert taken <= (object_bytes + unit) * 9 / 8
-
-
 @given(
     st.lists(st.integers(10_000, 5 * MIB), min_size=1, max_size=3),
     st.integers(64 * MIB, 200 * GIB),

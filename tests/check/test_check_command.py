@@ -239,15 +239,6 @@ def test_ignoring_all_that_was_judged_is_no_pass(
 # Ways out ------------------------------------------------------------------------------------
 
 
-def test_words_behind_two_dashes_are_the_launchs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its --json and --exit-protocol change nothing of ours."""
-    installed(monkeypatch, found(PASS))
-    assert run(["check", "--no-such", "--", "x", "--json", "--exit-protocol", "slurm-prolog"]) == 64
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize(
     ("protocol", "code"),
     [("native", 64), ("nagios", 3), ("npd", 3), ("slurm-prolog", 0), ("k8s", 64)],
@@ -473,13 +464,6 @@ def test_no_subcommand_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixt
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("Usage: mooncake-preflight")
-
-
-@pytest.mark.slow
-def test_help_names_every_exit_code() -> None:
-    said = " ".join(process(["check", "--help"]).stdout.split())
-    for phrase in ("0 pass", "1 warn", "2 fail", "3 unknown", "64 usage", "70 a defect"):
-        assert phrase in said
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -113,16 +113,6 @@ def test_subjects_fold(subjects: list[str], folded: str) -> None:
     assert fold(subjects) == folded
 
 
-@given(st.sets(st.integers(0, 200), min_size=1))
-def test_a_folded_range_names_exactly_its_members(numbers: set[int]) -> None:
-    text = fold([f"rank {number}" for number in sorted(numbers)]).removeprefix("rank ")
-    named: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        named.update(range(int(first), int(last or first) + 1))
-    assert named == numbers
-
-
 @pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=12))
 def test_folding_loses_no_finding(findings: list[Finding]) -> None:
@@ -219,16 +209,6 @@ def test_findings_that_say_different_things_in_too_many_words_are_the_first_and_
     ]
     said = " ".join(report_text(reported(rows), plain, 80, 0).split())
     assert f"launch.not-read: condition (launch.sh:3): {'why ' * 20}xxx; and 2 more" in said
-
-
-def test_a_command_of_one_step_is_not_typed_again_in_another() -> None:
-    rows = [
-        Finding("a.b", FAIL, "x", text="one", advice="do this"),
-        Finding("a.c", FAIL, "y", text="two", advice="or that"),
-    ]
-    text = report_text(reported(rows), plain, 80, 0)
-    assert text.count("run this") == 1
-    assert "2. a.c: or that" in text
 
 
 def test_a_page_longer_than_a_screen_ends_with_the_verdict() -> None:

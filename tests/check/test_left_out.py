@@ -96,14 +96,6 @@ def test_sizing_names_a_service_that_is_not_started_below_its_verdict(
     assert left_out.startswith("Not started\n  service s is not started")
 
 
-def test_one_refusal_stands_once_in_a_plan(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text("python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size x\n")
-    out = said(capsys, "plan", "--root", "demo:h800", str(path))
-    assert out.count("correct the launch first") == 1
-    assert "pages, memory: correct the launch first" in out
-
-
 @pytest.mark.parametrize(("limit", "word"), [("4g", "DIES LATER"), ("40g", "FITS")])
 def test_sizing_knows_the_memory_limit_of_the_container(
     tmp_path: Path, capsys: Capture, limit: str, word: str
@@ -152,20 +144,6 @@ def test_a_gid_that_is_not_known_is_said_where_a_verdict_hangs_on_it(
     assert found["rdma.pkey"] == status
     for name in ("port-mtu", "node-type", "region-too-large", "resources", "table-capacity"):
         assert "unknown" not in found[f"rdma.{name}"], name
-
-
-@pytest.mark.parametrize("typed", [False, True])
-def test_who_says_what_fits_is_said_once(tmp_path: Path, capsys: Capture, typed: bool) -> None:
-    """By the line to copy, or by a sentence where none can be typed: standard input is read."""
-    path = tmp_path / "launch.sh"
-    words = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --hicache-size 4000 "
-    words += "--enable-hierarchical-cache --hicache-storage-backend mooncake --page-size 64 "
-    path.write_text(f"export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=a:1\n{words}\n")
-    given = ["--", "bash", "-c", f"MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=a:1 {words}"]
-    options = ("--root", "demo:h800", "--only", "hugetlb.*")
-    out = " ".join(said(capsys, "check", *options, *([str(path)] if typed else given)).split())
-    assert out.count("mooncake-preflight fit, of the same launch") == (not typed)
-    assert out.count("mooncake-preflight fit --root") == typed
 
 
 @pytest.mark.parametrize("place", ["image", "volume"])

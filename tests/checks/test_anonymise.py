@@ -34,10 +34,6 @@ def replaced(texts: dict[str, str], hosts: tuple[str, ...] = (), **more: Any) ->
     return {**found.texts, **extras, "calls": found.calls}
 
 
-def dotted(number: int) -> str:
-    return str(ipaddress.IPv4Address(number))
-
-
 def common_bits(a: int, b: int) -> int:
     return 32 - (a ^ b).bit_length()
 

@@ -125,20 +125,6 @@ def test_version_1(tmp_path: Path) -> None:
     )
 
 
-def test_a_blank_in_the_mount_point(tmp_path: Path) -> None:
-    root = root_of(
-        tmp_path,
-        {
-            "/proc/self/cgroup": "0::/\n",
-            "/proc/self/mountinfo": "30 24 0:26 / /my\\040mount rw - cgroup2 none rw\n",
-            "/my mount/memory.max": "100\n",
-            "/my mount/memory.current": "40\n",
-            "/my mount/memory.stat": "active_file 0\ninactive_file 0\n",
-        },
-    )
-    assert memory_headroom(root) == MemoryHeadroom(60, "/my mount/memory.max")
-
-
 @pytest.mark.parametrize(
     ("path", "folders", "word"),
     [

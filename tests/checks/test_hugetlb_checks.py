@@ -133,17 +133,6 @@ def test_a_pool_needs_what_its_nodes_need_together(tmp_path: Path) -> None:
     assert [one.need for one in limit] == ["96.00 MiB"]
 
 
-def test_a_pool_that_holds_all_but_no_node_its_share_says_so(tmp_path: Path) -> None:
-    """50 pages hold the 48 that are in use, and not the 56 that the nodes have to have free."""
-    pool = HostPool(nodes={0: (25, 25), 1: (25, 25)})
-    root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path)
-    usages = [usage({NODE_0: 20, NODE_1: 28})._replace(headroom={NODE_0: 4, NODE_1: 4})]
-    facts = facts_of(root, "hugetlb")
-    (found,) = findings(hugetlb_checks.CHECKS, facts, launch(usages), "hugetlb.shortage")
-    assert found.status is Status.FAIL
-    assert found.text.startswith("6 pages are missing: a node has fewer than its share")
-
-
 def test_pages_from_overcommit_come_to_lie_where_they_are_asked_for(tmp_path: Path) -> None:
     """56 are enough wherever they lie; 48, which are in use at most, may do; 47 cannot."""
     usages = [usage({NODE_0: 20, NODE_1: 28})._replace(headroom={NODE_0: 4, NODE_1: 4})]
@@ -284,7 +273,6 @@ OURS, LATER = "etc/sysctl.d/90-mooncake.conf", "99-other.conf"
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "then"),
     [
@@ -302,26 +290,11 @@ OURS, LATER = "etc/sysctl.d/90-mooncake.conf", "99-other.conf"
             {f"etc/sysctl.d/{LATER}": "vm.swappiness = 1"},
         ),
         ({f"run/sysctl.d/{LATER}": "vm.nr_hugepages = 7\n"}, {}),
-        (
-            {
-                f"run/sysctl.d/{LATER}": "vm.nr_hugepages = 7\n",
-                f"usr/lib/sysctl.d/{LATER}": "vm.nr_hugepages = 700\n",
-            },
-            {f"usr/lib/sysctl.d/{LATER}": "vm.nr_hugepages = 700"},
-        ),
         # Enough while it is there, and gone after a boot that does not write it again.
         ({f"run/sysctl.d/{LATER}": "vm.nr_hugepages = 700\n"}, {}),
-        (
-            {
-                f"run/sysctl.d/{LATER}": "vm.nr_hugepages = 700\n",
-                f"usr/lib/sysctl.d/{LATER}": "vm.nr_hugepages = 7\n",
-            },
-            {},
-        ),
         ({OURS.replace("etc", "usr/lib"): "vm.swappiness = 1\n"}, {OURS: "vm.swappiness = 1"}),
         # A mask is a link, through which a line would go to nowhere.
         ({OURS: NOWHERE}, {}),
-        ({OURS: NOWHERE, OURS.replace("etc", "usr/lib"): "vm.nr_hugepages = 700\n"}, {}),
         ({OURS.replace("etc", "run"): NOWHERE}, {}),
     ],
 )

@@ -133,12 +133,6 @@ def test_a_launch_that_relies_on_its_runtime(
     assert finding.status is status, finding
 
 
-def test_a_capability_that_lifts_the_limit_is_said() -> None:
-    needs = launch(rank(container=pod(user="0", capabilities=("IPC_LOCK",))))
-    finding = one("memlock.runtime-limit", needs, limits(None, runtimes=NO_RUNTIMES))
-    assert str(finding.have) == "CAP_IPC_LOCK in effect (IPC_LOCK added, run by root)"
-
-
 def test_inside_a_container_the_runtime_is_not_judged() -> None:
     """Its own limit is what counts, and memlock.limit looks at it."""
     needs = launch(rank(container=docker()))
@@ -216,13 +210,6 @@ def test_sglang_wants_65535_files(container: Any, nofile: Any, status: Status) -
         wanted = int(setting.wanted)
         again = limits(nofile=Limit(wanted, wanted))
         assert one("limits.nofile", launch(rank()), again).status is Status.PASS
-
-
-def test_a_container_whose_daemon_is_not_seen_is_told_how_to_set_its_files() -> None:
-    finding = one("limits.nofile", launch(rank(container=docker())), limits(nofile=Limit(9, 9)))
-    assert finding.status is Status.UNKNOWN
-    assert finding.advice == "run this check inside the container, or set nofile for it"
-    assert [(each.name, each.wanted) for each in finding.settings] == [("nofile", "65535")]
 
 
 def test_files_of_a_container_are_its_daemons() -> None:

@@ -134,13 +134,6 @@ def test_a_limit_that_leaves_the_ring_out_fails() -> None:
     assert one("memlock.limit", launch(process), limits(both.bytes)).status is Status.WARN
 
 
-def test_a_ring_without_room_leaves_no_nic() -> None:
-    """Where the ring alone is over the limit, fewer NICs are no advice."""
-    process = rank(uses_uring=True, ring_bytes=8 * GIB)
-    finding = one("memlock.limit", launch(process), limits(6 * GIB))
-    assert (finding.status, "instead of" in finding.advice) == (Status.FAIL, False)
-
-
 # -- the verdict -----------------------------------------------------------------------------------
 
 ROOT = {"euid": 0, "effective_capabilities": IPC_LOCK}
@@ -188,17 +181,6 @@ def test_the_soft_limit_counts_and_not_the_hard_one() -> None:
     assert finding.have == "8.00 MiB soft, unlimited hard (this shell)"
 
 
-def test_a_limit_of_zero_has_another_error() -> None:
-    """can_do_mlock() refuses with EPERM before anything is counted."""
-    assert "Operation not permitted [1]" in one("memlock.limit", launch(rank()), limits(0)).text
-
-
-def test_the_remedy_makes_it_pass() -> None:
-    """Applying the setting, memlock unlimited, is enough on any bare host."""
-    for other in ({}, {**ROOT, "initial_user_namespace": False}):
-        assert one("memlock.limit", launch(rank()), limits(None, **other)).status is Status.PASS
-
-
 @pytest.mark.parametrize(
     ("nics", "memlock", "status"),
     [
@@ -213,22 +195,6 @@ def test_the_remedy_makes_it_pass() -> None:
 def test_more_nics_need_more(nics: Any, memlock: int | None, status: Status) -> None:
     """60 GiB work and 80 GiB do not: every NIC pins the memory again (Mooncake #1382)."""
     assert one("memlock.limit", launch(rank()), limits(memlock), nics).status is status
-
-
-def test_64_gib_is_not_enough_for_eight_nics_of_100_gib() -> None:
-    """False-pass catalogue, railmap/Primus: a hard 64 GiB passes what needs 800."""
-    finding = one("memlock.limit", launch(rank(size=100 * GIB)), limits(64 * GIB), 8)
-    assert (finding.status, finding.need) == (Status.FAIL, "800.00 GiB")
-
-
-def test_8_mib_with_the_capability_is_no_false_alarm() -> None:
-    """False-pass catalogue, railmap/Primus, the other way round."""
-    assert one("memlock.limit", launch(rank()), limits(8 * MIB, **ROOT)).status is Status.PASS
-
-
-def test_8_mib_as_a_user_fails_although_libibverbs_is_silent() -> None:
-    """False-pass catalogue, libibverbs: it warns at 32 KiB and below only."""
-    assert one("memlock.limit", launch(rank()), limits(8 * MIB)).status is Status.FAIL
 
 
 def test_named_nics_alone_count() -> None:
@@ -249,15 +215,6 @@ def test_an_unknown_size_never_passes_a_finite_limit() -> None:
     assert (finding.status, finding.need) == (Status.FAIL, "4.00 GiB or more")
     nothing_known = rank(regions=gpu)
     assert one("memlock.limit", launch(nothing_known), limits(ROOM)).status is Status.UNKNOWN
-
-
-def test_an_unknown_size_says_which_is_had_and_which_is_needed() -> None:
-    """The GPU's share is open: 8 GiB is what there is, the rest of the sum what is asked for."""
-    open_sum = rank(size=GIB, gpu_registered_bytes=Unknown("the KV cache on the GPU"))
-    finding = one("memlock.limit", launch(open_sum), limits(8 * GIB), rdma=rdma(2))
-    assert finding.status is Status.UNKNOWN
-    assert finding.have.startswith("8.00 GiB")
-    assert finding.need == "2.00 GiB or more"
 
 
 def test_equal_ranks_are_one_line() -> None:
@@ -350,13 +307,6 @@ def test_inside_the_container_its_own_limit_counts() -> None:
     assert one("memlock.limit", needs, limits(8 * MIB, **ROOT), 2, pod).status is Status.PASS
     other = {**ROOT, "initial_user_namespace": False}
     assert one("memlock.limit", needs, limits(8 * MIB, **other), 2, pod).status is Status.FAIL
-
-
-def test_a_pod_is_told_what_it_cannot_set() -> None:
-    """Kubernetes has no field for memlock, so the advice is for the node."""
-    needs = launch(rank(container=docker(runtime="kubernetes")))
-    finding = one("memlock.limit", needs, limits(None, runtimes=unit(8 * MIB)))
-    assert finding.advice.startswith("A pod cannot set it")
 
 
 def test_privileged_is_void_where_docker_remaps_users() -> None:

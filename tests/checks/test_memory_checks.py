@@ -152,21 +152,6 @@ def test_a_job_that_asks_for_less_memory_than_the_launch_takes(
     assert [one.need for one in found[1:]] == ["50.00 GiB"] * (len(expected) - 1)
 
 
-def test_huge_pages_that_a_cgroup_counts_are_in_the_formula() -> None:
-    headroom = MemoryHeadroom(20 * GIB, "/sys/fs/cgroup/memory.max")
-    facts = _facts(headroom=headroom, hugetlb_charged=True)
-    needs = _ranks(1, 4 * GIB, hugetlb_bytes=30 * GIB)
-    (found,) = findings(memory_checks.CHECKS, facts, needs, "memory.cgroup")
-    assert (found.need, found.formula) == ("34.00 GiB", "4.00 GiB + 30.00 GiB of huge pages")
-
-
-def test_a_need_says_how_much_more_it_is_where_its_digits_do_not() -> None:
-    facts = _facts(headroom=MemoryHeadroom(50 * GIB - MIB, "/sys/fs/cgroup/memory.max"))
-    (found,) = findings(memory_checks.CHECKS, facts, _ranks(1, 50 * GIB), "memory.cgroup")
-    assert (found.have, found.need) == ("50.00 GiB allowed", "50.00 GiB (1.00 MiB more)")
-    assert found.status is Status.FAIL
-
-
 def test_memory_high_throttles_and_kills_nobody() -> None:
     """Beyond it a start slows down; what the kernel kills at is memory.max, further out."""
     high = MemoryHeadroom(20 * GIB, "/sys/fs/cgroup/memory.high")
@@ -187,23 +172,6 @@ def test_memory_high_is_no_limit_that_kills(tmp_path: Path) -> None:
     memory = facts_of(tmp_path, "memory").memory
     assert memory.headroom == MemoryHeadroom(GIB, "/sys/fs/cgroup/memory.high")
     assert memory.killing_headroom is None
-
-
-@pytest.mark.parametrize(("program", "loads"), [("sglang", True), ("mooncake_client", False)])
-@pytest.mark.parametrize("each", [95 * GIB, 105 * GIB])
-def test_a_launch_without_a_model_is_told_nothing_of_its_loading(
-    program: str, loads: bool, each: int
-) -> None:
-    needs = launch((), ProcessNeeds("one", program, {}, regular_bytes=each))
-    (found,) = findings(memory_checks.CHECKS, _facts(), needs, "memory.host")
-    assert ("model" in found.text or "rank" in found.text) is loads
-    assert ("--hicache-size" in found.advice) is loads
-
-
-def test_what_a_small_shm_is_short_of_is_what_is_needed() -> None:
-    facts = _facts(shm_size_bytes=64 * MIB, shm_available_bytes=64 * MIB)
-    (found,) = findings(mapping_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
-    assert (found.status, found.need) == (Status.WARN, "more than 64.00 MiB")
 
 
 def test_huge_pages_count_against_the_cgroup_only_where_it_is_mounted_so() -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, RdmaUse
@@ -24,7 +22,6 @@ from tests.builders.synthetic import (
     SyntheticHost,
     erdma_host,
     gpu_host,
-    limited_container,
     plain_host,
     read_host,
     varied,
@@ -209,14 +206,6 @@ def test_nics_of_one_node_split_nothing(facts: Facts) -> None:
     assert finding.status is Status.PASS
 
 
-def test_applying_the_setting_makes_it_pass(facts: Facts) -> None:
-    tight = numa(facts, mems_allowed=(0,))
-    (finding,) = judge("numa.cpuset-excludes", tight, launch(rank(4)))
-    wanted = tuple(int(node) for node in finding.settings[0].wanted.split(","))
-    (after,) = judge("numa.cpuset-excludes", numa(facts, mems_allowed=wanted), launch(rank(4)))
-    assert after.status is Status.PASS
-
-
 def test_cpus_of_the_node_taken_away(facts: Facts) -> None:
     """Memory allowed, but no CPU: numactl --cpunodebind fails all the same."""
     (finding,) = judge(
@@ -294,27 +283,6 @@ def test_nothing_is_bound_where_binding_is_refused(facts: Facts) -> None:
     assert [finding.status for finding in found] == [Status.SKIP]
 
 
-@given(
-    st.integers(0, 100 * GIB),
-    st.integers(0, 100 * GIB),
-    st.integers(0, GIB),
-    st.integers(0, 100 * GIB),
-)
-def test_more_memory_is_never_worse(
-    facts: Facts, free: int, cache: int, swap: int, more: int
-) -> None:
-    order = [Status.PASS, Status.WARN, Status.FAIL]
-
-    def status(free: int, cache: int, swap: int) -> int:
-        changed = node_sizes(facts, free, cache, swap)
-        return order.index(judge("numa.node-memory", changed, launch(*ranks()))[0].status)
-
-    before = status(free, cache, swap)
-    assert status(free + more, cache, swap) <= before
-    assert status(free, cache + more, swap) <= before
-    assert status(free, cache, swap + more) <= before
-
-
 @pytest.mark.parametrize(
     ("devices", "expected", "have"),
     [
@@ -374,20 +342,6 @@ def test_one_node_needs_no_name(tmp_path: Path) -> None:
     """eRDMA in a cloud instance says -1, and there is but one node."""
     found = judge("numa.unknown-nic-node", read_host(tmp_path, erdma_host()), None)
     assert {finding.status for finding in found} == {Status.PASS}
-
-
-def test_a_limited_container(tmp_path: Path) -> None:
-    """Policies refused and node 1 taken away: both are seen from inside."""
-    facts = read_host(tmp_path, limited_container())
-    needs = launch(*ranks(), sglang="0.5.12")
-    (policy,) = judge("numa.policy-refused", facts, needs)
-    assert policy.status is Status.FAIL
-    # No NIC is usable, so no segment is split, and the ranks of node 0 are well.
-    found = judge("numa.cpuset-excludes", facts, needs)
-    assert [(one.subject, one.status) for one in found] == [
-        ("rank 0-3 (each of 4)", Status.PASS),
-        ("rank 4-7 (each of 4)", Status.FAIL),
-    ]
 
 
 def test_unreadable_rdma_devices_are_not_taken_for_none(facts: Facts) -> None:

@@ -340,11 +340,6 @@ def test_named_devices_are_set_right_where_they_are_written(tmp_path: Path) -> N
         ((RXE0, RXE2), {}, PASS),
         ((RXE0, RXE1), {}, WARN),
         ((RXE0, RXE1), {"MC_ENABLE_DEST_DEVICE_AFFINITY": "0"}, PASS),
-        (
-            (RXE0, RXE1),
-            {"MC_ENABLE_DEST_DEVICE_AFFINITY": "1", "MC_ENABLE_HCA_PEER_AFFINITY": "1"},
-            WARN,
-        ),
         ((TRAP, RXE2), {}, WARN),  # one speaks IPv6, the other IPv4
         ((TRAP, RXE2), {"MC_GID_INDEX": "1"}, PASS),
     ],

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checks.base.c_numbers import leading_integer
 from checks.base.unknown import Unknown
@@ -125,26 +123,6 @@ def test_a_table_that_could_not_be_read_is_no_choice() -> None:
     assert isinstance(choose_gid(unread, {}, NEWEST), Unknown)
     untyped = port(Gid(0, PRIVATE, Unknown("no"), "eth0"))
     assert isinstance(choose_gid(untyped, {}, NEWEST), Unknown)
-
-
-entries = st.builds(
-    gid,
-    st.integers(0, 255),
-    st.sampled_from([PRIVATE, CARRIER, PUBLIC, FE80, FEC0]),
-    st.sampled_from([IB, ROCE_1, ROCE_2]),
-    st.sampled_from(["eth0", "docker0", ""]),
-)
-
-
-@given(gids=st.lists(entries, min_size=1, max_size=6, unique_by=lambda one: one.number))
-def test_the_choice_does_not_depend_on_order_and_more_entries_never_lose_it(
-    gids: list[Gid],
-) -> None:
-    """A device with any GID is used, and an entry added either wins or changes nothing."""
-    chosen = taken(*gids)
-    assert chosen is not None
-    assert taken(*reversed(gids)) == chosen
-    assert taken(*gids[:-1]) in (chosen, None) or chosen in (gids[-1].number, taken(*gids[:-1]))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from checks.rdma import capacity_checks, region_checks
 from checks.rdma import fork as fork_checks
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
-from preflight.check.report import Findings, consequences, report, verdict_reason
 from tests.checks.rdma_hosts import (
     GIB,
     MIB,
@@ -128,19 +127,6 @@ def test_a_handle_that_is_refused_ends_in_tcp_or_with_fewer_nics_or_at_start(
     assert silent is (consequence is Consequence.DEGRADED)
 
 
-def test_what_is_silent_is_not_told_as_a_server_that_does_not_start(tmp_path: Path) -> None:
-    """The verdict's sentence follows the finding, not the worst that its check can find."""
-    host = FakeHost(cgroup={"rdma.max": NO_HANDLE[0], "rdma.current": ""})
-    checks = capacity_checks.CHECKS
-    found = findings(checks, "rdma.cgroup-limit", host, tmp_path, launch())
-    declared = consequences(check for check, _ in checks.checks)
-    said = report(Findings(found, declared, lambda _: ()), {}, launch(), "/")
-    assert (
-        verdict_reason(said) == "launch.sh starts and runs badly, without a message, on this host"
-    )
-    assert [row.consequence for row in said.rows] == [Consequence.DEGRADED]
-
-
 def test_a_limit_and_memory_that_is_not_known(tmp_path: Path) -> None:
     """What is certain is still said: no handle is no handle, whatever is registered."""
     needs = launch(process(regions=NOT_KNOWN))
@@ -226,13 +212,6 @@ def test_a_region_longer_than_the_device_takes(
     host = FakeHost((SMALL, RXE1))  # the smaller of the two counts
     (one,) = findings(checks, "rdma.region-too-large", host, tmp_path, needs)
     assert one.status is status
-
-
-def test_one_finding_for_ranks_alike(tmp_path: Path) -> None:
-    needs = launch(*(process(name=f"rank {n}", regions=(POOL,)) for n in range(8)), version="0.3.9")
-    checks = region_checks.CHECKS
-    (one,) = findings(checks, "rdma.region-too-large", FakeHost((SMALL,)), tmp_path, needs)
-    assert one.subject == "rank 0-7 (each of 8)"
 
 
 def on_huge(what: str, size: int, page: int = HUGE) -> Region:
@@ -341,15 +320,6 @@ def test_memory_of_unknown_size_is_no_matter_to_a_device_without_a_bound(tmp_pat
     checks = region_checks.CHECKS
     (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
     assert (one.status, one.need) == (PASS, "unknown")
-
-
-def test_page_tables_are_filled_by_all_processes_together(tmp_path: Path) -> None:
-    host = FakeHost((replace(RXE0, driver="erdma", driver_id=19),))
-    region = Region("global segment", 60 * GIB, 4096)
-    needs = launch(*(process(name=f"rank {n}", regions=(region,)) for n in range(2)))
-    checks = region_checks.CHECKS
-    (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
-    assert (one.status, one.need) == (WARN, f"120.00 GiB, {2 * 60 * GIB // 4096} entries")
 
 
 @given(size=st.integers(1, 1 << 50), largest=st.integers(1, 1 << 41))

@@ -7,18 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checks.base.needs import ContainerLimits, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown
 from checks.rdma.use import Cause, DevicesInUse, Transport, devices_in_use, uses
 from checks.releases.mooncake import mooncake_release, release_of
 from tests.checks.rdma_hosts import (
-    LINK_LOCAL,
     RXE0,
     RXE1,
-    V1,
     FakeHost,
     FakeNic,
     closed,
@@ -225,22 +221,3 @@ def test_processes_alike_are_judged_together(tmp_path: Path) -> None:
 def test_releases(text: str, release: tuple[int, ...] | None) -> None:
     row = release_of(text)
     assert (None if row is None else row.first) == release
-
-
-good = st.sampled_from([RXE0, RXE1])
-bad = st.sampled_from([DOWN, SHUT, UNLISTED, replace(RXE1, gids=((LINK_LOCAL, V1),))])
-
-
-@given(nics=st.lists(good | bad, max_size=3), named=st.booleans())
-def test_what_is_in_use_was_asked_for_and_is_not_lost(
-    tmp_path_factory: Any, nics: list[FakeNic], named: bool
-) -> None:
-    """Every candidate is either used or lost with a cause, never both, never neither."""
-    renamed = [replace(nic, name=f"rxe{at}") for at, nic in enumerate(nics)]
-    asking = process(*(nic.name for nic in renamed) if named else ())
-    found = used(FakeHost(renamed), tmp_path_factory.mktemp("host"), asking)
-    assert isinstance(found.names, tuple)
-    lost = {one.name for one in found.lost}
-    assert lost.isdisjoint(found.names)
-    assert lost | set(found.names) == set(found.candidates)
-    assert (found.transport is RDMA) == bool(found.names)

@@ -23,7 +23,6 @@ from checks.rdma.facts import read_rdma
 from checks.rdma.registration import (
     Registration,
     Split,
-    load_of,
     pinned_bytes,
     regions_under,
     registration_of,
@@ -41,7 +40,6 @@ from tests.checks.rdma_hosts import (
     MIB,
     RXE0,
     FakeHost,
-    FakeNic,
     findings,
     launch,
     process,
@@ -107,37 +105,6 @@ def test_pinned_pages_are_those_that_each_piece_touches(
         end = min(start + piece, offset + size)
         counted += (-(-end // page) - start // page) * page
     assert pinned_bytes(plan, page, offset) == counted
-
-
-@given(
-    sizes=st.lists(st.integers(1, 1 << 40), max_size=5),
-    largest=st.integers(4096, 1 << 41),
-    page=st.sampled_from([4096, HUGE, GIB]),
-)
-def test_a_smaller_limit_never_takes_fewer_keys_and_huge_pages_never_more_entries(
-    sizes: list[int], largest: int, page: int
-) -> None:
-    def load(limit: int, backing: int) -> Any:
-        member = process(regions=tuple(region(size, page=backing) for size in sizes))
-        return load_of(member, limit, NEW)
-
-    assert load(largest, page).registrations <= load(max(1, largest // 2), page).registrations
-    assert load(largest, page).entries <= load(largest, 4096).entries
-    assert load(largest, page).bytes >= sum(sizes)
-
-
-def test_the_sum_is_what_was_measured_with_the_real_library() -> None:
-    """16 + 80 MiB on two NICs pin 192 MiB; 64 000 000 bytes 61.04 MiB on each."""
-    member = process()
-    load = load_of(member, 1 << 40, NEW)
-    assert not isinstance(load, Unknown)
-    assert (load.registrations, load.pinned_bytes) == (2, 96 * MIB)
-    pinned = demand(member, 2, 4096)
-    assert not isinstance(pinned, Unknown)
-    assert pinned.bytes == 192 * MIB
-    odd = load_of(process(regions=(region(64_000_000),)), 1 << 40, NEW)
-    assert not isinstance(odd, Unknown)
-    assert odd.pinned_bytes == 15625 * 4096
 
 
 def test_what_is_cut_off_is_not_pinned() -> None:
@@ -376,17 +343,3 @@ def test_the_a10_benchmark_on_erdma(
     finding = on_erdma(text, environment)[CAPACITY]
     assert finding.status is status
     assert finding.subject == "erdma_0-1 (each of 2)"
-
-
-def test_a_longer_region_than_erdma_takes_is_cut_off_by_old_releases(tmp_path: Path) -> None:
-    """SGLang's pool of 70 GB on a device of 64 GiB: 0.3.12 registers the first 64 GiB."""
-    nic: FakeNic = replace(ERDMA, limits={"max_mr_size": 64 * GIB})
-    member = process(regions=(region(70 * 10**9),))
-    check = "rdma.region-too-large"
-    for version, status in (("0.3.12.post1", FAIL), ("0.3.13", PASS)):
-        needs = launch(member, version=version)
-        checks = region_checks.CHECKS
-        (one,) = findings(checks, check, FakeHost((nic,)), tmp_path / version, needs)
-        assert one.status is status
-        if status is FAIL:
-            assert "64.00 GiB at most (1.19 GiB less)" in one.advice

@@ -66,11 +66,6 @@ def test_a_broken_record_of_calls_is_unknown(tmp_path: Path, content: str) -> No
     assert isinstance(Root(str(tmp_path)).call("storage.space", "/"), Unknown)
 
 
-def test_a_folder_never_asks_the_machine_that_it_is_read_on(tmp_path: Path) -> None:
-    """Without a record the answer is unknown, although this machine could give one."""
-    assert isinstance(Root(str(tmp_path)).call("limits.anything"), Unknown)
-
-
 def test_a_call_that_does_not_exist_is_unknown_on_the_live_machine() -> None:
     assert isinstance(Root().call("nothing.at_all"), Unknown)
     assert Root().mode("/dev/null") == os.stat("/dev/null").st_mode

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checks.base.root import CALLS_FILE, Root
 from checks.base.unknown import Unknown
@@ -83,73 +81,6 @@ def test_what_cannot_be_judged_is_unknown(number: int) -> None:
     found = exits(RoutingTables((OWN._replace(other=(number,)), MAIN), (LINK, RAILS)), SOURCE, OUT)
     assert isinstance(found, Unknown)
     assert f"rule 100 has a selector that is not read ({number})" in found.reason
-
-
-PREFIXES = st.sampled_from(["", "10.1.0.7/32", "10.1.0.0/24", "10.0.0.0/8", "0.0.0.0/0"])
-RULES = st.lists(
-    st.builds(
-        RoutingRule,
-        st.just(4),
-        st.just(0),
-        st.sampled_from([1, 3, 6]),
-        st.sampled_from([101, 254]),
-        st.booleans(),
-        PREFIXES,
-        PREFIXES,
-        st.sampled_from(["", "lo", "eth1"]),
-        st.sampled_from(["", "eth1", "eth0"]),
-        st.none(),
-        st.none(),
-        st.sampled_from([None, 0, 8]),
-        st.just(()),
-    ),
-    max_size=4,
-)
-ROUTES = st.lists(
-    st.builds(
-        to,
-        st.sampled_from([101, 254]),
-        st.sampled_from(["10.1.0.0/24", "10.0.0.0/8", "10.2.0.0/16", "0.0.0.0/0"]),
-        st.sampled_from([OUT, "eth0"]),
-        st.sampled_from([1, 2, 7, 9]),
-    ),
-    max_size=5,
-)
-
-
-@given(RULES, ROUTES)
-def test_nothing_leads_out_that_no_table_names(
-    rules: list[RoutingRule], routes: list[TableRoute]
-) -> None:
-    """What is found is a part of a route out of this interface, whatever the rules are."""
-    import ipaddress
-
-    found = exits(RoutingTables(tuple(rules), tuple(routes)), SOURCE, OUT)
-    assert not isinstance(found, Unknown)
-    own = [
-        ipaddress.ip_network(route.destination)
-        for route in routes
-        if route.type == 1 and route.interface == OUT
-    ]
-    for network in map(ipaddress.ip_network, found):
-        assert any(network.subnet_of(one) for one in own)  # type: ignore[arg-type]
-
-
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=9,
-)
-
-
-@given(ANYTHING, ANYTHING)
-def test_a_capture_may_hold_anything(rules: object, routes: object) -> None:
-    class Recorded(Root):
-        def call(self, name: str, *arguments: str | int) -> object:
-            return rules if name == "routing.rules" else routes
-
-    found = read_routing(Recorded("/nowhere"))
-    assert isinstance(found, Unknown | RoutingTables)
 
 
 def test_a_capture_without_rules_says_so(tmp_path: Path) -> None:

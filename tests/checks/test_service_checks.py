@@ -212,19 +212,6 @@ def test_addresses(
     assert [finding.status for finding in found] == [expected]
 
 
-def test_a_service_is_called_by_what_is_known_of_it(tmp_path: Path) -> None:
-    """A name that only a container can look up is a name; a variable that nobody sets is none."""
-    unseen = Unknown("looked up inside of the container, not on this host")
-    (service,) = _needs("master", unseen, 50051).services
-    told = []
-    for name in ("mc-master", ""):
-        needs = _needs("master", unseen, 50051)._replace(services=(service._replace(name=name),))
-        (found,) = _find(_recorded(tmp_path, {}, needs), needs, "service.address")
-        assert found.status is Status.UNKNOWN
-        told.append(found.subject)
-    assert told == ["master mc-master:50051", "master at port 50051, whose host is not known"]
-
-
 def test_a_real_name_that_cannot_exist_fails() -> None:
     """RFC 2606: .invalid never resolves."""
     needs = _needs("master", "master.invalid", 50051)

@@ -11,8 +11,6 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checks.software.calls import CACHE, Loader, libraries, program, read_cache, read_elf
 
@@ -196,19 +194,6 @@ def test_a_package_as_mooncake_lays_it_out(tmp_path: Path) -> None:
             "rpath": ["$ORIGIN", libraries_at],
         }
     ]
-
-
-@given(st.binary(max_size=300), st.integers(0, 400))
-def test_no_content_raises(tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int) -> None:
-    """Truncated and overwritten ELF files, and caches, are read or refused."""
-    with open(os.path.realpath("/bin/sh"), "rb") as file:
-        content = bytearray(file.read(4096))
-    content[at : at + len(noise)] = noise
-    path = tmp_path_factory.getbasetemp() / "noise"
-    path.write_bytes(bytes(content))
-    read_elf(str(path))
-    path.write_bytes(b"glibc-ld.so.cache1.1" + noise)
-    read_cache(str(path))
 
 
 def test_what_is_no_file_is_none(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from checks.limits.facts import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, read_limits
 from checks.limits.runtimes import Limit
 from checks.limits.thread_checks import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
 from checks.limits.threads import Ceiling, ThreadFacts
-from tests.builders.synthetic import gpu_host, limited_container, read_host
 from tests.checks.judged import assert_declared, judged
 from tests.checks.limit_hosts import facts, launch, limits, system, tree
 
@@ -273,23 +271,3 @@ def test_threads_of_this_user_on_this_machine() -> None:
     assert not isinstance(threads.kernel, Unknown)
     assert 1 <= threads.user_threads <= threads.kernel[0].limit
     assert isinstance(threads.cpus, int)
-
-
-def test_a_synthetic_container_with_a_small_bound(tmp_path: Path) -> None:
-    """Read from files as a container has them: 2048 as Podman gives, of which 2040 are taken."""
-    host = limited_container()
-    host = replace(host, cgroup={**host.cgroup, "pids.max": "2048", "pids.current": "2040"})
-    needs = launch(CLIENT)
-    read_facts = read_host(tmp_path, host, needs, ["limits", "system"])
-    statuses = {one.subject: one.status for one in judged(DECLARED, read_facts, needs)}
-    assert statuses == {
-        "kernel": Status.PASS,
-        "this container": Status.FAIL,
-        "this container, user": Status.PASS,
-    }
-
-
-def test_a_large_host_passes(tmp_path: Path) -> None:
-    needs = launch(*RANKS)
-    read_facts = read_host(tmp_path, gpu_host(), needs, ["limits", "system"])
-    assert {one.status for one in judged(DECLARED, read_facts, needs)} == {Status.PASS}

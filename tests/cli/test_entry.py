@@ -78,13 +78,6 @@ def test_an_interrupt_while_modules_are_imported_has_its_object(
     assert (ran.returncode, found["exit_code"], ran.stderr) == (code, code, "")
 
 
-def test_without_an_interrupt_it_is_the_program() -> None:
-    command = [sys.executable, "-c", INTERRUPTED, "no.such.module", "sizing", "--version"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ran.returncode == 0
-    assert "version" in ran.stdout
-
-
 def test_the_module_is_the_program() -> None:
     """A gate that is started so and says nothing would be a pass that nobody gave."""
     command = [sys.executable, "-m", "mooncake_preflight", "exec", "--", "false"]

@@ -98,21 +98,6 @@ def test_what_judges_takes_the_same_choice_of_checks(path: str) -> None:
     assert "Which checks:\n" in help_of(f"mooncake-preflight {path}")
 
 
-def test_a_time_is_always_how_long_what_is_asked_is_waited_for() -> None:
-    """Seconds after which it is unknown, or given up: never how long something runs."""
-    said = {
-        path: option.help or ""
-        for path, command in ALL.items()
-        for option in command.params
-        if isinstance(option, click.Option) and "--timeout" in option.opts
-    }
-    assert len(said) > 12
-    assert {path for path, help_ in said.items() if not help_.startswith("Seconds")} == set()
-    assert {path for path, help_ in said.items() if " which " not in help_} == set()
-    reading = {path for path, command in ALL.items() if {"root", "launch"} <= names(command)}
-    assert reading <= set(said)
-
-
 @pytest.mark.parametrize(
     "words", [[*path.split()[1:], "--help"] for path in EVERY if path not in ALL], ids=" ".join
 )

@@ -457,26 +457,6 @@ def _whole_or_not_at_all(valid: Callable[[Json], bool], answer: Json) -> None:
 
 
 # One word for one thing ------------------------------------------------------------------------
-
-# Names that would be of one thing: the first is the one that is used.
-ONE_THING = (
-    ("actions", "commands", "host_commands", "remedies"),
-    ("advice", "remedy", "to_do", "fix"),
-    ("check", "id", "rule_id"),
-    ("host", "root"),
-    ("interpreter", "python"),
-    ("mooncake_version", "mooncake_release"),
-    ("now", "before", "current"),
-    ("origin", "where"),
-    ("page_size_bytes", "page_bytes", "page_size", "pagesize_bytes"),
-    ("default_page_size_bytes", "default_page_bytes"),
-    ("process", "owner"),
-    ("reason", "why"),
-    ("size_bytes", "bytes", "length_bytes"),
-    ("subjects", "subject"),
-    ("text", "said", "message"),
-    ("wheel", "distribution"),
-)
 # Parts that several schemas have, each as the others.
 SHARED = ("quantity", "subject", "action", "unknown")
 OF_FINDINGS = {"check", "status", "subjects", "have", "need", "text"}
@@ -491,26 +471,6 @@ def properties(schema: Json) -> Iterator[tuple[str, str, Json]]:
 
 
 COMMON = {id_: one for id_, one in SCHEMAS.items() if id_.split("/")[1] not in APART}
-
-
-def test_no_two_names_are_of_one_thing() -> None:
-    """In all schemas together; and each of the names is there, else the table is of nothing."""
-    names = {name for schema in COMMON.values() for _, name, _ in properties(schema)}
-    for used, *others in ONE_THING:
-        assert used in names, used
-        assert not names & set(others), (used, names & set(others))
-    assert not {name for name in names if name.endswith(("_unknown", "_why"))}
-    # A number of bytes, seconds or tokens says so.
-    assert {name for name in names if name.startswith("size")} <= {"size", "size_bytes", "sizes"}
-    numa = [
-        id_
-        for id_, schema in COMMON.items()
-        if "numa_node" in {n for _, n, _ in properties(schema)}
-    ]
-    machines = [
-        id_ for id_, schema in COMMON.items() if "node" in {n for _, n, _ in properties(schema)}
-    ]
-    assert not set(numa) & set(machines)
 
 
 @pytest.mark.parametrize("id_", COMMON)

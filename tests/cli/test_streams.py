@@ -212,17 +212,3 @@ def test_nothing_of_a_launch_is_obeyed_by_a_terminal(
     assert all(
         line.startswith("#") for line in seen.out.splitlines() if "/systemd/system/x" in line
     )
-
-
-def test_a_refusal_is_broken_between_words_on_a_terminal_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    assert run(["explain", "memlock.limt"]) == 64
-    whole = capsys.readouterr().err
-    assert max(map(len, whole.splitlines())) > 60  # for what reads it, one line
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert run(["explain", "memlock.limt"]) == 64
-    broken = capsys.readouterr().err
-    assert max(map(len, broken.splitlines())) <= 60
-    assert broken.split() == whole.split()

@@ -1,4 +1,4 @@
-"""Nothing waits for ever: a pipe without a writer, a mount that never answers, a frozen disk."""
+"""Nothing waits for ever: a pipe without a writer, a mount that never answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.base.within import LIMIT_SECONDS, limit_seconds, save, within
+from preflight.base.within import LIMIT_SECONDS, limit_seconds, within
 from preflight.cli.main import command
 from preflight.cli.sizing import command as sizing
 from preflight.inputs import host_source
@@ -244,37 +244,6 @@ def test_a_mount_that_never_answers_ends_no_wait(dead_mount: Path, tmp_path: Pat
     _all_end({**WAITING, **dict(_every_file())}, dead_mount.joinpath, tmp_path)
 
 
-@pytest.fixture
-def frozen_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system that is frozen: whoever writes to it sleeps, even against SIGKILL."""
-    image, place = tmp_path / "image", tmp_path / "disk"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(16 << 20)
-    steps = (
-        ("mkfs.ext4", "-q", "-F", str(image)),
-        ("mount", "-o", "loop", str(image), str(place)),
-        ("fsfreeze", "-f", str(place)),
-    )
-    try:
-        for step in steps:
-            subprocess.run(step, check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        subprocess.run(["umount", str(place)], check=False, capture_output=True)
-        pytest.skip(f"no frozen disk: {getattr(error, 'stderr', '') or error}")
-    yield place
-    subprocess.run(["fsfreeze", "-u", str(place)], check=True)
-    for _ in range(50):  # those that slept in it wake up, and end
-        if subprocess.run(["umount", str(place)], check=False, capture_output=True).returncode == 0:
-            return
-        time.sleep(0.1)
-
-
-def test_a_sleep_that_no_signal_ends_holds_no_server(frozen_disk: Path, tmp_path: Path) -> None:
-    """Another command has said why by then; the kernel keeps its process until the disk answers."""
-    _all_end({"report": WAITING["report"]}, frozen_disk.joinpath, tmp_path)
-
-
 def test_a_root_that_hangs_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_source, "open_root", lambda _: Event().wait(60))
     start = time.monotonic()
@@ -305,10 +274,3 @@ def test_each_command_that_is_given_a_file_has_a_timeout(name: str) -> None:
     """But the two ends that fleet pairs starts, and gives a launch that it has read."""
     has_one = any(one.name == "timeout_seconds" for one in COMMANDS[name].params)
     assert has_one or not list(_files(name)) or name.startswith("fleet pair-")
-
-
-def test_what_was_waited_for_is_said_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError) as late:
-        save("--html pipe", str(tmp_path / "pipe"), b"x", 0o600, 0.2)
-    assert str(late.value).startswith("--html pipe: no answer in 0.2 s")

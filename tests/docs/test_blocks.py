@@ -18,12 +18,6 @@ def test_a_page_shows_what_is_printed(page: Path) -> None:
         assert agree(step.shown, found), "\n".join([f"$ {step.command}", *found])
 
 
-def test_the_pages_of_the_first_ten_minutes_are_among_them() -> None:
-    paths = {f"{page.parent.name}/{page.name}" for page in SHOWN}
-    assert {"docs/README.md", "docs/concepts.md", "docs/errors.md"} <= paths
-    assert any(page.name == "README.md" and page.parent.name != "docs" for page in SHOWN)
-
-
 def test_a_block_is_its_commands_and_what_they_print() -> None:
     block = "$ one \\\n  more\nout\n\nput\n$ two\n$ three\nlast\n"
     assert [(step.line, step.shown) for step in steps(block)] == [
@@ -47,8 +41,3 @@ def test_a_block_is_its_commands_and_what_they_print() -> None:
 def test_what_is_left_out_may_be_anything(shown: str, found: str, same: bool) -> None:
     assert agree(shown.split(), found.split()) is same
     assert agree(renewed(shown.split(), found.split()), found.split())
-
-
-def test_how_many_checks_pass_is_no_promise() -> None:
-    assert agree(["(1 fail, 5 pass, 2 skip)"], ["(1 fail, 6 pass, 3 skip)"])
-    assert not agree(["(1 fail, 5 pass)"], ["(2 fail, 5 pass)"])

@@ -239,24 +239,6 @@ def test_a_launch_that_no_size_lets_start_is_no_unknown(
     assert "--ignore" not in printed  # that would not bring sizes
 
 
-@pytest.mark.slow
-def test_the_text_names_what_binds_and_what_to_set(
-    host: str, script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert run_preflight(["fit", *PATIENCE, *VERSIONS, "--host", host, script]) == 0
-    printed = capsys.readouterr().out
-    for line in (
-        "FITS: launch.sh on",
-        "what limits it, at --hicache-size 130",
-        "sglang.admission-gate",
-        "1 GiB more L2 on each rank takes 8.00 GiB of this host (4096 pages of 2 MiB) and buys",
-        "echo 262468 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages",
-        "+  --enable-hierarchical-cache --hicache-storage-backend mooncake --hicache-size 129 \\",
-    ):
-        assert line in printed
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -372,16 +354,6 @@ def test_nics_of_every_family_on_pci_can_be_described() -> None:
 
 
 @pytest.mark.slow
-def test_what_no_table_tells_of_many_nics_is_said_once(
-    script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    described = ("--memory", "1tb", "--gpus", "8xH100", "--nics", "8xirdma")
-    assert run_preflight(["fit", *described, script]) == 3
-    said = capsys.readouterr().out
-    assert "unknown: rdma.table-capacity, irdma_0-7 (each of 8)" in " ".join(said.split())
-
-
-@pytest.mark.slow
 def test_no_fits_stands_above_a_rule_that_the_server_may_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -471,11 +443,6 @@ def test_the_name_of_a_model_is_one_word_of_the_script() -> None:
     reading = read_argv(first.words(), {})
     words = [word.text for command in reading.commands for word in command.words]
     assert words[words.index("--model-path") + 1] == "a b;c\nd"
-
-
-def test_describing_needs_memory_first() -> None:
-    with pytest.raises(UsageError, match="--memory"):
-        described_host(None, "8xH800", None, None)
 
 
 SETS = SizeValues(129 * GB, 700 * GIB, 8 * GIB)

@@ -134,24 +134,6 @@ def total_pages(launch: Launch) -> dict[int, int]:
     return {spot.page_size_bytes: count for spot, count in needs.items() if spot.node is None}
 
 
-@given(launches(hugepages=True), st.integers(1, 50 * MIB))
-def test_pages_grow_with_every_size(launch: Launch, more: int) -> None:
-    """With every size but the arena's: one that grows until it holds the segment saves pages."""
-    for index, process in enumerate(launch.processes):
-        grown = [process._replace(host_pools_bytes=(*process.host_pools_bytes, more))]
-        for at, client in enumerate(process.clients):
-            for name in ("segment_bytes", "local_buffer_bytes"):
-                larger = client._replace(**{name: getattr(client, name) + more})
-                clients = (*process.clients[:at], larger, *process.clients[at + 1 :])
-                grown.append(process._replace(clients=clients))
-        for larger_process in grown:
-            processes = list(launch.processes)
-            processes[index] = larger_process
-            after = total_pages(launch._replace(processes=tuple(processes)))
-            before = total_pages(launch)
-            assert all(after.get(size, 0) >= count for size, count in before.items())
-
-
 def test_a_pool_that_starts_by_luck_is_no_pass_and_one_that_starts_for_certain_no_fail() -> None:
     """Two ranks map 10 pages each, or an arena of 50: 49 pages start both, 55 kill the second.
 

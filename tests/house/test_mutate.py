@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -36,12 +34,3 @@ def test_no_mutated_input_breaks_it(part: int) -> None:
     out, _ = process.communicate(timeout=900)
     assert process.returncode == 0, out[-4000:]
     assert out.endswith(f"{COUNT // PARTS} cases, 0 failures\n")
-
-
-def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    file = tmp_path / "state.json"
-    for count, cases in (("3", 3), ("5", 2)):
-        process = _mutate("--count", count, "--resume", str(file))
-        out, _ = process.communicate(timeout=300)
-        assert out.endswith(f"{cases} cases, 0 failures\n"), out
-    assert json.loads(file.read_text()) == {"next": 5, "failures": []}

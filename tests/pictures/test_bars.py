@@ -14,8 +14,6 @@ from checks.base.unknown import Unknown
 from preflight.pictures.bars import bars_text, columns_of, draws_blocks
 from preflight.pictures.memory_map import (
     KINDS,
-    Bar,
-    BarPart,
     MemoryMap,
     MemoryPlace,
     Take,
@@ -144,32 +142,6 @@ def test_an_unknown_launch_leaves_the_picture_of_now() -> None:
 def test_every_part_has_a_letter_of_its_own_and_a_shade() -> None:
     assert len({kind.letter for kind in KINDS.values()}) == len(KINDS)
     assert all(kind.shade for kind in KINDS.values())
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(list(KINDS)), st.integers(1, 1 << 45)), min_size=1, max_size=10
-    ),
-    st.integers(0, 99),
-    st.integers(40, 140),
-    st.booleans(),
-)
-def test_no_line_is_wider_than_the_terminal(
-    sizes: list[tuple[str, int]], percent: int, width: int, plain: bool
-) -> None:
-    """Bars of any parts fit, end where memory ends, and are the same each time."""
-    parts = tuple(BarPart(kind, size) for kind, size in sizes)
-    whole = sum(size for _, size in sizes)
-    over = whole * percent // 100
-    shown = Bar(whole - over, parts, over, ("a note that says something of this bar",))
-    found = MemoryMap((MemoryPlace("host", shown, shown),))
-    text = bars_text(found, uncoloured, width, plain)
-    drawn = next(line for line in lines(text) if line.startswith("  ["))
-    assert len(drawn) == width
-    assert ("|" in drawn or "┃" in drawn) == bool(over)
-    head = text.partition("\n\n")[0]
-    assert all(len(line) <= width for line in lines(head))
-    assert text == bars_text(found, uncoloured, width, plain)
 
 
 @pytest.mark.parametrize(

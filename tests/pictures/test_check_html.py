@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -196,25 +195,6 @@ def test_the_documented_map_of_too_much_is_printed(
     text = LAUNCH.replace("--hicache-size 30", "--hicache-size 300")
     checked(tmp_path, small, text, "--memory-map", "--ascii")
     assert short in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("encoding", "blocks"), [("utf-8", True), ("ascii", False)])
-def test_blocks_where_the_terminal_has_them(
-    fitted: Path, tmp_path: Path, encoding: str, blocks: bool
-) -> None:
-    """PYTHONIOENCODING stands for a terminal's locale."""
-    root = str(fitted)
-    words = ["check", "--only", "memory.*", "--root", root, "--memory-map"]
-    done = subprocess.run(
-        [sys.executable, "-m", "preflight.cli.main", *words],
-        capture_output=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONIOENCODING": encoding},
-        check=False,
-    )
-    assert b"Traceback" not in done.stderr
-    assert ("·".encode() in done.stdout) is blocks
-    assert b"Memory of this host" in done.stdout
 
 
 def test_no_picture_is_loaded_without_being_asked_for(fitted: Path, tmp_path: Path) -> None:

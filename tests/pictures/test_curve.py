@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from checks.base.unknown import Unknown
 from preflight.capacity.curve import (
-    ROWS,
     Hit,
     curve_text,
     drawn_tiers,
@@ -19,11 +15,9 @@ from preflight.capacity.curve import (
     hit_text,
     letter_of,
 )
-from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
+from preflight.capacity.deployment import Capacity, Round
 from preflight.capacity.report import percent
 from preflight.pictures.capacity_figure import MOST_MARKS, capacity_figure
-
-TIERS = ("L1", "L2", "L3", "SSD")
 
 
 def uncoloured(text: str, colour: str) -> str:
@@ -153,41 +147,3 @@ def test_more_rounds_than_columns_are_thinned() -> None:
     assert (numbers[0], numbers[1], numbers[-1]) == ("round", "2", "1000")
     figure = capacity_figure(Capacity((), 1, tuple(rounds)))
     assert figure.count("<circle") == MOST_MARKS + 1  # one in the key
-
-
-parts = st.floats(0, 1)
-
-
-@st.composite
-def any_rounds(draw: st.DrawFn) -> list[Round]:
-    names = TIERS[: draw(st.integers(1, 4))]
-    found = []
-    for number in range(1, draw(st.integers(1, 60)) + 1):
-        spans = [sorted((draw(parts), draw(parts))) for _ in names]
-        told = [(name, low, high) for name, (low, high) in zip(names, spans, strict=True)]
-        found.append(Round(number, number * 10, (number - 1) * 10, tuple(told), ()))
-    return found
-
-
-@given(any_rounds(), st.integers(40, 140), st.booleans())
-def test_any_curve_fits_and_is_the_same_each_time(
-    rounds: list[Round], width: int, plain: bool
-) -> None:
-    text = curve_text(rounds, uncoloured, width, plain)
-    assert text == curve_text(rounds, uncoloured, width, plain)
-    assert all(len(line) <= width for line in text.splitlines())
-    assert not plain or text.isascii()
-    if "|" in text:
-        assert sum("|" in line for line in text.splitlines()) == ROWS
-
-
-@given(any_rounds())
-def test_a_figure_stays_within_its_frame(rounds: list[Round]) -> None:
-    """No point of a line lies outside of 360 by 230."""
-    tier = Tier("L2", "host memory", Bounds(1, 2), Unknown("no model"), "1 x 2")
-    figure = capacity_figure(Capacity((tier,), 1, tuple(rounds)))
-    for points in re.findall(r'points="([^"]*)"', figure):
-        for point in points.split():
-            x, y = (float(number) for number in point.split(","))
-            assert 0 <= x <= 360
-            assert 0 <= y <= 230

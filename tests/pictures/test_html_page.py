@@ -96,11 +96,6 @@ def test_a_script_that_would_end_itself_is_refused(script: str) -> None:
         page("A", "", script)
 
 
-def test_a_style_of_ones_own_comes_after_the_pages() -> None:
-    document = page("A", "", style="p { color: inherit; }")
-    assert Markup(document).styles[0].endswith("p { color: inherit; }")
-
-
 # Tables --------------------------------------------------------------------------------------
 
 
@@ -124,11 +119,6 @@ def test_a_sortable_table_has_a_button_in_every_heading() -> None:
     assert markup.all("button") == [{"type": "button"}] * 2
     keys = [each["data-sort"] for each in markup.all("span")]
     assert keys == ["1.0", "0", "10.5", "6"]
-
-
-def test_a_row_of_another_length_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        table(["a", "b"], [("1",)])
 
 
 def test_a_status_is_a_word() -> None:

@@ -274,22 +274,6 @@ def test_the_launch_is_shown_whole_however_short_memory_is(
     assert shown == sum(take.bytes for take in takes)
 
 
-@given(hosts, takes_of_any_kind)
-def test_more_memory_never_makes_the_overcommitment_larger(
-    nodes: dict[int, MemoryNode], takes: list[Take]
-) -> None:
-    more = {
-        number: node._replace(total=node.total + GIB, available=node.available + GIB)
-        for number, node in nodes.items()
-    }
-    before, after = (
-        memory_map(memory_facts(each), takes).places[-1].after for each in (nodes, more)
-    )
-    assert isinstance(before, Bar)
-    assert isinstance(after, Bar)
-    assert after.over_bytes <= before.over_bytes
-
-
 # A launch as it is written ----------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import json
 import math
 import os
@@ -28,7 +27,6 @@ from checks.run.facts import Facts
 from preflight.base.command_frame import run_command
 from preflight.base.envelope import envelope
 from preflight.base.output import json_text
-from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.cli.probe import probe
 from preflight.probes import registration as probe_module
@@ -121,14 +119,6 @@ def test_a_layout_shows_whole_pages_and_few_mappings(
         assert layout.buffer_bytes // page % 2 == 1
 
 
-def test_every_region_has_a_seam_that_no_larger_page_spans() -> None:
-    """16 MiB of 4 KiB pages show the buffer more than twice, wherever it lies in memory."""
-    for page in (4096, 2 * MIB):
-        layout = plan_layout(page, 16 * MIB, GIB, 256 * MIB)
-        assert layout.buffer_bytes <= 8 * MIB
-        assert layout.buffer_bytes // page % 2 == 1
-
-
 def test_a_range_shows_one_buffer_over_and_over() -> None:
     """64 MiB of addresses, 1 MiB of memory: what is written at one place stands at all."""
     layout = Layout(4096, 64 * MIB, MIB)
@@ -147,13 +137,6 @@ def _resident_bytes() -> int:
 def test_a_page_size_that_the_machine_lacks_is_an_error_in_words() -> None:
     with pytest.raises(OSError, match="the buffer takes 1 free page of 8 GiB: "):
         map_range(Layout(8 * GIB, 8 * GIB, 8 * GIB))
-
-
-def test_lists_grow_with_pages_not_with_bytes() -> None:
-    """95 GiB of 4 KiB pages are 1.1 GiB of lists; of 2 MiB pages, next to nothing."""
-    small, large = Layout(4096, 0, 0), Layout(2 * MIB, 0, 0)
-    assert small.spent_bytes(95 * GIB, False) == 95 * GIB // 4096 * 48
-    assert large.spent_bytes(95 * GIB, False) < 3 * MIB
 
 
 def refused(number: int, **changes: Any) -> RegistrationRefusal:
@@ -531,27 +514,6 @@ def test_a_host_without_rdma_is_not_measured(capsys: pytest.CaptureFixture[str])
     answer = json.loads(capsys.readouterr().out)
     valid(answer, SCHEMA)
     assert (answer["status"], answer["answer"]["devices"]) == ("unknown", [])
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_for_a_terminal_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stream in (Terminal(), io.StringIO()):
-        monkeypatch.setattr("sys.stderr", stream)
-        progress = Progress()
-        progress.show("held 16.00 MiB, 10 registrations")
-        progress.show("held 1.00 GiB, 9 registrations")
-        progress.clear()
-        lines = stream.getvalue().split("\r")
-        if stream.isatty():
-            assert lines[1] == "held 16.00 MiB, 10 registrations"
-            assert len(lines[2]) == len(lines[1])  # what stood there is written over
-            assert (lines[-2].strip(), lines[-1]) == ("", "")
-        else:
-            assert lines == [""]
 
 
 def test_root_and_user_keep_results_where_checks_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,13 +76,6 @@ def test_a_scaled_size_keeps_what_it_is_in_pages(size: int, scale: int, page: in
     assert bool(small) == bool(size)
 
 
-@given(SIZES, SIZES, SCALES, PAGES)
-def test_scaling_keeps_the_order_of_sizes(one: int, other: int, scale: int, page: int) -> None:
-    """What takes no more pages takes no more of them when it is scaled."""
-    small, large = sorted((one, other))
-    assert scaled(small, scale, page) // page <= scaled(large, scale, page) // page
-
-
 def process(
     segment: int = 80 * MIB,
     local: int = 16 * MIB,
@@ -531,24 +524,9 @@ def test_a_python_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> No
     assert (code, "is no Python" in answer["reason"]) == (3, True)
 
 
-def test_it_is_about_a_launch(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without one there is nothing to rehearse."""
-    code, answer = said([], capsys)
-    assert code == 64
-    assert answer["reason"] == "give the launch: a script, or a command after --"
-
-
 @pytest.mark.parametrize("scale", ["0", "-3", "x", "1.5"])
 def test_a_scale_is_a_whole_number(scale: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Anything else is a usage error that names it."""
     code, answer = said(["--scale", scale, *LAUNCH], capsys)
     assert code == 64
     assert scale in answer["reason"]
-
-
-def test_an_answer_without_a_plan_has_the_promised_form() -> None:
-    """Nothing was rehearsed: every number is null."""
-    shown = enveloped(RehearsalAnswer("unknown", "why"))
-    valid(shown, SCHEMA)
-    assert shown["answer"]["steps"] is None
-    assert answer_text(RehearsalAnswer("unknown", "why"), "never") == "UNKNOWN: why"

@@ -13,7 +13,6 @@ from tests.builders.launch_text import STORE, understood
 from tests.paths import ROOT
 from tests.rules import (
     test_rules_allocator,
-    test_rules_arguments,
     test_rules_ascend,
     test_rules_consumers,
     test_rules_devices,
@@ -26,11 +25,11 @@ from tests.rules import (
     test_rules_transfer,
     test_rules_variables,
 )
+from tests.rules.test_consumer_traps import TRAPS
 
 RULES_FOLDER = ROOT / "preflight/rules"
 ITEMS = ["what follows", "what to do", "read or seen in"]
 SHOWN = (
-    test_rules_arguments.EXAMPLES,
     test_rules_store.EXAMPLES,
     test_rules_hicache.EXAMPLES,
     test_rules_devices.EXAMPLES,
@@ -49,6 +48,7 @@ def test_every_rule_has_an_example() -> None:
     """No rule is declared whose finding was never seen."""
     shown = {example.id for examples in SHOWN for example in examples}
     shown |= {example.id for example in test_rules_memory.EXAMPLES}
+    shown |= {trap.id for trap in TRAPS if trap.id in RULES}  # others are checks
     # Its page has the words before and after: test_rule_pages.py.
     shown |= {rule.id for rule in RULES.values() if rule.before}
     # Found when the pools are computed: tests/sglang/test_source_pools.py shows it. Of a Compose

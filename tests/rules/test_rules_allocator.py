@@ -20,12 +20,6 @@ def server(size: str, **more: str) -> Line:
 EXAMPLES = [
     Example(
         SIZE,
-        (CACHELIB, "mooncake_client --global_segment_size=100MB"),
-        "mooncake_client: a client mounts 104857600 bytes (100.00 MiB), not a multiple of 16777216",
-        (CACHELIB, "mooncake_client --global_segment_size=112MB"),
-    ),
-    Example(
-        SIZE,
         (CACHELIB, server("17179869192")),
         "a client mounts 2147483649 bytes",
         (CACHELIB, server("16gb")),

@@ -7,22 +7,11 @@ import pytest
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command, Origin, Word
 from preflight.processes.processes import LaunchProcess, understand
-from preflight.rules.hicache import MOST_EDITS
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import SERVICE, STORE, service
-from tests.builders.rule_examples import Example, name_of, prove
 
 CLIENT = "mooncake_client --global_segment_size=1GB"
 IDS = ("arguments-not-set", "script-arguments")
-EXAMPLES = [
-    Example("arguments-not-set", (f"{STORE} $EXTRA",), "EXTRA is not set", (f"{STORE} --tp 4",)),
-    Example("script-arguments", (f"{STORE} $@",), "$@ passes them on", (STORE,)),
-]
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_a_rule_holds_there_and_not_in_the_launch_written_right(example: Example) -> None:
-    prove(example)
 
 
 def processes(script: str, **environment: str) -> tuple[LaunchProcess, ...]:
@@ -168,13 +157,3 @@ def test_a_missing_model_and_a_command_line_are_told_as_one_types_them() -> None
         "on the command line add --model-path and the model's name or folder",
         "on the command line write --hicache-size instead of --hicache-sise",
     ]
-
-
-@pytest.mark.slow
-def test_of_many_refused_flags_the_first_few_are_corrected() -> None:
-    flags = " ".join(f"--no-such-{number}" for number in range(400))
-    commands = read_script(TWO_LINES.format(flags), "launch.sh", {}).commands
-    found = findings(understand(commands, lambda _: service(), "0.5.23"))
-    (remedy,) = [one.remedy for one in found if one.rule.id == REFUSED]
-    assert remedy.count("correct or remove") == MOST_EDITS
-    assert remedy.endswith(f"and {400 - MOST_EDITS} more, as the message names them")

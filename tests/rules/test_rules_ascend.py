@@ -17,12 +17,6 @@ def server(size: str, protocol: str = "ascend") -> Line:
 
 
 EXAMPLES = [
-    Example(
-        ID,
-        ("mooncake_client --protocol=ascend --global_segment_size=100GB",),
-        "mooncake_client: 100.00 GiB a client, above 20 GiB an NPU",
-        ("mooncake_client --protocol=ascend --global_segment_size=20GB",),
-    ),
     Example(ID, (server("256gb"),), "32.00 GiB a client", (server("160gb"),)),
     Example(ID, (server("256gb"),), "32.00 GiB a client", (server("256gb", "rdma"),)),
 ]

@@ -56,12 +56,6 @@ EXAMPLES = [
     MemoryExample("indexer-on-top", V32, "index keys of 61 layers come on top", R1),
     MemoryExample("draft-on-top", f"{R1} --speculative-algorithm EAGLE", "EAGLE", R1),
     MemoryExample(
-        "mla-copies",
-        R1,
-        "8 ranks keep the same rows: 745.06 GiB for 93.13 GiB",
-        f"{HICACHE} --model-path Qwen/Qwen3-8B --hicache-size 100",
-    ),
-    MemoryExample(
         "offload-folder-shared",
         OFFLOAD,
         "8 ranks offload to /data",
@@ -73,18 +67,6 @@ EXAMPLES = [
         GOOD,
         "puts the L2 pool on huge pages",
         env(),
-    ),
-    MemoryExample(
-        "storage-needs-equal-heads",
-        f"{HICACHE} --model-path unequal --hicache-storage-backend nixl",
-        "unequal: K of 192, V of 128, nixl",
-        f"{HICACHE} --model-path Qwen/Qwen3-8B --hicache-storage-backend nixl",
-    ),
-    MemoryExample(
-        "heads-not-shared",
-        f"{HICACHE} --model-path Qwen/Qwen3-8B --tp 5",
-        "Qwen3-8B: 8 key/value heads, 5 ranks to share them",
-        f"{HICACHE} --model-path Qwen/Qwen3-8B --tp 16",
     ),
     MemoryExample(
         "mooncake-too-old",
@@ -142,12 +124,6 @@ EXAMPLES = [
         _with_store(MHA, MC_STORE_USE_HUGEPAGE="1", MOONCAKE_STANDALONE_STORAGE="1"),
     ),
     MemoryExample(
-        "l2-halves-may-overlap",
-        _with_store("somebody/unheard-of", MC_STORE_USE_HUGEPAGE="1"),
-        "the model is not known",
-        HALVES,
-    ),
-    MemoryExample(
         "standalone-breaks-mha",
         ALONE,
         "Qwen3-8B, standalone_storage is on (MOONCAKE_STANDALONE_STORAGE at launch.sh:1): K is "
@@ -163,12 +139,6 @@ EXAMPLES = [
         mooncake=("0.3.8.post1", "0.3.8.post1"),
     ),
     MemoryExample("standalone-breaks-mha", ALONE, "Qwen3-8B", _with_store(MHA)),
-    MemoryExample(
-        "standalone-may-break-mha",
-        _with_store("somebody/unheard-of", MOONCAKE_STANDALONE_STORAGE="1"),
-        "the model is not known",
-        ALONE,
-    ),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders.launch_text import SERVICE, service
-from tests.builders.rule_examples import ADDRESS, GOOD, Example, env, extra, name_of, prove
+from tests.builders.rule_examples import GOOD, Example, env, name_of, prove
 
 CLIENT = "mooncake_client --enable_offload"
 FOLDER = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
@@ -14,24 +14,6 @@ OFFLOADS = env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "/ssd"})
 ON = service(enable_ssd_offload=True, ssd_offload_path="/ssd")
 
 EXAMPLES = [
-    Example(
-        "offload-buffer-misread",
-        (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "20GB"}),),
-        "1342177280 bytes are taken",
-        (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "21474836480"}),),
-    ),
-    Example(
-        "offload-without-switch",
-        (env(MOONCAKE_OFFLOAD_FILE_STORAGE_PATH="/data"),),
-        "ssd_offload_path is set",
-        (env(MOONCAKE_OFFLOAD_FILE_STORAGE_PATH="/data", MOONCAKE_ENABLE_SSD_OFFLOAD="1"),),
-    ),
-    Example(
-        "offload-one-sided",
-        ("mooncake_master", "mooncake_client --enable_offload=true"),
-        "offloads, the master does not",
-        ("mooncake_master -enable_offload=true", "mooncake_client --enable_offload=true"),
-    ),
     Example(
         "offload-buffer-misread",
         (("mooncake_client", {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "0"}),),
@@ -52,12 +34,6 @@ EXAMPLES = [
         {"off.json": service(ssd_offload_path="/ssd"), "on.json": ON},
     ),
     Example(
-        "offload-switch-misplaced",
-        (env(MOONCAKE_OFFLOAD_ENABLED="1"),),
-        "MOONCAKE_OFFLOAD_ENABLED=1: SGLang server does not read it",
-        (env(MOONCAKE_OFFLOAD_ENABLED="1", MOONCAKE_ENABLE_SSD_OFFLOAD="1"),),
-    ),
-    Example(
         "offload-one-sided",
         ("mooncake_master", f"{SERVICE} --config=on.json"),
         "Mooncake store service (launch.sh:2) offloads, the master does not",
@@ -69,12 +45,6 @@ EXAMPLES = [
         ("mooncake_master --enable_offload=true", GOOD),
         "mooncake_master (launch.sh:1) offers offload, no client uses it",
         ("mooncake_master --enable_offload=true", env(MOONCAKE_ENABLE_SSD_OFFLOAD="$ON")),
-    ),
-    Example(
-        "offload-path-refused",
-        (env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "ssd/kv"}),),
-        "offloads to 'ssd/kv', which is not an absolute path",
-        (env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "/ssd/..kv"}),),
     ),
     Example(
         "offload-path-refused",
@@ -90,28 +60,10 @@ EXAMPLES = [
         ((CLIENT, {FOLDER: "$DIR"}),),
     ),
     Example(
-        "offload-folder-default",
-        ((extra('{"enable_ssd_offload": true, ' + ADDRESS + "}"), {FOLDER: "/ssd"}),),
-        "8 ranks of SGLang server (launch.sh:1) offload to /ssd",
-        ((extra('{"enable_ssd_offload": true, "ssd_offload_path": "/ssd", ' + ADDRESS + "}"), {}),),
-    ),
-    Example(
-        "offload-folder-common",
-        (OFFLOADS, OFFLOADS),
-        "SGLang server (launch.sh:1) and SGLang server (launch.sh:2) offload to /ssd",
-        (OFFLOADS, env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "/ssd2"})),
-    ),
-    Example(
         "offload-quota-unset",
         ((OFFLOADS[0], {**OFFLOADS[1], "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": "1TB"}),),
         "each may fill 90% of the disk",
         (CLIENT,),
-    ),
-    Example(
-        "offload-watermarks-refused",
-        ((CLIENT, {HIGH: "0.75"}),),
-        "low watermark 0.8, high watermark 0.75",
-        ((CLIENT, {HIGH: "75"}),),
     ),
 ]
 

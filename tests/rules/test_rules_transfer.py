@@ -24,7 +24,6 @@ def prefill(line: str = PREFILL, **variables: str) -> Line:
 
 
 EXAMPLES = [
-    Example(ID, (prefill(pool="3"),), "3 threads, for 4 queues", (prefill(pool="4"),)),
     Example(
         ID,
         (prefill(pool="8", queues="16"),),
@@ -39,12 +38,6 @@ EXAMPLES = [
         (prefill(f"{SERVER} --disaggregation-mode decode", pool="1"),),
     ),
     Example(ID, (prefill(pool="1"),), "1 thread", (prefill(pool="$N"),)),
-    Example(
-        "pd-backends-differ",
-        (PREFILL, f"{DECODE} --disaggregation-transfer-backend nixl"),
-        "prefill over mooncake, decode over nixl",
-        (PREFILL, DECODE),
-    ),
     # One of two decode servers fits, one is not known, and one half of a pair is not here.
     *(
         Example(
@@ -58,12 +51,6 @@ EXAMPLES = [
             (PREFILL, f"{DECODE} --disaggregation-transfer-backend $BACKEND"),
             (f"{DECODE} --disaggregation-transfer-backend nixl",),
         )
-    ),
-    Example(
-        "pd-bootstrap-differs",
-        (PREFILL, DECODE, f"{ROUTER} --prefill http://localhost:30000 9000"),
-        "its bootstrap port is 8998; the router says 9000",
-        (PREFILL, DECODE, f"{ROUTER} --prefill http://localhost:30000 8998"),
     ),
     # Without one in the URL decode takes its own.
     Example(
@@ -91,12 +78,6 @@ EXAMPLES = [
         (PREFILL, f"{ROUTER} --prefill http://localhost:30000 9000"),
         "the router says 9000",
         (f"{PREFILL} {AT} $PORT", f"{ROUTER} --prefill http://localhost:30000 9000"),
-    ),
-    Example(
-        "pd-router-misdirected",
-        (PREFILL, f"{DECODE} --port 30001", f"{ROUTER} --prefill http://localhost:30001"),
-        "--prefill http://localhost:30001: that server runs with --disaggregation-mode decode",
-        (PREFILL, f"{DECODE} --port 30001", f"{ROUTER} --decode http://localhost:30001"),
     ),
     Example(
         "pd-router-misdirected",

@@ -13,18 +13,6 @@ HIGH = "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO"
 EXAMPLES = [
     Example(
         "force-tcp-is-presence",
-        (env(MC_FORCE_TCP="0"),),
-        "MC_FORCE_TCP=0: counts as on",
-        (env(MC_FORCE_TCP="1"),),
-    ),
-    Example(
-        "number-misread",
-        (env(MC_MAX_MR_SIZE="16MB"),),
-        "MC_MAX_MR_SIZE=16MB: Mooncake reads 16",
-        (env(MC_MAX_MR_SIZE="16777216"),),
-    ),
-    Example(
-        "force-tcp-is-presence",
         (("mooncake_master", {"MC_LEGACY_RPC_PORT_BINDING": ""}),),
         "MC_LEGACY_RPC_PORT_BINDING=: counts as on",
         ((SERVER, {"MC_LEGACY_RPC_PORT_BINDING": ""}),),
@@ -34,12 +22,6 @@ EXAMPLES = [
         (env(MC_GID_INDEX=""),),
         "MC_GID_INDEX=: Mooncake reads 0",
         (env(MC_MAX_WR="", NCCL_IB_GID_INDEX="eth0", MC_GID_INDEX="3"),),
-    ),
-    Example(
-        "number-misread",
-        (("mooncake_client", {"MC_STORE_LOCAL_HOT_BLOCK_SIZE": "1MB"}),),
-        "MC_STORE_LOCAL_HOT_BLOCK_SIZE=1MB: Mooncake reads 1",
-        (("mooncake_client", {"MC_STORE_LOCAL_HOT_BLOCK_SIZE": "1048576"}),),
     ),
     Example(
         "number-defaulted",
@@ -60,13 +42,6 @@ EXAMPLES = [
     ),
     Example(
         "port-range-reset",
-        (env(MC_MIN_RPC_PORT="40000", MC_MAX_RPC_PORT="41000"),),
-        "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT: 40000 to 41000 is not a range that Mooncake takes: "
-        "15000 to 17000 is used",
-        (env(MC_MIN_RPC_PORT="61000", MC_MAX_RPC_PORT="65535"),),
-    ),
-    Example(
-        "port-range-reset",
         (env(MC_STORE_CLIENT_MIN_PORT="20000"),),
         "20000 to 14300 is not a range that Mooncake takes: 12300 to 14300 is used",
         (env(MC_STORE_CLIENT_MIN_PORT="20000", MC_STORE_CLIENT_MAX_PORT="$MAX"),),
@@ -84,18 +59,6 @@ EXAMPLES = [
         (env(WITH_NVIDIA_PEERMEM="", MC_STORE_MEMCPY="ON"),),
     ),
     Example(
-        "choice-unknown",
-        (env(MC_LOG_LEVEL="debug"),),
-        "MC_LOG_LEVEL=debug: not one of TRACE, INFO, WARNING, ERROR: INFO is used",
-        (env(MC_LOG_LEVEL="TRACE", MC_ENDPOINT_STORE_TYPE=""),),
-    ),
-    Example(
-        "no-device-left",
-        (env(MC_MS_FILTERS=""),),
-        "MC_MS_FILTERS='': no device of the host is used",
-        (env(MC_MS_FILTERS="", MOONCAKE_DEVICE="mlx5_0"),),
-    ),
-    Example(
         "no-device-left",
         (
             (
@@ -105,24 +68,6 @@ EXAMPLES = [
         ),
         "MC_MS_FILTERS=','",
         (env(MC_MS_FILTERS="", MC_MS_AUTO_DISC="0"),),
-    ),
-    Example(
-        "filters-ignored",
-        (env(MC_MS_FILTERS="mlx5_1", MOONCAKE_DEVICE="mlx5_0"),),
-        "MC_MS_FILTERS=mlx5_1 is not read: devices are mlx5_0",
-        (env(MC_MS_FILTERS="mlx5_1"),),
-    ),
-    Example(
-        "peer-affinity-conflict",
-        (env(MC_ENABLE_HCA_PEER_AFFINITY="1", MC_ENABLE_DEST_DEVICE_AFFINITY="0"),),
-        "MC_ENABLE_HCA_PEER_AFFINITY=1 and MC_ENABLE_DEST_DEVICE_AFFINITY=0: both off",
-        (env(MC_ENABLE_HCA_PEER_AFFINITY="0", MC_ENABLE_DEST_DEVICE_AFFINITY="1"),),
-    ),
-    Example(
-        "gpu-memory-by-dma-buf",
-        ((f"{SERVER} --disaggregation-mode decode", {"WITH_NVIDIA_PEERMEM": "0"}),),
-        "WITH_NVIDIA_PEERMEM=0",
-        ((f"{SERVER} --disaggregation-mode decode", {"WITH_NVIDIA_PEERMEM": "1"}),),
     ),
 ]
 

@@ -11,7 +11,6 @@ import pytest
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.hugetlb.boot import PoolWriter
 from checks.hugetlb.pool_checks import CHECKS
 from checks.run.facts import read_facts
 from checks.run.runner import judge
@@ -99,12 +98,3 @@ def test_pages_that_a_process_has_mapped_stay_with_it_when_it_is_undone(here: Ma
         assert mapped[0] == mapped[last] == 1
     assert undo_changes(here, YES) == 0
     assert int(POOL.read_text()) == before
-
-
-def test_who_sets_the_pools_at_boot_is_not_among_what_is_applied(here: Machine) -> None:
-    """Without --persist the plan itself says that a reboot takes it back."""
-    needs = needs_of(int(POOL.read_text()) + 3, None)
-    found = plan_here(needs)._replace(writers=tuple[PoolWriter, ...]())
-    assert apply_plan(found, (), here, YES) == 0
-    lasting = [s.lasts for s in plan_here(needs).settings if s.name == "vm.nr_hugepages"]
-    assert lasting == [False]

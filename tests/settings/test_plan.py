@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checks.base.finding import Finding, Kind, Setting, Status, command
 from checks.base.needs import ContainerLimits, RdmaUse
@@ -99,28 +96,6 @@ def test_where_neither_serves_both_the_worse_finding_wins_and_it_is_said(tmp_pat
     assert found.conflicts == (
         "MC_GID_INDEX: rdma.fails wants '3' and rdma.warns wants '1': the plan has the first",
     )
-
-
-NUMBERS = st.integers(0, 1 << 62).map(str) | st.sampled_from(["unlimited", "max"])
-
-
-@given(a=NUMBERS, b=NUMBERS, c=NUMBERS)
-def test_the_safer_value_is_one_of_them_whatever_the_order(a: str, b: str, c: str) -> None:
-    """Of three findings it does not matter which comes first."""
-
-    def taken(*values: str) -> str:
-        wanted = values[0]
-        for value in values[1:]:
-            wanted, decided = safer(Kind.ULIMIT, "memlock", wanted, value)
-            assert decided
-        return wanted
-
-    results = {
-        "unlimited" if (t := taken(*order)) == "max" else t
-        for order in itertools.permutations((a, b, c))
-    }
-    assert len(results) == 1
-    assert results <= {a, b, c, "unlimited"}
 
 
 @pytest.mark.slow

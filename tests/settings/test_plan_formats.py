@@ -322,17 +322,6 @@ def test_systemd_itself_accepts_the_units(rdma_plan: Plan, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_systemd_would_have_refused_a_unit_that_is_not_one(tmp_path: Path) -> None:
-    """That the test above can fail."""
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("no systemd-analyze here")
-    unit = tmp_path / "mooncake-hugepages.service"
-    unit.write_text("[Service]\nType=oneshot\nLimitMEMLOCK=lots\n")
-    done = run(["systemd-analyze", "verify", "--recursive-errors=no", "--man=no", str(unit)])
-    assert str(tmp_path) in done.stderr
-
-
-@pytest.mark.slow
 def test_what_the_unit_runs_raises_a_pool_and_never_lowers_one(
     rdma_plan: Plan, tmp_path: Path
 ) -> None:
@@ -723,12 +712,6 @@ def test_what_is_not_to_be_set_is_unset(rdma_plan: Plan) -> None:
     assert "unset MC_GID_INDEX" in text(rdma_plan, "shell").splitlines()
     assert "MC_GID_INDEX" not in text(rdma_plan, "env")
     assert "MC_GID_INDEX must not be set" in notes(rdma_plan, "env")
-
-
-def test_values_that_docker_and_systemd_read_differently_are_said(plain: Facts) -> None:
-    found = environment_plan(plain, {"MC_A": '"quoted"', "MC_B": "back\\slash", "MC_C": "fine"})
-    said = notes(found, "env")
-    assert ("MC_A" in said, "MC_B" in said, "MC_C" in said) == (True, True, False)
 
 
 # All of them -----------------------------------------------------------------------------------

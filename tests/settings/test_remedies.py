@@ -15,7 +15,6 @@ from preflight.settings.commands import CONTAINERS, Context, commands, takes
 BARE = Context(root=True, systemd=False)
 USER = Context()
 DOCKER = Context("docker", root=True, systemd=False)
-PODMAN = Context("podman", root=True, systemd=False)
 POD = Context("kubernetes", root=True, systemd=False)
 
 
@@ -57,11 +56,6 @@ def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ..
         (Setting(Kind.SYSCTL, "vm.max_map_count", "9"), USER, "sudo sysctl -w vm.max_map_count=9"),
         (
             Setting(Kind.SYSCTL, "net.ipv4.ip_local_port_range", "40000 60999"),
-            BARE,
-            "sysctl -w 'net.ipv4.ip_local_port_range=40000 60999'",
-        ),
-        (
-            Setting(Kind.SYSCTL, "net.ipv4.ip_local_port_range", "40000 60999"),
             DOCKER,
             "# start the container with: docker run "
             "--sysctl 'net.ipv4.ip_local_port_range=40000 60999' ...",
@@ -97,16 +91,6 @@ def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ..
             Setting(Kind.ULIMIT, "memlock", "unlimited"),
             DOCKER,
             "# start the container with: docker run --ulimit memlock=-1 ...",
-        ),
-        (
-            Setting(Kind.ULIMIT, "nofile", "65535"),
-            PODMAN,
-            "# start the container with: podman run --ulimit nofile=65535 ...",
-        ),
-        (
-            Setting(Kind.ULIMIT, "as", "unlimited"),
-            BARE,
-            "prlimit --pid $$ --as=unlimited:unlimited",
         ),
         (
             Setting(Kind.ULIMIT, "as", "unlimited"),

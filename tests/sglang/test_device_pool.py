@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from checks.base.units import GIB, MIB
+from checks.base.units import MIB
 from checks.base.unknown import Unknown
 from checks.releases.sglang import sglang_release
 from preflight.sglang.device_pool import (
@@ -168,21 +166,3 @@ def test_checkpoint_bytes(tmp_path: Path) -> None:
         assert checkpoint_bytes(str(tmp_path)) == 100
     index.write_text(json.dumps({"metadata": {"total_size": 12_345}}))
     assert checkpoint_bytes(str(tmp_path)) == 12_345
-
-
-@given(
-    st.sampled_from(["Qwen3-8B", "DeepSeek-R1", "DeepSeek-V3.2", "gpt-oss-120b"]),
-    st.integers(8 * GIB, 300 * GIB),
-    st.none() | st.integers(0, 10**12),
-    st.none() | st.integers(64, 10**8),
-    st.sampled_from([1, 2, 8]),
-)
-def test_bounds_are_in_order(
-    name: str, gpu: int, weights: int | None, most_tokens: int | None, tp: int
-) -> None:
-    request = ask(name, tp=tp, weights_bytes=weights, max_total_tokens=most_tokens)
-    bounds = interval(request._replace(gpu_bytes=gpu))
-    assert 0 <= bounds.least <= bounds.most
-    assert bounds.least % 64 == bounds.most % 64 == 0
-    if most_tokens is not None:
-        assert bounds.most <= most_tokens

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from preflight.cli.sizing import command
-from preflight.sizing.documented_rule import documented_rule
-from tests.builders.hosts import GIB, MIB, Host, HostPool
+from tests.builders.hosts import MIB, Host, HostPool
 
 PLANNING = ("planning_only", 0)
 CLEAN = ("clean_arena_budget_available", 0)
@@ -77,20 +76,6 @@ def test_status_and_exit_code(
     assert (answer["rule"], answer["status"]) == ("documented", status)
     assert (answer["exit_code"], result.return_value) == (exit_code, exit_code)
     assert answer["documented"]["status"] == status
-
-
-def test_quick_start_numbers() -> None:
-    rule = documented_rule(
-        tp_size=4,
-        hicache_bytes=64 * GIB,
-        segment_bytes=8 * GIB,
-        arena_bytes=56 * GIB,
-        available_bytes=512 * GIB,
-    )
-    assert rule.baseline_per_rank_bytes == 72 * GIB
-    assert rule.baseline_total_bytes == 288 * GIB
-    assert rule.clean_arena_per_rank_bytes == 128 * GIB
-    assert rule.clean_arena_total_bytes == 512 * GIB
 
 
 @pytest.mark.parametrize("others", [0, 128])

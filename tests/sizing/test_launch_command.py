@@ -190,17 +190,6 @@ def test_a_program_that_needs_no_argument_is_a_command(tmp_path: Path, word: str
     assert command.words[0].text == word.format(tmp_path)
 
 
-@pytest.mark.parametrize(("version", "says"), [("0.5.9", False), ("0.5.10", True)])
-def test_a_refusal_begins_as_that_release_begins_it(
-    version: str, says: bool, script: Path, host: Path
-) -> None:
-    """0.5.9 has no ``prog`` and says the file's name, whatever it is."""
-    script.write_text(SCRIPT.replace("--hicache-size 30", "--hicache-size 30.5"))
-    ran = run([str(script), "--sglang-version", version], root=host)
-    assert "error: argument --hicache-size: invalid int value: '30.5'" in ran.out
-    assert ("sglang serve: error: " in ran.out) is says
-
-
 def test_a_launch_without_hicache_and_mooncake_has_no_empty_tables(
     tmp_path: Path, host: Path
 ) -> None:

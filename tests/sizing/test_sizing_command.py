@@ -190,29 +190,6 @@ def test_an_unreadable_pool_is_unknown_and_no_pass(host: Path) -> None:
     assert "not a number: 'what?'" in got["exact"]["reason"]
 
 
-def test_a_pool_short_on_one_node_fails_though_the_total_suffices(tmp_path: Path) -> None:
-    """Measured: 60 pages free on one node and 4 on the other kill the process with a bus error."""
-    pool = HostPool(nodes={0: (60, 60), 1: (4, 4)})
-    root = Host({2 * MIB: pool}, nodes=(0, 1), nics={"mlx5_0": 0, "mlx5_1": 1}).write(tmp_path)
-    (root / "sys/devices/system/node/node1/meminfo").write_text("Node 1 MemFree: 1048576 kB\n")
-    launch = (
-        "--tp-size 1 --hicache-size 0 --segment-scope process --global-segment-size 80mb "
-        "--local-buffer-size 0 --mooncake-version 0.3.13.post1"
-    )
-    got = answer(launch, root=root)
-    assert got["status"] == "fails"
-    assert "SIGBUS" in got["exact"]["reason"]
-    (need,) = got["exact"]["hugetlb"]
-    assert [(share["need_pages"], share["available_pages"]) for share in need["nodes"]] == [
-        (20, 60),
-        (20, 4),
-    ]
-    reserve = next(r for r in got["recommendations"] if r["id"] == "reserve-hugepages")
-    assert reserve["commands"] == [
-        "echo 20 | sudo tee /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
-    ]
-
-
 def test_reservations_on_two_nodes_leave_it_unknown(tmp_path: Path) -> None:
     """Reserved pages sit on no node until they are touched: enough, or a bus error."""
     pool = HostPool(nodes={0: (30, 30), 1: (30, 30)}, reserved=15)

@@ -168,17 +168,6 @@ def admission(sizing: LaunchSizing) -> Admission:
     return found
 
 
-def test_the_gate_refuses_in_the_words_of_the_server(tmp_path: Path) -> None:
-    """2 ranks: (64 GiB - 10 GiB) // 2 = 28.99 GB for 30.01 GB, whatever the pool is backed by."""
-    root = Host({2 * MIB: HostPool(total=60000)}, memory_bytes=64 * GIB).write(tmp_path)
-    sizing = size(root, (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, **HUGE}))
-    assert sizing.status == "fails"
-    assert admission(sizing).refused == (
-        "Not enough host memory available. Requesting 30.01 GB but only have 28.99 GB free. "
-        "Please reduce the size of the hierarchical cache."
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "asked"),
     [("--tp $TP --hicache-size 30", 1), ("--tp $TP", 0)],

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.fold import folded, ranges
+from checks.base.fold import ranges
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import CALLS_FILE
 from checks.base.unknown import Unknown
@@ -273,16 +273,6 @@ def test_a_locale_without_the_characters_gets_ascii(on: Any, monkeypatch: Any) -
 
 
 # The parts ----------------------------------------------------------------------------------------
-
-
-@given(st.sets(st.integers(0, 300), max_size=40))
-def test_folding_loses_no_name(numbers: set[int]) -> None:
-    names = [f"n{number}" for number in sorted(numbers)]
-    read: list[str] = []
-    for part in filter(None, folded(names).split(", ")):
-        first, _, last = part[1:].partition("-")
-        read += [f"n{number}" for number in range(int(first), int(last or first) + 1)]
-    assert read == names
 
 
 def test_ten_comes_behind_nine() -> None:

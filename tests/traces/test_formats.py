@@ -16,7 +16,6 @@ import pytest
 
 from preflight.base.usage_error import UsageError
 from preflight.base.within import GIVEN_SECONDS
-from preflight.traces.describe import mooncake_lines
 from preflight.traces.formats import Request, Trace, chained, open_trace
 
 MOONCAKE = '{"timestamp": 1500, "input_length": 1000, "output_length": 5, "hash_ids": [7, 8]}'
@@ -312,17 +311,3 @@ def test_a_bad_record_of_each_format(write: Write, record: dict[str, object], sa
     with pytest.raises(UsageError) as error:
         read(write(line(record)))
     assert said in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"input_length": 512, "hash_ids": ["\ud800"], "session": "\ud800"},
-        {"chat_id": 1 << 70, "input_length": 16, "hash_ids": [-(1 << 70)]},
-    ],
-)
-def test_odd_names_are_names(write: Write, record: dict[str, object]) -> None:
-    """Half of a character, and numbers of more than 64 bits."""
-    trace, requests = read(write(line(record)))
-    written = list(mooncake_lines(trace._replace(requests=iter(requests)), b""))
-    assert len(json.loads(written[0])["hash_ids"]) == 1
