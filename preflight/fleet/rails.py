@@ -273,8 +273,8 @@ def rails_text(answer: RailAnswer, paint: Paint, width: int, verbosity: int) -> 
 
 
 def _network_text(lane: Lane) -> str:
-    known = isinstance(lane.network, str)
-    return clean(lane.network if known else f"unknown: {lane.network.reason}")
+    network = lane.network
+    return clean(network if isinstance(network, str) else f"unknown: {network.reason}")
 
 
 def lane_of(rail: Rail) -> Lane:

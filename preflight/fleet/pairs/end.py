@@ -56,6 +56,7 @@ LONGEST_LINE = 1 << 20
 SILENCE_SECONDS = 30.0
 # What stands in a kernel's call at the end is ended from outside of Python.
 GRACE_SECONDS = 10.0
+REMOVAL_SECONDS = 5.0
 FACTS_SECONDS = 20.0
 LAUNCH_SECONDS = 20.0
 # Of a port whose packets are dropped; one that is closed says so at once.
@@ -336,10 +337,15 @@ def ended_after(seconds: float) -> Iterator[None]:
 
 def _end_with_reader() -> None:
     import select
+    import signal
+    import threading
 
     gone = select.poll()
     gone.register(1, 0)  # errors and hang-ups are told unasked
     gone.poll()
+    # A program that was taken along removes its folder; what hangs in a call does not hear it.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    time.sleep(REMOVAL_SECONDS)
     os._exit(1)
 
 
@@ -394,7 +400,8 @@ def own_end(words: LaunchWords, mtu_limit_bytes: int | None) -> OwnEnd:
 
 
 def _end(own: EndFacts, rows: Sequence[tuple[Rail, int]]) -> OwnEnd:
-    ports, limits = [], {}
+    ports: list[UsedPort] = []
+    limits: dict[tuple[str, int, int], int] = {}
     for rail, limit in rows:
         if isinstance(rail.gid, str) and isinstance(rail.gid_index, int):
             mtu = rail.mtu_bytes if isinstance(rail.mtu_bytes, int) else None
@@ -676,7 +683,7 @@ def _tried(stream: Stream, own: OwnEnd, here: UsedPort, there: UsedPort) -> Trie
         # Where nothing arrives, one write tells whether anything does the other way.
         nothing = out.failure is not None and out.small_seconds is None
         back = _direction(stream, own, here, there, ports, 1 if nothing else MOST_WRITES)
-    return TriedPair(*ports, out, back)
+    return TriedPair(ports[0], ports[1], out, back)
 
 
 def _direction(
