@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.fleet_pairs_ends import MTU, PAIRS, TCP
+from preflight.cli.fleet_pairs_ends import MTU, PAIRS
 from preflight.cli.node_options import with_remote, with_ssh_nodes
 from preflight.cli.options import COLOR, JSON, with_launch
 from preflight.cli.value_types import Integer
@@ -36,7 +36,7 @@ PORT = click.option(
 @command(
     "pairs",
     "mooncake-preflight fleet pairs --nodes 'gpu[001-016]' launch.sh",
-    "mooncake-preflight fleet pairs --nodes gpu001,gpu002 --tcp 30000",
+    "mooncake-preflight fleet pairs --nodes gpu001,gpu002 --pairs same",
 )
 @with_ssh_nodes(
     "gpu[001-016]",
@@ -44,7 +44,7 @@ PORT = click.option(
     click.option(
         "--fanout", type=Integer(2, 4096), help="Nodes at a time, two to a pair. Default: 64."
     ),
-    (ROUNDS, PAIRS, TCP, PORT, MTU),
+    (ROUNDS, PAIRS, PORT, MTU),
 )
 @with_remote
 @JSON
@@ -55,7 +55,6 @@ def pairs(
     where: SshNodes,
     rounds: int | None,
     paired: str,
-    tcp_ports: tuple[int, ...],
     port: int,
     mtu_limit_bytes: int | None,
     program: Program,
@@ -70,9 +69,9 @@ def pairs(
     A node that does not answer is unknown for each of its pairs. Nothing is left running.
 
     LAUNCH, as for fleet check, says what is tried on each node: the devices that it takes there,
-    MC_GID_INDEX, MC_IB_PORT, MC_MTU, which names are paired, whether it uses RDMA at all, and the
-    TCP ports on which its nodes meet. It is read there; nothing of it is executed. Without it,
-    every port with a GID is tried with every other.
+    MC_GID_INDEX, MC_IB_PORT, MC_MTU, which names are paired, and whether it uses RDMA at all. It is
+    read there; nothing of it is executed. Without it, every port with a GID is tried with every
+    other.
 
     Exit codes, of the worst pair: 0 pass; 1 warn: TCP connects, and there is no RDMA; 2 some pair
     is broken; 3 some pair is not known; 64 usage error; 70 a defect of this program; 130
@@ -85,5 +84,5 @@ def pairs(
             f"--connect-timeout {where.connect_seconds} leaves less than {LEAST_SECONDS:g} s "
             f"of --timeout {where.timeout_seconds:g}: give it less, or --timeout more"
         )
-    test = PairTest(paired, tcp_ports, port, mtu_limit_bytes)
+    test = PairTest(paired, port, mtu_limit_bytes)
     return run_pairs(launch, where, program, test, rounds=rounds, as_json=as_json, color=color)

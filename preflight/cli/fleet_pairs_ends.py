@@ -28,14 +28,6 @@ PAIRS: Option = click.option(
     help="Any port with any, or those of one name, as with MC_ENABLE_DEST_DEVICE_AFFINITY. "
     "Default: as the launch has it, or any.",
 )
-TCP: Option = click.option(
-    "--tcp",
-    "tcp_ports",
-    type=Integer(1, 65535),
-    multiple=True,
-    metavar="PORT",
-    help="Connect to this port of each node from the other too; may be given again.",
-)
 _SECONDS: Option = click.option(
     "--seconds",
     type=NumberOption(1, 3600),
@@ -75,12 +67,11 @@ def pair_listen(
 
     Prints one line of JSON with address, port and token. While it runs, each RDMA port with a GID
     accepts a connection from whoever has the token, and both sides write 64 KiB to each other. With
-    a LAUNCH it uses only the ports and GIDs that this launch uses here, and holds its TCP ports
-    open.
+    a LAUNCH it uses only the ports and GIDs that this launch uses here.
 
     Exit codes: 0 the time is over; 64 usage error; 70 a defect of this program.
     """
-    from preflight.fleet.pairs.listen import run_listen
+    from preflight.fleet.pairs.end import run_listen
 
     return run_listen(
         launch,
@@ -99,7 +90,6 @@ def pair_listen(
 )
 @click.option("--token", required=True, help="As pair-listen printed it.")
 @PAIRS
-@TCP
 @_SECONDS
 @click.option(
     "--wait",
@@ -126,7 +116,6 @@ def pair_connect(
     port: int,
     token: str,
     paired: str,
-    tcp_ports: tuple[int, ...],
     seconds: float,
     wait_seconds: float,
     own_address: str,
@@ -144,7 +133,7 @@ def pair_connect(
     Exit codes: 0 all that was tried works; 2 something does not; 3 nothing could be tried; 64 usage
     error; 70 a defect of this program.
     """
-    from preflight.fleet.pairs.connect import Trial, run_connect
+    from preflight.fleet.pairs.end import Trial
 
     trial = Trial(
         launch=launch,
@@ -152,10 +141,9 @@ def pair_connect(
         port=port,
         token=token,
         pairs=paired,
-        tcp_ports=tcp_ports,
         seconds=seconds,
         wait_seconds=wait_seconds,
         mtu_limit_bytes=mtu_limit_bytes,
         own_address=own_address,
     )
-    return run_connect(trial)
+    return trial.run()

@@ -11,21 +11,20 @@ from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, with_verbosity
 @command("rails", "mooncake-preflight fleet rails reports.jsonl")
 @JSON
 @COLOR
-@with_verbosity("Also a table for every two kinds of nodes.")
+@with_verbosity("The whole table.")
 @FILE_TIMEOUT
 @click.argument("reports", nargs=-1, required=True)
 def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int) -> int:
-    """Say which NIC of one node reaches which of another, from the nodes' reports.
+    """Say which node's NIC is in another network than the same NIC of the others.
 
-    REPORTS are what fleet merge takes. Nodes whose ports lie in the same networks are one kind;
-    kinds are compared by addresses, prefixes, GID types and routes. Nothing is sent: whether
-    packets get through is what fleet pair-listen and pair-connect try.
+    REPORTS are what fleet merge takes. Ports of one name are compared by addresses, prefixes, GID
+    types and routes. Nothing is sent: whether packets get through is what fleet pairs tries.
 
-    Exit codes: 0 all NICs that Mooncake connects can reach each other; 1 some cannot; 2 some nodes
-    do not reach each other at all; 3 unknown; 64 usage error; 70 a defect of this program.
+    Exit codes: 0 each port reaches the same port of the others; 1 some cannot; 2 some node is not
+    reached at all; 3 unknown; 64 usage error; 70 a defect of this program.
     """
     from preflight.base.output import columns, painter, say, say_json
-    from preflight.fleet.rails.answer import rail_answer, rails_object, rails_text
+    from preflight.fleet.rails import rail_answer, rails_object, rails_text
     from preflight.fleet.reports.reading import read_reports
     from preflight.fleet.reports.rows import settled
     from preflight.fleet.reports.sources import given_reports

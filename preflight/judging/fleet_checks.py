@@ -15,22 +15,14 @@ _SECTIONS = {
     "What `mooncake-preflight fleet merge` finds between nodes": (
         "fleet.master",
         "fleet.metadata",
-        "fleet.rendezvous",
-        "fleet.advertised",
         "fleet.mooncake-version",
-        "fleet.protocol",
-        "fleet.port",
-        "fleet.segment",
         "fleet.same-machine",
     ),
     "What it finds between their NICs, and `fleet rails`": (
         "fleet.path-mtu",
-        "fleet.address",
         "fleet.rail-apart",
         "fleet.rail-same",
-        "fleet.rail-cross",
         "fleet.rail-unknown",
-        "fleet.rail-mtu",
     ),
     "What it says of the reports themselves": (
         "fleet.report",

@@ -32,6 +32,8 @@ from tests.fleet.merge_fleets import (
     rails,
 )
 
+# Found by tests of their own: a text that is no report.
+LEFT = {"fleet.unusable"}
 FOLDER = Path(preflight.fleet.__file__).parent
 TREES = {
     ".".join(path.relative_to(FOLDER).with_suffix("").parts): ast.parse(path.read_text())
@@ -71,8 +73,6 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
         launch(masters=["127.0.0.1:50051"]),
         launch(masters=["elsewhere:50051"]),
         launch(masters=["10.9.0.1:1"]),
-        launch(protocol="tcp"),
-        launch(segment_bytes=1 << 30),
         rails(mtu_bytes=1024),
         lambda report: report.update(made_unix_seconds=MADE - 10 * 86400),
         lambda report: report.update(status="error", error="no launch"),
@@ -82,11 +82,7 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
         fleet = merged_reports(tmp_path, fleet_reports("gpu[1-4]", {"gpu3": change}), "gpu[2-5]")
         yield from (one.finding for one in fleet.findings)
     of_all = [
-        launch(services=[["advertised", "10.1.1.1", True]]),
-        launch(hosts=4, services=[["dist-init", "127.0.0.1:5000", False]]),
         launch(services=[["metadata-http", "localhost:8080", False]]),
-        launch(masters=["gpu2:30000"]),
-        rails(addresses=["10.10.0.1/16"]),
     ]
     for change in of_all:
         yield from (one.finding for one in merged_reports(tmp_path, every(change)).findings)
@@ -105,7 +101,7 @@ def test_what_fleets_with_faults_are_told_is_declared(tmp_path: Path) -> None:
         if finding.check.startswith("fleet."):
             seen.setdefault(finding.check, set()).add(finding.status)
     assert {id_: told - DECLARED[id_] for id_, told in seen.items() if told - DECLARED[id_]} == {}
-    assert len(seen) >= 20
+    assert seen.keys() >= DECLARED.keys() - {*NOT_REACHED, "fleet.tool", "fleet.python"} - LEFT
 
 
 def test_a_silent_node_is_unknown_with_a_page() -> None:

@@ -161,8 +161,8 @@ def test_all_pairs_of_five_nodes(few: Farm) -> None:
             assert one["status"] == "warn", one
             assert one["connect_seconds"] > 0
             assert "no RDMA port with a GID" in one["answer"]["error"]
-    blamed = {one["blamed"]: one["pairs"] for one in answer["answer"]["groups"]}
-    assert blamed[name_of(REFUSING)] == "gpu045 with gpu[041-044]"
+    blamed = [one["blamed"] for one in answer["answer"]["pairs"]]
+    assert blamed.count(name_of(REFUSING)) == 4
     addresses = {one["node"]: one["address"] for one in answer["answer"]["nodes"]}
     assert addresses[name_of(CARRIED)] == address_of(CARRIED)
     assert addresses[name_of(REFUSING)] is None
@@ -170,30 +170,8 @@ def test_all_pairs_of_five_nodes(few: Farm) -> None:
     nothing_is_left(few)
 
 
-@pytest.mark.fleet
-@pytest.mark.skipif(has_rdma(), reason="this machine has an RDMA device: pairs are tried")
-def test_a_port_that_is_closed_breaks_the_pair(few: Farm) -> None:
-    """Of the other node's address: one that listens there passes, one that does not fails."""
-    with socket.create_server((address_of(ALSO_INSTALLED), 0)) as server:
-        port = server.getsockname()[1]
-        told = run(few, (INSTALLED, ALSO_INSTALLED), "--tcp", str(port), "--json")
-        back = run(few, (INSTALLED, ALSO_INSTALLED), "--tcp", "1")
-    (pair,) = whole(told.stdout)["pairs"]
-    assert (told.returncode, pair["status"]) == (2, "fail")
-    opened, closed = name_of(ALSO_INSTALLED), name_of(INSTALLED)
-    assert f"TCP port {port} of {closed} from {opened}: [Errno 111]" in pair["cause"]
-    assert f"of {opened} from" not in pair["cause"]
-    assert back.returncode == 2
-    assert back.stdout.startswith("FAIL: 0 of 1 pairs of 2 nodes write to each other, TCP connects")
-    said = " ".join(back.stdout.split())
-    for one, other in ((opened, closed), (closed, opened)):
-        assert f"TCP port 1 of {one} from {other}: [Errno 111] Connection refused" in said
-    nothing_is_left(few)
-
-
 TCP_LAUNCH = """\
 export MOONCAKE_MASTER=10.0.0.100:50051 MOONCAKE_PROTOCOL=tcp
-export MC_MIN_RPC_PORT=15100 MC_MAX_RPC_PORT=15200
 python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 1 --page-size 64 \\
   --enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake --port 30000
 """
@@ -201,8 +179,8 @@ python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 1 --page-size 6
 
 @pytest.mark.fleet
 def test_a_launch_over_tcp_needs_no_rdma(few: Farm, tmp_path: Path) -> None:
-    """It is read on each node, the one with the program taken along too: the ports on which its
-    engines meet are tried both ways, and no RDMA port is missed."""
+    """It is read on each node, the one with the program taken along too; TCP is tried both ways,
+    and no RDMA port is missed."""
     path = tmp_path / "launch.sh"
     path.write_text(TCP_LAUNCH)
     told = run(few, (INSTALLED, CARRIED), "--json", str(path))
@@ -219,16 +197,9 @@ def test_a_launch_that_asks_for_rdma_where_there_is_none(few: Farm, tmp_path: Pa
     told = run(few, (INSTALLED, ALSO_INSTALLED), "--json", str(path))
     answer = whole(told.stdout)
     assert (told.returncode, answer["status"]) == (3, "unknown")
-    assert "gets no RDMA device (mlx5_0: this host has no such RDMA device)" in str(
-        answer["answer"]["groups"]
-    )
-    ports = answer["answer"]["pairs"][0]["answer"]["ports"]
-    assert [(one["what"], one["way"], one["error"]) for one in ports] == [
-        ("engine", "out", ""),
-        ("the port of this test", "back", ""),
-        ("engine", "back", ""),
-    ]
-    assert {one["port"] for one in ports if one["what"] == "engine"} <= set(range(15100, 15201))
+    (pair,) = answer["answer"]["pairs"]
+    assert "gets no RDMA device (mlx5_0: this host has no such RDMA device)" in pair["cause"]
+    assert pair["answer"]["closed"] == ""
 
 
 @pytest.mark.fleet

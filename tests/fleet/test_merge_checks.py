@@ -100,33 +100,9 @@ def test_a_lone_node_may_be_its_own_master(tmp_path: Path) -> None:
     assert told(fleet, "fleet.master") == []
 
 
-def test_the_masters_port_is_left_to_the_master(tmp_path: Path) -> None:
-    reports = every(launch(masters=["gpu2:30000"]))
-    fleet = merged_reports(tmp_path, reports)
-    assert told(fleet, "fleet.port") == [("fail", "gpu2", "port 30000")]
-    for report in reports:
-        report["launch"]["ports"] = [["RPC port", 30000]]
-    assert told(merged_reports(tmp_path, reports), "fleet.port") == []
-
-
 @pytest.mark.parametrize(
     ("change", "check", "expected"),
     [
-        (
-            launch(services=[["advertised", "10.1.1.1", True]]),
-            "fleet.advertised",
-            [("fail", "gpu[1-4]", "10.1.1.1")],
-        ),
-        (
-            launch(hosts=4, services=[["dist-init", "127.0.0.1:5000", False]]),
-            "fleet.rendezvous",
-            [("fail", "gpu[1-4]", "127.0.0.1:5000")],
-        ),
-        (
-            launch(hosts=1, services=[["dist-init", "127.0.0.1:5000", False]]),
-            "fleet.rendezvous",
-            [],
-        ),
         (
             launch(services=[["metadata-http", "localhost:8080", False]]),
             "fleet.metadata",
@@ -162,13 +138,3 @@ def test_the_ends_of_a_path_have_one_mtu(
     for report in reports:
         report["launch"]["mtu_limit_bytes"] = limit
     assert told(merged_reports(tmp_path, reports), "fleet.path-mtu") == expected
-
-
-def test_an_address_that_two_machines_have_fails(tmp_path: Path) -> None:
-    reports = fleet_reports("gpu[1-5]")
-    reports[3]["rails"][2] = reports[1]["rails"][2]
-    found = told(merged_reports(tmp_path, reports), "fleet.address")
-    assert found == [("fail", "gpu[2,4]", "10.12.0.2 on mlx5_2 of each")]
-    for report in reports:
-        report["rails"][0]["addresses"] = ["169.254.0.1/16", "127.0.0.1/8", "fe80::1/64"]
-    assert told(merged_reports(tmp_path, reports), "fleet.address") == found

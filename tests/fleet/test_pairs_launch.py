@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,17 +10,9 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.root import Root
 from checks.network.routing import RoutingRule, RoutingTables, TableRoute
 from checks.run.facts import Facts, read_facts
+from preflight.check.machine import affinity_of
 from preflight.check.rails import rails, rails_in_use, with_exits
-from preflight.fleet.base.decode import decoder
-from preflight.fleet.pairs.ends import (
-    ENGINE,
-    engine_span,
-    holding,
-    launch_here,
-    pairs_of,
-    wanting,
-)
-from preflight.fleet.pairs.talk import EndFacts, OpenPort
+from preflight.fleet.pairs.end import EndFacts, UsedPort, launch_needs_here, pairs_of, wanting
 from preflight.inputs.launch_words import LaunchWords
 from tests.builders.synthetic import build_host, gpu_host
 
@@ -88,22 +78,6 @@ def test_what_is_behind_an_interface_is_in_the_report(facts: Facts) -> None:
     assert with_exits(found[1], RoutingTables((rule,), (route,))).exits == ()
 
 
-@pytest.mark.parametrize(
-    ("environment", "span"),
-    [
-        ({}, (15000, 17000)),
-        ({"MC_MIN_RPC_PORT": "15100", "MC_MAX_RPC_PORT": "15200"}, (15100, 15200)),
-        ({"MC_MIN_PRC_PORT": "15100", "MC_MAX_PRC_PORT": "15200"}, (15100, 15200)),
-        # Mooncake takes neither where one does not fit: the system's own range, or upside down.
-        ({"MC_MIN_RPC_PORT": "40000", "MC_MAX_RPC_PORT": "40100"}, (15000, 17000)),
-        ({"MC_MIN_RPC_PORT": "20000"}, (15000, 17000)),
-        ({"MC_MIN_RPC_PORT": "x"}, (15000, 17000)),
-    ],
-)
-def test_where_engines_listen(environment: Mapping[str, str], span: tuple[int, int]) -> None:
-    assert engine_span(environment) == span
-
-
 @pytest.mark.parametrize(("protocol", "over"), [("rdma", "rdma"), ("tcp", "tcp")])
 def test_what_the_data_goes_over(tmp_path: Path, protocol: str, over: str) -> None:
     path = tmp_path / "launch.sh"
@@ -111,47 +85,10 @@ def test_what_the_data_goes_over(tmp_path: Path, protocol: str, over: str) -> No
     path.write_text(
         "\n".join([*lines, "export MC_ENABLE_DEST_DEVICE_AFFINITY=1", " ".join(COMMAND)])
     )
-    part = launch_here(LaunchWords((f"{path}",)))
-    assert part is not None
-    assert (part.over, part.affinity) == (over, "same name" if over == "rdma" else "any")
-    assert (ENGINE, 15000, 17000) in part.spans
-
-
-def test_ports_are_held_where_they_are_free() -> None:
-    """One that somebody has is left alone: what answers there is not known."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with holding("127.0.0.1", (("a", port, port), ("b", port, port + 50))) as held:
-            ((what, number),) = held
-            assert (what, port < number <= port + 50) == ("b", True)
-            socket.create_connection(("127.0.0.1", number), 30).close()
-    with holding("192.0.2.1", (("a", 15000, 15010),)) as held:
-        assert held == ()
-    assert OpenPort("a", 1)._fields == ("what", "port")
-
-
-def node(affinity: str, *devices: str) -> EndFacts:
-    rows = [
-        {
-            "device": device,
-            "port": 1,
-            "used": True,
-            "state": "ACTIVE",
-            "rate": "400",
-            "link_layer": "Ethernet",
-            "mtu_bytes": 4096,
-            "gid_index": 3,
-            "gid_type": "RoCE v2",
-            "gid": f"10.{at}.0.1",
-            "netdev": "eth0",
-            "netdev_mtu_bytes": 9000,
-            "addresses": [],
-        }
-        for at, device in enumerate(devices)
-    ]
-    said = {"rails": rows, "routes": [], "over": "rdma", "affinity": affinity}
-    found: EndFacts = decoder(EndFacts)(said, "")
-    return found
+    needs = launch_needs_here(LaunchWords((f"{path}",)))
+    assert needs is not None
+    assert bool(needs.rdma_processes) is (over == "rdma")
+    assert affinity_of(needs) == ("same name" if over == "rdma" else None)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +102,16 @@ def node(affinity: str, *devices: str) -> EndFacts:
 )
 def test_whom_is_tried_with_whom(affinity: str, asked: str, pairs: list[str]) -> None:
     """As the launch has it, or as was asked; equal names first, should the time run out."""
-    one, other = node(affinity, "a", "b"), node(affinity, "a", "b")
-    found = pairs_of(one, other, asked)
-    assert [here.rail.device + there.rail.device for here, there in found] == pairs
+    ports = tuple(UsedPort(device, 1, 3, "10.0.0.1") for device in "ab")
+    one = EndFacts(ports, "rdma", affinity)
+    assert [here.device + there.device for here, there in pairs_of(one, one, asked)] == pairs
+
+
+def test_a_name_that_the_other_side_lacks_is_tried_with_any() -> None:
+    """By either side's own choice: Mooncake falls back to any NIC for it."""
+    one, other = (
+        EndFacts(tuple(UsedPort(device, 1, 3, "10.0.0.1") for device in devices), "rdma", affinity)
+        for devices, affinity in (("ac", "same name"), ("ab", "same name"))
+    )
+    found = [here.device + there.device for here, there in pairs_of(one, other, "")]
+    assert sorted(found) == ["aa", "ab", "ca", "cb"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -12,25 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.base.envelope import envelope
-from preflight.fleet.pairs.answer import pair_object
-from preflight.fleet.pairs.connect import NO_PORT
-from preflight.fleet.pairs.flows import PairFlow, cuts
 from preflight.fleet.pairs.matrix import Matrix, groups, matrix_object, matrix_text
-from preflight.fleet.pairs.meeting import present
-from preflight.fleet.pairs.outcome import PairOutcome, outcome
-from preflight.fleet.pairs.records import (
-    BACK,
+from preflight.fleet.pairs.outcome import (
     HERE,
-    OUT,
+    NO_PORT,
     WRITE,
     Failure,
     PairAnswer,
+    PairOutcome,
     PairPort,
     TriedPair,
-    TriedPort,
     Writes,
+    outcome,
+    pair_object,
 )
-from preflight.fleet.rails.lanes import Reach, Way
+from preflight.fleet.pairs.rounds import present
 from preflight.fleet.remote.reply import NodeReply
 from tests.paths import ROOT
 from tests.valid import valid
@@ -39,9 +33,9 @@ SCHEMA = json.loads((ROOT / "preflight/schemas/pairs-v1.schema.json").read_text(
 A, B = PairPort("mlx5_0", 1, "10.0.0.1", 4096), PairPort("mlx5_0", 1, "10.0.0.2", 4096)
 FINE_WRITES = Writes(3e-6, 9e-6, None, 65536)
 LOST = Writes(failure=Failure(HERE, WRITE, "write", 12, 64), arrived_bytes=0)
-WORKS = TriedPair(A, B, Way(Reach.DIRECT), FINE_WRITES, FINE_WRITES)
-BROKEN = TriedPair(A, B, Way(Reach.DIRECT), LOST, LOST, "why")
-ONE_WAY = TriedPair(A, B, Way(Reach.DIRECT), LOST, LOST._replace(arrived_bytes=64), "why")
+WORKS = TriedPair(A, B, FINE_WRITES, FINE_WRITES)
+BROKEN = TriedPair(A, B, LOST, LOST)
+ONE_WAY = TriedPair(A, B, LOST, LOST._replace(arrived_bytes=64))
 START, END = b"@mooncake-preflight start", b"@mooncake-preflight end 0"
 LISTENS = NodeReply("b", (START, b'{"protocol":"mooncake-preflight/pair/v1"}', END), code=0)
 NOT_THERE = NodeReply(
@@ -57,12 +51,10 @@ def connects(
     *tried: TriedPair,
     error: str = "",
     tcp: float | None = 0.001,
-    port: str = "",
-    way: str = OUT,
+    closed: str = "",
     over: str = "rdma",
 ) -> NodeReply:
-    ports = (TriedPort(50051, None, port, "engine", way),) if port else ()
-    told = pair_object(PairAnswer("10.0.0.2:17471", tcp, tried, ports, error, over))
+    told = pair_object(PairAnswer("10.0.0.2:17471", tcp, tried, error, closed, over))
     lines = json.dumps(told, indent=2).encode().splitlines()
     return NodeReply("a", (b"welcome", START, *lines, b"", END, b"bye"), code=0)
 
@@ -71,21 +63,8 @@ def connects(
     ("here", "there", "status", "cause", "blamed"),
     [
         (connects(WORKS), LISTENS, "pass", "", ""),
-        (connects(WORKS, BROKEN), LISTENS, "fail", "(12) on a write of 64 B: why (1 of 2", ""),
-        (
-            connects(WORKS, port="refused"),
-            LISTENS,
-            "fail",
-            "TCP port 50051 (engine) of b from a: refused",
-            "",
-        ),
-        (
-            connects(WORKS, port="refused", way=BACK),
-            LISTENS,
-            "fail",
-            "TCP port 50051 (engine) of a from b: refused",
-            "",
-        ),
+        (connects(WORKS, BROKEN), LISTENS, "fail", "(12) on a write of 64 B; b mlx5_0", ""),
+        (connects(WORKS, closed="refused"), LISTENS, "fail", "TCP from b to a: refused", ""),
         (connects(over="tcp"), LISTENS, "pass", "", ""),
         (connects(error="the other side: no such"), LISTENS, "unknown", "no such", "b"),
         (connects(error="this node: no such"), LISTENS, "unknown", "no such", "a"),
@@ -110,22 +89,19 @@ def test_the_outcome_of_a_pair(
     assert bool(found.cause) is (status != "pass")
 
 
-def flows_of(tried: TriedPair) -> dict[tuple[str, str], str]:
-    found = outcome("a", "b", 1, {"a": connects(tried), "b": LISTENS}, 60.0)
-    return {(flow.source, flow.target): flow.status for flow in found.flows}
-
-
-def test_each_direction_has_a_flow() -> None:
+def test_each_broken_direction_is_named_with_both_ends() -> None:
     """One that loses packets is broken, and the one whose acknowledgements it loses is not."""
-    assert flows_of(WORKS) == {("a", "b"): "pass", ("b", "a"): "pass"}
-    assert flows_of(BROKEN) == {("a", "b"): "fail", ("b", "a"): "fail"}
-    assert flows_of(ONE_WAY) == {("a", "b"): "fail", ("b", "a"): "pass"}
-    assert flows_of(WORKS._replace(back=None)) == {("a", "b"): "pass", ("b", "a"): "unknown"}
+
+    def cause_of(tried: TriedPair) -> str:
+        return outcome("a", "b", 1, {"a": connects(tried), "b": LISTENS}, 60.0).cause
+
+    why = "transport retry counter exceeded (12) on a write of 64 B"
+    there, back = "a mlx5_0 10.0.0.1 to b mlx5_0 10.0.0.2", "b mlx5_0 10.0.0.2 to a mlx5_0 10.0.0.1"
+    assert cause_of(BROKEN) == f"{there}: {why}; {back}: {why}"
+    assert cause_of(ONE_WAY) == f"{there}: {why}"
 
 
-PIECES = st.sampled_from(
-    ["error", "pairs", "ports", "connect_seconds", "failure", "here", "back", "broken", "cause"]
-)
+PIECES = st.sampled_from(["error", "pairs", "closed", "connect_seconds", "failure", "here", "back"])
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(PIECES, inner, max_size=4),
@@ -235,7 +211,6 @@ OUTCOMES = st.lists(
         st.just(0),
         st.none(),
         st.none(),
-        st.just(()),
     ),
     max_size=12,
 )
@@ -245,75 +220,3 @@ OUTCOMES = st.lists(
 def test_no_pair_that_does_not_pass_is_left_out(outcomes: list[PairOutcome]) -> None:
     found = [one for group in groups(outcomes) for one in group.pairs]
     assert sorted(found) == sorted(one for one in outcomes if one.status != "pass")
-
-
-def whole_fleet(nodes: int, lost: Callable[[PairFlow], bool], *ports: str) -> list[str]:
-    """What is told of a fleet in which all pairs were tried, and these flows are lost."""
-    names = [f"g{number}" for number in range(1, nodes + 1)]
-    outcomes = []
-    for here, there in combinations(names, 2):
-        flows = []
-        for (one, other), port, peer in product(((here, there), (there, here)), ports, ports):
-            flow = PairFlow(one, port, other, peer, "pass", seconds=3e-6)
-            if lost(flow):
-                flow = flow._replace(status="fail", why="why", text="text", seconds=None)
-            flows.append(flow)
-        bad = any(flow.status == "fail" for flow in flows)
-        status, cause = ("fail", "x") if bad else ("pass", "")
-        outcomes.append(PairOutcome(here, there, 1, status, cause, tried=2, flows=tuple(flows)))
-    return text_of(*outcomes, nodes=nodes)
-
-
-def test_a_nic_that_sends_nothing_is_named_with_its_direction() -> None:
-    """Of many partners: node, NIC and way, once; and the rails' table counts its flows."""
-    told = whole_fleet(4, lambda flow: flow[:2] == ("g2", "m1") and flow[3] == "m1", "m0", "m1")
-    assert told[1:4] == [
-        "fail: g2 m1 to g[1,3-4] m1",
-        "    nothing that it sends arrives, with any peer: text: why",
-        "rail, one way    tried    broken    slowest",
-    ]
-    assert told[5].split() == ["m1", "12", "3", "3", "us"]
-
-
-def test_a_nic_that_gets_nothing_is_named_with_its_direction() -> None:
-    told = whole_fleet(4, lambda flow: flow[2] == "g2", "m0")
-    assert told[1] == "fail: g[1,3-4] m0 to g2 m0"
-
-
-def test_one_broken_flow_is_named_by_both_its_ends() -> None:
-    told = whole_fleet(2, lambda flow: flow[:2] == ("g2", "m1") and flow[3] == "m1", "m0", "m1")
-    assert told[1:3] == ["fail: g2 m1 to g1 m1", "    text: why"]
-
-
-def test_rails_of_their_own_are_one_finding() -> None:
-    """Different names never meet, equal ones always: not a line for each pair of NICs."""
-    told = whole_fleet(5, lambda flow: flow[1] != flow[3], "m0", "m1", "m2")
-    assert told[1] == "fail: m0-2 of g[1-5]"
-    assert "NICs of different names meet nowhere (120 flows)" in " ".join(told)
-    assert sum(line.startswith("fail:") for line in told) == 1
-
-
-def test_a_rail_that_is_dead_everywhere_is_one_finding() -> None:
-    told = whole_fleet(5, lambda flow: flow[1] == "m1" and flow[3] == "m1", "m0", "m1")
-    assert told[1] == "fail: m1 of g[1-5]"
-
-
-FLOWS = st.lists(
-    st.builds(
-        PairFlow,
-        NAMES,
-        st.sampled_from(["m0", "m1"]),
-        NAMES,
-        st.sampled_from(["m0", "m1"]),
-        st.sampled_from(["pass", "fail", "unknown"]),
-    ),
-    max_size=40,
-)
-
-
-@given(FLOWS)
-def test_each_broken_flow_is_told_exactly_once(flows: list[PairFlow]) -> None:
-    told = [flow for cut in cuts(flows) for flow in cut.flows]
-    broken = {flow for flow in flows if flow.status == "fail"}
-    assert set(told) == broken
-    assert len(told) == len(broken)

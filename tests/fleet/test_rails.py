@@ -17,9 +17,7 @@ from checks.base.unknown import Unknown
 from checks.rdma.devices import ROCE_1, ROCE_2
 from preflight.cli.fleet_rails import rails
 from preflight.cli.main import run
-from preflight.fleet.rails.answer import RailAnswer, rail_answer
-from preflight.fleet.rails.findings import MOST_COMPARED, talks
-from preflight.fleet.rails.lanes import INFINIBAND, Lane, NodeKind, Reach, gid_network, way
+from preflight.fleet.rails import INFINIBAND, Lane, RailAnswer, Reach, gid_network, rail_answer, way
 from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NodeRow
 from preflight.fleet.reports.sources import FoundReport as Found
@@ -133,21 +131,6 @@ def test_a_gid_without_a_network(gid: str, addresses: list[str], why: str) -> No
     assert why in found.reason
 
 
-def group(affinity: str, *devices: str) -> NodeKind:
-    lanes = tuple(Lane(name, 1, "Ethernet", ROCE_2, "10.0.0.0/24") for name in devices)
-    return NodeKind(lanes, ("gpu1",), affinity)
-
-
-def test_whom_mooncake_pairs() -> None:
-    """Any with any; with the affinity equal names, and any where the peer lacks the name."""
-    both = {(0, 0), (0, 1), (1, 0), (1, 1)}
-    assert talks(group("any", "a", "b"), group("any", "a", "b")) == both
-    assert talks(group("same name", "a", "b"), group("same name", "a", "b")) == {(0, 0), (1, 1)}
-    assert talks(group("same name", "a"), group("same name", "c", "d")) == {(0, 0), (0, 1)}
-    # Each side chooses for what it sends itself.
-    assert talks(group("same name", "a", "b"), group("any", "a", "b")) == both
-
-
 def answer(nodes: str, changes: dict[str, Change] | None = None) -> RailAnswer:
     """Of synthetic nodes: eight NICs each, in eight networks of their own, no route out."""
     return rail_answer(rows_of(fleet_reports(nodes, changes)), ())
@@ -192,29 +175,9 @@ def all_rails(**fields: object) -> Change:
 FOUR = {f"gpu{number}": same_name for number in range(1, 5)}
 
 
-def test_rails_of_their_own_need_the_affinity() -> None:
-    """Without it 56 of 64 pairs have no way, on every node; with it nothing is wrong."""
-    seen = answer("gpu[1-4]")
-    assert found(seen) == {("fleet.rail-cross", "warn"): {"gpu1", "gpu2", "gpu3", "gpu4"}}
-    assert "56 of 64" in seen.findings[0][0].have
-    assert "MC_ENABLE_DEST_DEVICE_AFFINITY=1" in seen.findings[0][0].text
-    fine = answer("gpu[1-4]", dict(FOUR))
-    assert (fine.status, fine.findings, fine.exit_code) == ("pass", (), 0)
-
-
-def test_a_flat_network_needs_nothing() -> None:
-    def flat(report: Report) -> None:
-        for number, rail in enumerate(report["rails"]):
-            address = f"10.0.{number}.{report['node'][3:]}"
-            rail |= {"gid": address, "addresses": [f"{address}/16"]}
-
-    assert answer("gpu[1-4]", dict.fromkeys(FOUR, flat)).status == "pass"
-
-
 BROKEN: list[tuple[Change, tuple[str, str]]] = [
     (on_rail(1, gid="10.99.0.3", addresses=["10.99.0.3/24"]), ("fleet.rail-same", "unknown")),
     (on_rail(1, gid_type="RoCE v1"), ("fleet.rail-same", "warn")),
-    (on_rail(1, netdev_mtu_bytes=1500), ("fleet.rail-mtu", "warn")),
     (on_rail(1, gid_type={"unknown": "not read"}), ("fleet.rail-unknown", "unknown")),
     (on_rail(1, gid="fe80:0000:0000:0000:0002:c903:00a1:b2c3"), ("fleet.rail-unknown", "unknown")),
     (all_rails(gid_type="RoCE v1"), ("fleet.rail-apart", "fail")),
@@ -231,21 +194,6 @@ def test_the_node_that_is_cut_off_is_named(change: Change, expected: tuple[str, 
     assert seen.status == expected[1]
 
 
-def test_a_port_that_the_launch_leaves_out_is_not_judged() -> None:
-    change = on_rail(1, gid_type="RoCE v1", used=False)
-    seen = answer("gpu[1-4]", {**FOUR, "gpu3": change})
-    # Its name has no peer there: the affinity falls back to any NIC.
-    assert found(seen) == {("fleet.rail-cross", "warn"): set(FOUR)}
-
-
-def test_a_route_that_is_none_is_no_route() -> None:
-    """What a report says of its routes is not to be trusted to be a network."""
-    seen = answer("gpu[1-4]", {**FOUR, "gpu1": all_rails(exits=["default", "10.0.0.0/99", ""])})
-    (first,) = (group for group in seen.matrix.kinds if "gpu1" in group.nodes)
-    assert first.lanes[0].exits == ()
-    assert seen.status == "pass"
-
-
 def test_routes_that_were_not_read_leave_it_open() -> None:
     """What is not directly on one network is unknown then, and why is said."""
     change = on_rail(1, gid="10.99.0.3", addresses=["10.99.0.3/24"], exits={"unknown": "a VRF"})
@@ -254,59 +202,104 @@ def test_routes_that_were_not_read_leave_it_open() -> None:
     assert "what is routed out of it was not read: a VRF" in seen.findings[0][0].text
 
 
-def test_one_node_alone_reaches_nobody_that_is_known() -> None:
-    assert answer("gpu1").status == "unknown"
+def test_each_rail_a_network_of_its_own_is_fine() -> None:
+    """Eight names in eight networks without routes between them; and one flat network."""
+    fine = answer("gpu[1-4]")
+    assert (fine.status, fine.findings, fine.exit_code) == ("pass", (), 0)
+
+    def flat(report: Report) -> None:
+        for number, rail in enumerate(report["rails"]):
+            address = f"10.0.{number}.{report['node'][3:]}"
+            rail |= {"gid": address, "addresses": [f"{address}/16"]}
+
+    assert answer("gpu[1-4]", dict.fromkeys(FOUR, flat)).status == "pass"
 
 
-@pytest.mark.slow
-def test_networks_by_the_rack_are_compared_by_examples() -> None:
-    """A hundred kinds of one shape cost no more than a few, and the count is told."""
+def rack(number: int, *exits: str) -> Change:
+    """Networks that this node has alone."""
 
-    def rack(number: int) -> Change:
-        def change(report: Report) -> None:
-            for at, rail in enumerate(report["rails"]):
-                rail |= {"gid": f"10.{at}.{number}.1", "addresses": [f"10.{at}.{number}.1/24"]}
-                rail |= {"netdev": f"eth{at}"}
-                rail |= {"exits": ["10.0.0.0/8"]}
+    def change(report: Report) -> None:
+        for at, rail in enumerate(report["rails"]):
+            rail |= {"gid": f"10.{at}.{number}.1", "addresses": [f"10.{at}.{number}.1/24"]}
+            rail |= {"netdev": f"eth{at}", "exits": list(exits)}
 
-        return change
+    return change
 
-    changes = {f"gpu{number}": rack(number) for number in range(100)}
-    seen = answer("gpu[0-99]", changes)
-    assert (len(seen.matrix.kinds), seen.status) == (100, "pass")
-    assert seen.matrix.compared < MOST_COMPARED
+
+def test_networks_by_the_rack_need_routes() -> None:
+    """With them all is well; without, no node can be told right from wrong: all are named."""
+    routed = {f"gpu{number}": rack(number, "10.0.0.0/8") for number in range(1, 5)}
+    assert answer("gpu[1-4]", routed).status == "pass"
+    cut = {f"gpu{number}": rack(number) for number in range(1, 5)}
+    assert found(answer("gpu[1-4]", cut)) == {("fleet.rail-apart", "unknown"): set(FOUR)}
+
+
+def test_a_name_that_no_other_node_has_is_compared_with_any() -> None:
+    def renamed(report: Report) -> None:
+        for number, rail in enumerate(report["rails"]):
+            rail |= {"device": f"roce{number}"}
+
+    assert answer("gpu[1-4]", {"gpu3": renamed}).status == "pass"
+    apart = all_rails(gid_type="RoCE v1")
+
+    def both(report: Report) -> None:
+        renamed(report)
+        apart(report)
+
+    assert found(answer("gpu[1-4]", {"gpu3": both})) == {("fleet.rail-apart", "fail"): {"gpu3"}}
+
+
+def test_a_port_that_the_launch_leaves_out_is_not_judged() -> None:
+    change = on_rail(1, gid_type="RoCE v1", used=False)
+    assert answer("gpu[1-4]", {"gpu3": change}).status == "pass"
+
+
+def test_a_route_that_is_none_is_no_route() -> None:
+    """What a report says of its routes is not to be trusted to be a network."""
+    seen = answer("gpu[1-4]", {"gpu1": all_rails(exits=["default", "10.0.0.0/99", ""])})
+    exits = {
+        lane.exits
+        for lanes in seen.table.values()
+        for lane, nodes in lanes.items()
+        if "gpu1" in nodes
+    }
+    assert exits == {()}
+    assert seen.status == "pass"
 
 
 @given(st.permutations(["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"]))
 def test_the_order_of_the_reports_does_not_count(order: list[str]) -> None:
-    """gpu5, whose launch has no affinity, is a kind of one node too, and not to blame."""
     change = on_rail(2, gid="10.77.0.1", addresses=["10.77.0.1/24"])
-    reports = {one["node"]: one for one in fleet_reports("gpu[1-5]", {**FOUR, "gpu4": change})}
+    reports = {one["node"]: one for one in fleet_reports("gpu[1-5]", {"gpu4": change})}
     kept = rows_of([reports[name] for name in order])
-    assert found(rail_answer(kept, ()))[("fleet.rail-same", "unknown")] == {"gpu4"}
+    assert found(rail_answer(kept, ())) == {("fleet.rail-same", "unknown"): {"gpu4"}}
 
 
 def test_the_command(tmp_path: Path) -> None:
     """Text and JSON say the same; what is no report is counted, and unknown."""
     change = on_rail(1, gid="10.99.0.3", addresses=["10.99.0.3/24"])
-    path = write_lines(
-        tmp_path / "reports.jsonl", fleet_reports("gpu[1-4]", {**FOUR, "gpu3": change})
-    )
+    path = write_lines(tmp_path / "reports.jsonl", fleet_reports("gpu[1-4]", {"gpu3": change}))
     text = CliRunner().invoke(rails, [path], standalone_mode=False)
     assert text.return_value == 3
-    assert "unknown: fleet.rail-same on gpu3: mlx5_1 to mlx5_1" in text.output
-    assert "A  gpu[1-2,4]" in text.output
+    assert "unknown: fleet.rail-same on gpu3: mlx5_1\n" in text.output
     shown = CliRunner().invoke(rails, ["--json", path], standalone_mode=False)
     whole = json.loads(shown.output)
     valid(whole, SCHEMA)
-    assert [kind["nodes"]["set"] for kind in whole["answer"]["kinds"]] == ["gpu[1-2,4]", "gpu3"]
-    assert whole["answer"]["meetings"][1]["ways"][1][1]["reach"] == "no route"
+    rows = [one for one in whole["answer"]["rails"] if one["rail"] == "mlx5_1"]
+    assert {one["network"]: one["nodes"]["set"] for one in rows} == {
+        "10.11.0.0/16": "gpu[1-2,4]",
+        "10.99.0.0/24": "gpu3",
+    }
     stray = tmp_path / "stray.json"
     stray.write_text("no report")
-    good = write_lines(tmp_path / "good.jsonl", fleet_reports("gpu[1-4]", dict(FOUR)))
+    good = write_lines(tmp_path / "good.jsonl", fleet_reports("gpu[1-4]"))
     assert CliRunner().invoke(rails, [good], standalone_mode=False).return_value == 0
     result = CliRunner().invoke(rails, [good, str(stray)], standalone_mode=False)
     assert (result.return_value, "1 reports cannot be used" in result.output) == (3, True)
+
+
+def test_one_node_alone_reaches_nobody_that_is_known() -> None:
+    assert answer("gpu1").status == "unknown"
 
 
 @pytest.mark.slow

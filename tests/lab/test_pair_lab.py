@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from preflight.fleet.rails.answer import RailAnswer, rail_answer
+from preflight.fleet.rails import RailAnswer, rail_answer
 from preflight.fleet.reports.reading import read_reports
 from preflight.fleet.reports.rows import NodeRow
 from preflight.fleet.reports.sources import reports_in
@@ -68,46 +68,33 @@ def case_of(name: str) -> Case:
 
 @recorded_and_live("case", [case_of("healthy")])
 def test_a_rail_reaches_itself_and_no_other(seen: Seen) -> None:
-    """Facts and packets agree on every pair of ports of two healthy nodes."""
+    """Packets of two healthy nodes pass on each rail, and by the facts nothing is wrong there."""
     healthy = seen
-    (meeting,) = healthy.rails.matrix.meetings
-    foretold = {(one.device, other.device): way.reach.value for one, other, way in meeting.pairs}
-    rails = {("rxe0", "rxe0"): "direct", ("rxe1", "rxe1"): "direct"}
-    crossed = {("rxe0", "rxe1"): "no route", ("rxe1", "rxe0"): "no route"}
-    assert foretold == rails | crossed
+    rails = {("rxe0", "rxe0"), ("rxe1", "rxe1")}
+    crossed = {("rxe0", "rxe1"), ("rxe1", "rxe0")}
     measured = healthy.measured()
-    assert {pair for pair, one in measured.items() if one["failure"] is None} == set(rails)
-    assert {pair for pair, one in measured.items() if one["failure"]} == set(crossed)
+    assert {pair for pair, one in measured.items() if one["failure"] is None} == rails
+    assert {pair for pair, one in measured.items() if one["failure"]} == crossed
     assert all(measured[pair]["large_seconds"] > 0 for pair in rails)
-    assert checks(healthy.rails) == {("fleet.rail-cross", "warn")}
+    assert checks(healthy.rails) == set()
 
 
-# Case -> what the reports tell, how the write fails, and why.
-BROKEN: dict[str, tuple[set[tuple[str, str]], str, str]] = {
-    "mtu": (
-        {("fleet.rail-mtu", "warn")},
-        "remote invalid request error (9) on a write of 65536 B",
-        "the path MTUs differ: 4096 B here, 1024 B there",
-    ),
-    "astray": (
-        set(),
-        "transport retry counter exceeded (12) on a write of 64 B",
-        "nothing arrives, and the other way it does",
-    ),
+# Case -> how the write fails.
+BROKEN = {
+    "mtu": "remote invalid request error (9) on a write of 65536 B",
+    "astray": "transport retry counter exceeded (12) on a write of 64 B",
 }
 
 
 @recorded_and_live("case", [case_of(name) for name in BROKEN])
 def test_the_broken_rail_is_found(seen: Seen, case: Case) -> None:
-    """By measuring in every case, by facts where facts tell; the other rail works."""
-    findings, failure, cause = BROKEN[case.id]
+    """By measuring; by the addresses nothing is wrong. The other rail works."""
     measured = seen.measured()
     assert measured["rxe0", "rxe0"]["failure"] is None
     broken = measured["rxe1", "rxe1"]
-    assert broken["failure"]["text"] == failure
-    assert cause in broken["cause"]
+    assert broken["failure"]["text"] == BROKEN[case.id]
     assert seen.pair["status"] == "fail"
-    assert checks(seen.rails) == {("fleet.rail-cross", "warn")} | findings
+    assert checks(seen.rails) == set()
 
 
 @recorded_and_live("case", [case_of("subnet")])
@@ -115,7 +102,6 @@ def test_what_facts_leave_open_packets_settle(seen: Seen) -> None:
     """Two subnets on one link, without a route: unknown by the facts, and it works."""
     assert ("fleet.rail-same", "unknown") in checks(seen.rails)
     rail = seen.measured()["rxe1", "rxe1"]
-    assert rail["facts"]["reason"] == "no route between 10.1.0.0/24 and 10.9.0.0/24"
     assert rail["failure"] is None
     assert seen.pair["status"] == "pass"
 
@@ -128,22 +114,9 @@ def test_one_command_finds_the_rail_that_is_broken_one_way(pair_live: Live) -> N
     answer = json.loads(told)
     valid(answer, PAIRS_SCHEMA)
     assert answer["status"] == "fail", told + ends
-    (group,) = answer["groups"]
-    assert group["pairs"] == "b rxe1 to a rxe1"
-    assert "nothing arrives, and the other way it does" in group["cause"]
-    (pair,) = answer["pairs"]
-    flows = {
-        (way["source"], flow["source_port"], way["target"], flow["target_port"]): flow["status"]
-        for way in pair["directions"]
-        for flow in way["flows"]
-    }
-    assert flows == {
-        ("a", "rxe0", "b", "rxe0"): "pass",
-        ("b", "rxe0", "a", "rxe0"): "pass",
-        ("a", "rxe1", "b", "rxe1"): "pass",
-        ("b", "rxe1", "a", "rxe1"): "fail",
-    }
+    (pair,) = answer["answer"]["pairs"]
+    assert pair["cause"].startswith("b rxe1 10.")
+    assert " to a rxe1 10." in pair["cause"]
+    assert "a rxe0" not in pair["cause"]
     both = [one[end] for one in pair["answer"]["pairs"] for end in ("here", "there")]
     assert {(end["mtu_bytes"], end["gid"].startswith("10.")) for end in both} == {(512, True)}
-    engine = [(one["what"], one["way"], one["error"]) for one in pair["answer"]["ports"]]
-    assert {("engine", "out", ""), ("engine", "back", "")} <= set(engine)

@@ -10,7 +10,7 @@ import resource
 import sys
 from importlib import import_module
 
-from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Connection
+from preflight.fleet.pairs.end import BUFFER_BYTES, SMALL_BYTES, Connection
 from preflight.probes.measure import OpenDevice
 from preflight.verbs import objects as libraries
 from preflight.verbs.objects import VerbsError

@@ -288,21 +288,6 @@ def test_a_page_on_paper_has_everything_where_that_is_ticked(
     assert "(A4)" in info.stdout
 
 
-def test_a_fleet_on_paper_is_two_sheets_or_the_whole_where_that_is_ticked(
-    window: Browser, every_page: dict[str, Path]
-) -> None:
-    """Of 64 nodes the findings with their nodes, not a row for each node, nor what checks mean."""
-    sheets = printed(window, every_page["fleet"], "light")
-    assert len(sheets) <= 2
-    text = "\n".join(sheets)
-    for said in ("gpu[017,050]", "memlock.limit", "path MTU", "Not the same everywhere"):
-        assert said in text
-    assert "Every node" not in text
-    whole = printed(window, every_page["fleet"], "light", first="#print-all")
-    assert len(whole) > 2
-    assert "Every node" in "\n".join(whole)
-
-
 def test_paper_is_white_for_who_reads_in_the_dark(window: Browser, pages: dict[str, Path]) -> None:
     window.show(pages["failing"], 1280, scheme="dark")
     features = [{"name": "prefers-color-scheme", "value": "dark"}]

@@ -35,11 +35,6 @@ def nodes_text(names: Sequence[str]) -> str:
     return f"{text[: end if end > 0 else LONGEST_NODES]},... ({len(names)} nodes)"
 
 
-def port_text(device: str, port: int) -> str:
-    """Return ``mlx5_0``, or ``mlx5_0:2`` for a port that is not the first."""
-    return device if port == 1 else f"{device}:{port}"
-
-
 def cut(text: str, most: int = LONGEST_VALUE) -> str:
     """Return the text on one line, not too long, with nothing that moves the cursor."""
     return shortened(clean(text), most)

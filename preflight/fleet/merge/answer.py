@@ -109,19 +109,9 @@ def pool_text(fleet: Fleet) -> str:
         parts.append(f"{len(by_count) - MOST_VARIANTS} other sizes")
     text = f"pool: {format_bytes(pool.total_bytes)} of global segments"
     text += f" = {' + '.join(parts)}" if parts else ""
-    if pool.skew is not None:
-        text += f"; the largest share is {pool.skew:.2f} times the smallest"
     if pool.unread:
         text += f"; and what {nodes_text(pool.unread)} adds, which is unknown"
     return text
-
-
-def facts_text(fleet: Fleet) -> str:
-    """Return which nodes could not be compared with the others; "" where all could."""
-    names = fleet.without_facts
-    if not names:
-        return ""
-    return f"{nodes_text(names)}: nothing is known of it to compare: no facts, addresses, segments"
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
@@ -141,7 +131,7 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
             _findings("Findings on most nodes", many, paint, width),
             "\n".join(_waived(fleet, width)),
             _drift(fleet, width),
-            _alike(fleet, width),
+            filled(pool_text(fleet), width),
             _unusable(fleet, width),
             _passed(fleet, width, verbosity),
         ]
@@ -214,19 +204,6 @@ def _drift(fleet: Fleet, width: int) -> str:
     return "\n".join([shown, *rest_of(MOST_ROWS, fleet.drift)])
 
 
-def _alike(fleet: Fleet, width: int) -> str:
-    """Return what nodes have, where they look for the master, and what they give to the pool."""
-    lines = [*_variants(fleet.devices, "", width), *_variants(fleet.masters, "master ", width)]
-    lines += [filled(text, width) for text in (pool_text(fleet), facts_text(fleet)) if text]
-    return "\n".join(lines)
-
-
-def _variants(variants: Sequence[Variant], what: str, width: int) -> Iterator[str]:
-    for variant in variants[:MOST_ROWS]:
-        yield filled(f"{nodes_text(variant.nodes)}: {what}{cut(variant.value, 200)}", width)
-    yield from rest_of(MOST_ROWS, variants, " kinds")
-
-
 def _unusable(fleet: Fleet, width: int) -> str:
     lines = [filled(_unusable_text(one), width, 2) for one in fleet.unusable[:MOST_ROWS]]
     lines += rest_of(MOST_ROWS, fleet.unusable)
@@ -276,7 +253,6 @@ def fleet_object(fleet: Fleet) -> Json:
         "by_status": {status: nodes_object(fleet.of(status)) for status in STATUSES},
         "passing": nodes_object(fleet.of(*PASSING)),
         "failing": nodes_object(fleet.of(*FAILING)),
-        "without_facts": nodes_object(fleet.without_facts),
         "findings": [
             {**one.as_object(), "ignored": one.finding.ignored, "of_fleet": one.of_fleet}
             for one in (*fleet.findings, *fleet.waived, *fleet.passed)
@@ -291,14 +267,11 @@ def fleet_object(fleet: Fleet) -> Json:
             }
             for one in fleet.drift
         ],
-        "devices": [_variant(one) for one in fleet.devices],
-        "masters": [_variant(one) for one in fleet.masters],
         "pool": None
         if pool is None
         else {
             "total_bytes": pool.total_bytes,
             "stores": pool.stores,
-            "skew": pool.skew,
             "shares": [
                 {"size_bytes": size, "nodes": nodes_object(names)} for size, names in pool.shares
             ],

@@ -13,16 +13,22 @@ from checks.rdma.reach_checks import DEFAULT_MTU_BYTES
 from checks.releases.mooncake import work_together
 from preflight.fleet.base.node_sets import fold, in_order
 from preflight.fleet.base.text import by_size, grouped
-from preflight.fleet.rails.lanes import network
+from preflight.fleet.rails import rail_findings
 from preflight.fleet.reports.rows import FleetFinding, NodeLaunch, OnNodes, Rows
 
 DEFAULT_MASTER_PORT = 50051  # mooncake_master --rpc_port
 # A day: reports of one run are minutes apart, and what is older tells of another state.
 MOST_AGE_SECONDS = 24 * 3600
-# What the master's own port is called among those that a launch binds.
-MASTER_PORT_NAME = "RPC port"
-# What the nodes' own rdma.subnets does not say already.
-_NOT_RAILS = "fleet.rail-cross"
+
+# What all nodes have to name alike, by its kind: the check, its name, and what follows.
+_SERVICES = {
+    "master": ("fleet.master", "master", "what one of them stores, the others never find"),
+    "metadata": (
+        "fleet.metadata",
+        "metadata server",
+        "nodes look up each other's segments on a server that does not have them",
+    ),
+}
 
 Launches = Mapping[str, NodeLaunch]
 
@@ -75,39 +81,16 @@ def fleet_findings(
     rows: Rows, facts: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> Iterator[OnNodes]:
     """Yield every finding of the fleet, in no order. rows: of nodes with a whole report."""
-    from preflight.fleet.rails.findings import rail_findings, rail_matrix
-
     owners = Owners(rows)
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
-    yield from _masters(launches, owners)
-    yield from _metadata(launches, owners)
-    yield from _rendezvous(launches)
-    yield from _advertised(rows, launches)
+    for kind, (check, what, follows) in _SERVICES.items():
+        said = {name: launch.addresses_of(kind) for name, launch in launches.items()}
+        yield from _one_address(check, what, said, follows, owners)
     yield from _versions(launches, facts, owners)
-    yield from _protocols(rows)
-    yield from _master_ports(launches, owners)
     yield from _same_machine(rows)
     yield from _ages(rows)
     yield from _path_mtus(rows)
-    yield from _addresses(rows)
-    for one in rail_findings(rail_matrix(rows)):
-        if one.finding.check != _NOT_RAILS:
-            yield one
-
-
-def _masters(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
-    said = {name: launch.masters for name, launch in launches.items()}
-    follows = "what one of them stores, the others never find"
-    yield from _one_address("fleet.master", "master", said, follows, owners)
-
-
-def _metadata(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
-    said = {
-        name: tuple(sorted(address for address, _ in launch.services_of("metadata")))
-        for name, launch in launches.items()
-    }
-    follows = "nodes look up each other's segments on a server that does not have them"
-    yield from _one_address("fleet.metadata", "metadata server", said, follows, owners)
+    yield from rail_findings(rows)
 
 
 def _one_address(
@@ -162,41 +145,11 @@ def _differ(some: Sequence[ServiceAddress], others: Sequence[ServiceAddress]) ->
     )
 
 
-def _rendezvous(launches: Launches) -> Iterator[OnNodes]:
-    """Judge a server over several hosts, whose ranks look for rank 0 on themselves."""
-    found = grouped(
-        (address, name)
-        for name, launch in launches.items()
-        if launch.hosts > 1
-        for address, own in launch.services_of("dist-init")
-        if not own and loops(split_address(address)[0])
-    )
-    for address, nodes in found.items():
-        text = "a rank looks for rank 0 on its own node: the server never forms"
-        need = "the address of the node of rank 0 (--dist-init-addr)"
-        finding = FleetFinding("fleet.rendezvous", "fail", "launch", address, need, text)
-        yield OnNodes(finding, nodes)
-
-
-def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
-    found = grouped(
-        (host.lower(), name)
-        for name, launch in launches.items()
-        for host, _ in launch.services_of("advertised")
-    )
-    for host, nodes in found.items():
-        if len({rows[name].boot or name for name in nodes}) > 1:
-            text = "the others look for the segments of all of them on one machine"
-            need = "a name or address of its own for each node"
-            finding = FleetFinding("fleet.advertised", "fail", "launch", host, need, text)
-            yield OnNodes(finding, list(dict.fromkeys(nodes)))
-
-
 def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
     """Judge clients of other releases than the master's; several releases on a node are another."""
-    masters = {name: launch.masters for name, launch in launches.items()}
+    masters = {name: launch.addresses_of("master") for name, launch in launches.items()}
     groups = grouped(
         (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)
         for wheels, names in facts.get("wheel.mooncake", {}).items()
@@ -233,31 +186,6 @@ _RELEASES = {
     ),
     None: ("unknown", "these releases were not tried together: some fail at the first put"),
 }
-
-
-def _protocols(rows: Rows) -> Iterator[OnNodes]:
-    protocols = [(row.asked("protocol"), name) for name, row in rows.items()]
-    groups = grouped((one, name) for one, name in protocols if one)
-    if len(groups) < 2:
-        return
-    right, others = by_size(groups)
-    need = "one protocol" if right is None else f"{right}, as {fold(groups[right])}"
-    text = "segments are reached over the protocol that their owner speaks"
-    for protocol in others:
-        finding = FleetFinding("fleet.protocol", "warn", "launch", protocol, need, text)
-        yield OnNodes(finding, groups[protocol])
-
-
-def _master_ports(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
-    """Judge the node on which others look for the master, where its launch needs that port."""
-    masters = [owners.of(one) for launch in launches.values() for one in launch.masters]
-    for node, master in dict.fromkeys((one.node, one.port) for one in masters):
-        for what, port in launches[node].ports if node in launches else ():
-            if isinstance(port, int) and str(port) == master and what != MASTER_PORT_NAME:
-                text = "nodes look for the master there, and only one of them can have the port"
-                need = f"port {port} left to the master"
-                finding = FleetFinding("fleet.port", "fail", what, f"port {port}", need, text)
-                yield OnNodes(finding, [node])
 
 
 def _same_machine(rows: Rows) -> Iterator[OnNodes]:
@@ -314,35 +242,3 @@ def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
 
 def _sizes(sizes: Sequence[int]) -> str:
     return f"path MTU {' and '.join(str(size) for size in sizes)} B"
-
-
-def _addresses(rows: Rows) -> Iterator[OnNodes]:
-    """Judge addresses that two machines have: such an address reaches one of them."""
-    owners = grouped(
-        (written.partition("/")[0], (name, rail.device))
-        for name, row in rows.items()
-        for rail in row.known_rails
-        for written in rail.known_addresses
-    )
-    for address, held in owners.items():
-        if len(held) < 2 or _anywhere(address):
-            continue
-        first, boot = held[0][0], rows[held[0][0]].boot
-        others = {
-            name: device
-            for name, device in held
-            if name != first and not (boot and rows[name].boot == boot)
-        }
-        if others:
-            devices = {first: held[0][1], **others}
-            have = f"{address} on {', '.join(sorted(set(devices.values())))} of each"
-            text = "two machines have one address: transfers to either reach the one that ARP finds"
-            need = "an address of its own"
-            finding = FleetFinding("fleet.address", "fail", address, have, need, text)
-            yield OnNodes(finding, list(devices))
-
-
-def _anywhere(address: str) -> bool:
-    """Return whether every host may have it: loopback, link-local; or it is no address."""
-    found = network(address)
-    return found is None or found.is_loopback or found.is_link_local or found.is_unspecified

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ from checks.base.unknown import Unknown
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import grouped
 from preflight.fleet.merge.checks import fleet_findings
-from preflight.fleet.merge.drift import Drift, Facts, Variant, drift, gathered, nodes_of_each
+from preflight.fleet.merge.drift import Drift, drift, gathered, nodes_of_each
 from preflight.fleet.reports.reading import Reports
 from preflight.fleet.reports.rows import (
     EXIT_CODES,
@@ -28,8 +27,6 @@ from preflight.fleet.reports.rows import (
     worst,
 )
 
-# Mooncake places objects at random over segments (--allocation_strategy): smaller ones fill first.
-MOST_SKEW = 1.25
 # Unknown never passes: a node that did not answer is not one to start on.
 PASSING = ("pass", "warn")
 FAILING = ("fail", "unknown")
@@ -54,12 +51,6 @@ class SegmentPool(NamedTuple):
     unread: Sequence[str]
     stores: int
 
-    @property
-    def skew(self) -> float | None:
-        """The largest share by the smallest; None with fewer than two, or with an empty one."""
-        sizes = [size for size, _ in self.shares]
-        return sizes[0] / sizes[-1] if len(sizes) > 1 and sizes[-1] > 0 else None
-
 
 class Fleet(NamedTuple):
     """nodes: in the order of their numbers, those that are expected and silent included.
@@ -76,8 +67,6 @@ class Fleet(NamedTuple):
     waived: tuple[OnNodes, ...]
     passed: tuple[OnNodes, ...]
     drift: tuple[Drift, ...]
-    devices: tuple[Variant, ...]
-    masters: tuple[Variant, ...]
     pool: SegmentPool | None
     unusable: tuple[Unusable, ...]
     repeats: Mapping[str, int]
@@ -89,15 +78,6 @@ class Fleet(NamedTuple):
     def of(self, *statuses: str) -> list[str]:
         """Return the nodes with one of these statuses."""
         return [node.name for node in self.nodes if node.status in statuses]
-
-    @property
-    def without_facts(self) -> list[str]:
-        """Nodes whose report tells nothing of its machine, so that there is nothing to compare.
-
-        One that gave no report at all is none of these: that is a finding.
-        """
-        rows = [node.row for node in self.nodes if node.row is not None]
-        return [row.node for row in rows if not row.whole and not _stands_in(row)]
 
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
@@ -114,12 +94,10 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     rows = {name: found.rows[name] for name in names if name in found.rows}
     whole = {name: row for name, row in rows.items() if row.whole}
     facts = gathered(whole)
-    pool = _pool(whole)
     of_fleet = [
         *_absences(names, found, reports.unusable, expected),
         *found.doubts,
         *fleet_findings(whole, facts),
-        *_of_pool(pool, len(whole)),
     ]
     # Of what a finding is about already, no drift is told.
     versions = any(one.finding.check == "fleet.mooncake-version" for one in of_fleet)
@@ -135,9 +113,7 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         tuple(waived),
         tuple(passed),
         drifts,
-        _devices(whole, facts),
-        _masters(whole),
-        pool,
+        _pool(whole),
         tuple(reports.unusable),
         found.repeats,
     )
@@ -232,40 +208,6 @@ def _verdict(rows: Rows, wanting: Iterable[OnNodes], drifts: bool) -> str:
     return worst(told | {"warn"} if drifts else told)
 
 
-def _devices(rows: Rows, facts: Facts) -> tuple[Variant, ...]:
-    """Return the nodes by their devices, the rarest sets of devices first."""
-    gpus = {name: text for text, names in facts.get("gpu.names", {}).items() for name in names}
-    groups = grouped((_devices_of(row, gpus.get(name, "")), name) for name, row in rows.items())
-    return tuple(
-        Variant(devices or "no RDMA device and no GPU", names)
-        for devices, names in sorted(groups.items(), key=lambda item: len(item[1]))
-    )
-
-
-def _devices_of(row: NodeRow, gpus: str) -> str:
-    """Return ``8 x 400 Gb/sec (4X NDR) ACTIVE, 8 x NVIDIA H800``; "" for neither."""
-    if isinstance(row.rails, Unknown):
-        ports = "RDMA ports not read"
-    else:
-        kinds = Counter(
-            f"{rail.rate if isinstance(rail.rate, str) else 'rate unknown'} "
-            f"{rail.state if isinstance(rail.state, str) else 'state unknown'}"
-            for rail in row.rails
-        )
-        ports = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
-    return ", ".join(part for part in (ports, gpus) if part)
-
-
-def _masters(rows: Rows) -> tuple[Variant, ...]:
-    groups = grouped(
-        (", ".join(row.launch.masters), name)
-        for name, row in rows.items()
-        if row.launch is not None and row.launch.masters
-    )
-    by_size = sorted(groups.items(), key=lambda item: (len(item[1]), item[0]))
-    return tuple(Variant(master, names) for master, names in by_size)
-
-
 def _pool(rows: Rows) -> SegmentPool | None:
     """Return the pool that the launches' stores make; None where no launch has a store."""
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
@@ -274,29 +216,10 @@ def _pool(rows: Rows) -> SegmentPool | None:
     shares = grouped(
         (size, name)
         for name, size in sizes.items()
-        if not isinstance(size, Unknown) and (size or launches[name].masters)
+        if not isinstance(size, Unknown) and (size or launches[name].addresses_of("master"))
     )
     if not shares and not unread:
         return None
     total = sum(size * len(names) for size, names in shares.items())
     stores = sum(row.asked("stores") or 0 for row in rows.values())
     return SegmentPool(total, tuple(sorted(shares.items(), reverse=True)), unread, stores)
-
-
-def _of_pool(pool: SegmentPool | None, nodes: int) -> Iterable[OnNodes]:
-    if pool is None or not pool.shares or nodes < 2:
-        return
-    from checks.base.units import format_bytes
-
-    usual, most = max(pool.shares, key=lambda share: len(share[1]))
-    for size, others in pool.shares:
-        if size == usual or not usual or max(size, usual) <= MOST_SKEW * min(size, usual):
-            continue
-        if size == 0:  # a client that only takes is a way to run, if it is meant
-            have, text = "no segment", "it uses the pool and adds no memory to it"
-        else:
-            have = format_bytes(size)
-            text = "nodes with more hold more of the objects, and serve more of the reads"
-        need = f"{format_bytes(usual)}, as {len(most)} of {nodes} nodes"
-        finding = FleetFinding("fleet.segment", "warn", "global segment", have, need, text)
-        yield OnNodes(finding, others)

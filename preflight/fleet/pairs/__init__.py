@@ -1,6 +1,5 @@
-"""Nodes that write to each other over RDMA: ``pair-listen``, ``pair-connect``; ``pairs`` of all.
+"""Nodes that write to each other over RDMA.
 
-On a node: ``verbs`` (opens a device), ``talk``, ``ends``, ``listen``, ``connect`` (open sockets).
-Where it is asked: ``meeting`` and ``rounds`` (over ssh); ``outcome``, ``flows`` and ``matrix`` are
-pure.
+``end`` is what runs on a node: it opens devices and sockets. ``rounds`` asks the nodes over ssh.
+``outcome`` and ``matrix``, what came of it, are pure.
 """

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import fold
-from preflight.fleet.base.text import Paint, grid, grouped, painted, plural, rest_of, time_text
-from preflight.fleet.pairs.flows import FlowCount, PairFlow, count_flows, cuts, rail_counts
+from preflight.fleet.base.text import Paint, grouped, painted, plural, time_text
 from preflight.fleet.pairs.outcome import PairOutcome
 from preflight.fleet.reports.rows import EXIT_CODES, STATUSES, worst
 from preflight.render.text import filled
@@ -16,7 +15,7 @@ from preflight.render.text import filled
 # A screen's worth; --json has all.
 MOST_GROUPS = 20
 MOST_NAMED = 8
-MOST_RAILS = 16
+LONGEST_CAUSE = 600
 
 
 class Matrix(NamedTuple):
@@ -46,37 +45,22 @@ class Matrix(NamedTuple):
     def pairs_whole(self) -> int:
         return len(self.nodes) * (len(self.nodes) - 1) // 2
 
-    @property
-    def untried(self) -> int:
-        return self.pairs_whole - len(self.outcomes)
-
-    @property
-    def flows(self) -> list[PairFlow]:
-        return [flow for one in self.outcomes for flow in one.flows]
-
     def of(self, status: str) -> int:
         return sum(one.status == status for one in self.outcomes)
 
 
 class PairGroup(NamedTuple):
-    """Pairs with one cause. blamed: the node that it is about, "" for the pairs themselves.
-
-    named: which NICs in which direction, "" where it is not about those.
-    """
+    """Pairs with one cause. blamed: the node that it is about, "" for the pairs themselves."""
 
     status: str
     cause: str
     blamed: str
     pairs: tuple[PairOutcome, ...]
-    named: str = ""
 
     @property
     def who(self) -> str:
-        """``gpu003 mlx5_1 to gpu[001-002]``; ``gpu004 with gpu[001-003]``; ``gpu001 to
-        gpu[002,005], gpu002 to gpu003``; of many, or where nothing is broken, ``6 pairs of
-        gpu[001-004]``."""
-        if self.named:
-            return self.named
+        """``gpu004 with gpu[001-003]``; ``gpu001 to gpu[002,005], gpu002 to gpu003``; of many, or
+        where nothing is broken, ``6 pairs of gpu[001-004]``."""
         if self.blamed:
             others = {one.here if one.there == self.blamed else one.there for one in self.pairs}
             return f"{self.blamed} with {fold(others)}"
@@ -88,28 +72,12 @@ class PairGroup(NamedTuple):
 
 
 def groups(outcomes: Sequence[PairOutcome]) -> list[PairGroup]:
-    """Return the groups that do not pass, the worst first, then in the order of the rounds.
-
-    A pair may stand in several groups of broken rails.
-    """
-    made = list(_of_rails(outcomes))
-    told = {id(one) for group in made for one in group.pairs}
+    """Return the groups that do not pass, the worst first, then in the order of the rounds."""
     found = grouped(
-        ((one.status, one.cause, one.blamed), one)
-        for one in outcomes
-        if one.status != "pass" and id(one) not in told
+        ((one.status, one.cause, one.blamed), one) for one in outcomes if one.status != "pass"
     )
-    made += [PairGroup(*key, tuple(pairs)) for key, pairs in found.items()]
+    made = [PairGroup(*key, tuple(pairs)) for key, pairs in found.items()]
     return sorted(made, key=lambda group: STATUSES.index(group.status))
-
-
-def _of_rails(outcomes: Sequence[PairOutcome]) -> Iterator[PairGroup]:
-    """Yield each cut of the fleet's flows, with the pairs of nodes that it lies between."""
-    between = {frozenset((one.here, one.there)): one for one in outcomes if one.status == "fail"}
-    for cut in cuts([flow for one in outcomes for flow in one.flows]):
-        keys = dict.fromkeys(frozenset((flow.source, flow.target)) for flow in cut.flows)
-        pairs = tuple(between[key] for key in keys if key in between)
-        yield PairGroup("fail", cut.why, cut.blamed, pairs, cut.who)
 
 
 def verdict(matrix: Matrix) -> str:
@@ -125,7 +93,8 @@ def verdict(matrix: Matrix) -> str:
     tcp = [one.connect_seconds for one in matrix.outcomes if one.connect_seconds is not None]
     if tcp:
         said += f", TCP connects {len(tcp)} in up to {time_text(max(tcp))}"
-    untried = f", {plural(matrix.untried, 'pair')} not tried" if matrix.untried else ""
+    left = matrix.pairs_whole - len(matrix.outcomes)
+    untried = f", {plural(left, 'pair')} not tried" if left else ""
     return f"{said}; {matrix.rounds_run} of {matrix.rounds_whole} rounds{untried}"
 
 
@@ -136,35 +105,11 @@ def matrix_text(matrix: Matrix, paint: Paint, width: int) -> str:
     found = groups(matrix.outcomes)
     for group in found[:MOST_GROUPS]:
         lines.append(painted(paint, group.status, group.who))
-        lines.append(filled(f"    {group.cause}", width, 2))
+        lines.append(filled(f"    {group.cause[:LONGEST_CAUSE]}", width, 2))
     if len(found) > MOST_GROUPS:
         pairs = sum(len(group.pairs) for group in found[MOST_GROUPS:])
         lines.append(f"and {plural(pairs, 'pair')} more, in --json")
-    if status == "fail":
-        lines += _rails(rail_counts(matrix.flows))
     return "\n".join(lines)
-
-
-def _rails(found: Mapping[tuple[str, str], FlowCount]) -> Iterator[str]:
-    """Yield a row for each two names: equal names in any case, others where something is broken."""
-    shown = [(*names, count) for names, count in found.items() if _alike(names) or count.broken]
-    shown.sort(key=lambda row: not _alike(row[:2]))
-    rows = [
-        [
-            own if own == theirs else f"{own} to {theirs}",
-            tried,
-            broken or "",
-            "" if slowest is None else time_text(slowest),
-        ]
-        for own, theirs, (tried, broken, slowest) in shown[:MOST_RAILS]
-    ]
-    if rows:
-        yield from grid(["rail, one way", "tried", "broken", "slowest"], rows)
-    yield from rest_of(MOST_RAILS, shown)
-
-
-def _alike(names: tuple[str, str]) -> bool:
-    return names[0] == names[1]
 
 
 def matrix_object(matrix: Matrix) -> Json:
@@ -182,53 +127,14 @@ def matrix_object(matrix: Matrix) -> Json:
         },
         "counts": {
             **{status: matrix.of(status) for status in STATUSES},
-            "not_tried": matrix.untried,
+            "not_tried": matrix.pairs_whole - len(matrix.outcomes),
         },
-        "groups": [
+        "pairs": [
             {
-                "status": one.status,
-                "pairs": one.who,
-                "count": len(one.pairs),
+                **one._asdict(),
                 "blamed": one.blamed or None,
-                "cause": one.cause,
+                "answer": None if one.status == "pass" else one.answer,
             }
-            for one in groups(matrix.outcomes)
-        ],
-        "rails": [
-            {"source_port": own, "target_port": theirs, **count._asdict()}
-            for (own, theirs), count in rail_counts(matrix.flows).items()
-        ],
-        "pairs": [_pair(one) for one in matrix.outcomes],
-    }
-
-
-def _pair(one: PairOutcome) -> Json:
-    told: Json = {**one._asdict(), "answer": None if one.status == "pass" else one.answer}
-    told["directions"] = [
-        _direction(one, *ends) for ends in ((one.here, one.there), (one.there, one.here))
-    ]
-    del told["blamed"], told["flows"]
-    return told
-
-
-def _direction(one: PairOutcome, source: str, target: str) -> Json:
-    """Return one direction of a pair as JSON, with its flows where the pair does not pass."""
-    flows = [flow for flow in one.flows if (flow.source, flow.target) == (source, target)]
-    return {
-        "source": source,
-        "target": target,
-        **count_flows(flows)._asdict(),
-        "flows": []
-        if one.status == "pass"
-        else [
-            {
-                "source_port": flow.source_port,
-                "target_port": flow.target_port,
-                "status": flow.status,
-                "small_seconds": flow.seconds,
-                "text": flow.text,
-                "reason": flow.why,
-            }
-            for flow in flows
+            for one in matrix.outcomes
         ],
     }

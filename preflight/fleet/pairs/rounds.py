@@ -1,6 +1,8 @@
 """Runs ``mooncake-preflight fleet pairs``: who meets whom, both ends started over ssh, one answer.
 
-In each round every node has one partner; both ends are ended again before the next.
+First each node is asked whether it answers and has this program, and at what address ssh came to it
+(``SSH_CONNECTION``): no alias or gateway has to be known. In each round every node has one partner;
+both ends are ended again before the next.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from ipaddress import ip_address
 from signal import SIGINT
 from typing import NamedTuple, TypeVar
 
@@ -16,7 +19,6 @@ from preflight.base.output import columns, painter, say, say_json
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text, verdict
-from preflight.fleet.pairs.meeting import Present, meet
 from preflight.fleet.pairs.outcome import PairOutcome, is_lost, outcome, trouble
 from preflight.fleet.remote.check import nodes_of
 from preflight.fleet.remote.program import Program, Question, SshNodes
@@ -40,15 +42,17 @@ MOST_LOSSES = 2
 MOST_NODES_WHOLE = 32
 LARGEST_DEFAULT_ROUNDS = 31
 
+# Says nothing of the node: whether the program runs there, and knows of pairs, is all.
+HELLO = ("fleet", "pair-connect", "--address=", "--help")
+
 Pair = TypeVar("Pair", bound=tuple[object, object])
 
 
 class PairTest(NamedTuple):
     """What each pair is to try. pairs: any, same, or "" for as the launch has it. port: on which
-    all listen. tcp_ports: to be connected to, too. mtu_limit_bytes: None for the launch's own."""
+    all listen. mtu_limit_bytes: None for the launch's own."""
 
     pairs: str
-    tcp_ports: tuple[int, ...]
     port: int
     mtu_limit_bytes: int | None
 
@@ -195,9 +199,7 @@ class _PairsRun:
         limits = [f"--token={secrets.token_hex(16)}", f"--seconds={self._seconds:g}"]
         if test.mtu_limit_bytes is not None:
             limits.append(f"--mtu={test.mtu_limit_bytes}")
-        more = [f"--tcp={port}" for port in test.tcp_ports]
-        if test.pairs:
-            more.append(f"--pairs={test.pairs}")
+        more = [f"--pairs={test.pairs}"] if test.pairs else []
         launch = [] if self._record is None else ["-"]
         parts = {}
         for here, there in named:
@@ -294,3 +296,82 @@ def in_batches(pairs: Sequence[Pair], at_once: int) -> Iterator[Sequence[Pair]]:
     """Yield as many pairs of a round as may run at once: both ends must be up together."""
     for start in range(0, len(pairs), at_once):
         yield pairs[start : start + at_once]
+
+
+class Present(NamedTuple):
+    """addresses: of the nodes that take part. carried: those of them to which the program is taken.
+    absent: why the others do not."""
+
+    addresses: Mapping[str, str]
+    carried: frozenset[str]
+    absent: Mapping[str, str]
+
+
+def meet(nodes: list[str], program: Program, ssh: SshNodes, tick: Callable[[], None]) -> Present:
+    """Ask the nodes, and return who takes part. Raises UsageError and RunInterruptedError."""
+    from preflight.fleet.remote.engine import ask_or_carry
+
+    replies: dict[str, NodeReply] = {}
+
+    def take(reply: NodeReply) -> None:
+        replies[reply.node] = reply
+
+    def hello(carried: bool) -> Question:
+        return program.question(HELLO, b"", carried)
+
+    carried = ask_or_carry(nodes, program.carry, hello, ssh, take, tick)
+    return present(nodes, replies, carried, ssh.timeout_seconds)
+
+
+def present(
+    nodes: Sequence[str], replies: Mapping[str, NodeReply], carried: Sequence[str], seconds: float
+) -> Present:
+    """Return who takes part, from what each node said to ``HELLO``.
+
+    seconds: the time that it was given.
+    """
+    absent: dict[str, str] = {}
+    addresses: dict[str, str] = {}
+    for node in nodes:
+        reply = replies.get(node, NodeReply(node, ()))
+        address = _address(reply)
+        if reply.end != 0:
+            absent[node] = trouble(reply, seconds) or "interrupted before it answered"
+        elif address is None:
+            absent[node] = (
+                "its ssh server does not report the address that the connection came to "
+                "(SSH_CONNECTION)"
+            )
+        else:
+            addresses[node] = address
+    absent.update(_not_for_others(addresses))
+    there = {node: address for node, address in addresses.items() if node not in absent}
+    return Present(there, frozenset(carried) & there.keys(), absent)
+
+
+def _address(reply: NodeReply) -> str | None:
+    """Return the third of ``CLIENT PORT SERVER PORT``, sshd(8); None where it is no address."""
+    words = (reply.started or b"").decode("ascii", "replace").split()
+    try:
+        return str(ip_address(words[2]))
+    except (IndexError, ValueError):
+        return None
+
+
+def _not_for_others(addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return by node why its address is useless to others: it leads to themselves, or a third."""
+    found = {}
+    local = {node for node, address in addresses.items() if ip_address(address).is_loopback}
+    owners: dict[str, str] = {}
+    for node, address in addresses.items():
+        other = owners.setdefault(address, node)
+        if node in local and len(local) < len(addresses):
+            found[node] = (
+                f"it was reached at {address}, where no other node finds it: name it by "
+                "its address on the network"
+            )
+        elif other != node:
+            found[node] = f"it is the same machine as {other}: both are {address}"
+        if "%" in address:
+            found[node] = f"it was reached at {address}, an address of one link alone"
+    return found

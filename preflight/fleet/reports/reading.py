@@ -17,8 +17,7 @@ from preflight.fleet.base.decode import (
     LONGEST_TEXT,
     Json,
     WrongError,
-    decoder,
-    kind_of,
+    decoded,
     short,
 )
 from preflight.fleet.base.node_sets import is_name
@@ -28,7 +27,6 @@ from preflight.fleet.reports.rows import (
     FleetFinding,
     NodeLaunch,
     NodeRow,
-    PortOf,
     ServiceOf,
     Trouble,
     Unusable,
@@ -38,7 +36,6 @@ from preflight.fleet.reports.rows import (
 from preflight.fleet.reports.sources import FoundReport, name_of
 
 SCHEMA = "mooncake-preflight/check/"
-_LARGEST_PORT = 65535
 # What passed is shown by its beginning.
 LONGEST_PASS = 80
 # Written in place of a node's own name, so that what two nodes say of themselves is the same.
@@ -81,9 +78,7 @@ class _Machine(NamedTuple):
 
 class _Answer(NamedTuple):
     machine: _Machine | None = None
-    hosts: int = 1
     services: tuple[ServiceOf, ...] = ()
-    ports: tuple[PortOf, ...] = ()
 
 
 class _Check(NamedTuple):
@@ -120,7 +115,7 @@ class ReportReader:
         if "answer" not in document:  # as the first version had it
             reason = f"{short(schema)}; without the answer of this program's own version"
             raise NoReportError(reason, Trouble.OTHER_SCHEMA)
-        found: _Check = decoder(_Check)(document, "")
+        found: _Check = decoded(_Check, document)
         answer = found.answer or _Answer()
         machine = answer.machine
         node = asked or (machine.name if machine is not None else "") or _alone(report)
@@ -152,12 +147,7 @@ class ReportReader:
         self, row: NodeRow, version: str, answer: _Answer, machine: _Machine
     ) -> NodeRow:
         facts = {**machine.facts, "mooncake-preflight": version}
-        for at, port in enumerate(answer.ports):
-            if isinstance(port.port, int) and port.port > _LARGEST_PORT:
-                raise WrongError(f"ports[{at}] is {port.port}: not a port")
-        launch = None
-        if machine.share is not None:
-            launch = NodeLaunch(machine.share, answer.hosts, answer.services, answer.ports)
+        launch = None if machine.share is None else NodeLaunch(machine.share, answer.services)
         unread = tuple(_written(name) for name, value in facts.items() if type(value) is dict)
         return row._replace(
             made_unix_seconds=machine.read_unix_seconds,
@@ -193,12 +183,11 @@ class ReportReader:
 
     def _fact(self, name: str, value: Any) -> Fact:
         if not isinstance(value, str | int):
-            raise WrongError(f"facts: {short(name)} is {kind_of(value)}")
+            raise WrongError(f"facts: {short(name)} is {short(value)}")
         if type(value) is int and abs(value) > LARGEST_NUMBER:
             raise WrongError(f"facts: {short(name)} is {short(value)}")
         clean = _written(value) if isinstance(value, str) else value
-        found: Fact = self._keep(Fact(_written(name), clean, _shown(name, clean)))
-        return found
+        return self._keep(Fact(_written(name), clean, _shown(name, clean)))  # type: ignore[no-any-return]
 
     def _keep(self, value: Any) -> Any:
         return self._kept.setdefault(value, value)

@@ -6,7 +6,7 @@ or the worst where that is not known.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from preflight.fleet.base.text import grouped
 # As finding.Status, in the order in which they are shown; error and skip are none of these.
 STATUSES = ("fail", "unknown", "warn", "pass")
 EXIT_CODES = {status.value: code for status, code in OF_STATUS.items()}
-MASTER = "master"
 # The findings that stand for a node, as docs/fleet.md lists them: it was not asked, or did not
 # answer; or it answered and gave no report.
 SSH, TIMEOUT, INTERRUPTED = NOT_REACHED = ("fleet.ssh", "fleet.timeout", "fleet.interrupted")
@@ -117,12 +116,11 @@ class Fact(NamedTuple):
 
 
 class ServiceOf(NamedTuple):
-    """Something that the launch talks to, as check's JSON has it. own: the launch starts it."""
+    """Something that the launch talks to, as check's JSON has it."""
 
     kind: str
     host: str | Unknown | None
     port: int | None = None
-    own: bool = False
 
     @property
     def address(self) -> str:
@@ -133,31 +131,19 @@ class ServiceOf(NamedTuple):
         return host if self.port is None else f"{host}:{self.port}"
 
 
-class PortOf(NamedTuple):
-    """A port that a process of the launch binds."""
-
-    what: str
-    port: int | Unknown | None
-
-
 class NodeLaunch(NamedTuple):
-    """The launch as the node's report has it. hosts: over how many one server runs (--nnodes)."""
+    """The launch as the node's report has it."""
 
     share: LaunchShare
-    hosts: int = 1
     services: tuple[ServiceOf, ...] = ()
-    ports: tuple[PortOf, ...] = ()
 
-    @property
-    def masters(self) -> tuple[str, ...]:
-        """Return the address of each master that is known, sorted."""
-        return tuple(sorted(address for address, _ in self.services_of(MASTER, alone=True)))
-
-    def services_of(self, kind: str, alone: bool = False) -> Iterator[tuple[str, bool]]:
-        """Yield (address, own) of the services whose kind begins with ``kind``; is it, alone."""
-        for one in self.services:
-            if one.address and (one.kind == kind if alone else one.kind.startswith(kind)):
-                yield one.address, one.own
+    def addresses_of(self, kind: str) -> tuple[str, ...]:
+        """Return the known addresses of services, sorted. kind: ``master``; ``metadata`` of any."""
+        kinds = {one.kind for one in self.services if one.kind.startswith(f"{kind}-")}
+        wanted = {kind} if kind == "master" else kinds
+        return tuple(
+            sorted(one.address for one in self.services if one.kind in wanted and one.address)
+        )
 
 
 class NodeRow(NamedTuple):

@@ -1,0 +1,385 @@
+"""Which node's port is in another network than the same port of the others, or has no way to it.
+
+Told from addresses, prefixes and routes alone; whether packets get through is what ``pairs`` tries.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import NamedTuple
+
+from checks.base.unknown import Unknown
+from checks.rdma.devices import ROCE_1
+from preflight.base.one_line import clean
+from preflight.check.rails import Rail
+from preflight.check.report import fold as fold_words
+from preflight.fleet.base.decode import Json, Unread
+from preflight.fleet.base.node_sets import in_order
+from preflight.fleet.base.text import (
+    Paint,
+    cut,
+    grid,
+    have_and_need,
+    nodes_text,
+    painted,
+    plural,
+    rest_of,
+)
+from preflight.fleet.reports.rows import (
+    EXIT_CODES,
+    STATUSES,
+    FleetFinding,
+    NodeRow,
+    OnNodes,
+    Rows,
+    Unusable,
+    nodes_object,
+    worst,
+)
+from preflight.render.plain_data import plain
+from preflight.render.text import filled
+
+INFINIBAND = "InfiniBand"
+UNREAD = "what is routed out of it was not read"
+NO_GID = "Mooncake takes no GID of it"
+# Without a route out of a port's interface, Linux looks for the address on its very link.
+UNLESS = ", unless both lie on one link{}: fleet pairs tells"
+# The whole is in --json.
+MOST_ROWS = 30
+MOST_NAMED = 3
+
+
+class Lane(NamedTuple):
+    """What decides whom one port of a node reaches.
+
+    network: that of the GID in use: ``10.0.1.0/24``, or the 64-bit subnet prefix of an InfiniBand
+    port. exits: networks that have a route out of the port's interface, without its own. Unknown:
+    a fact is missing. Addresses themselves are no part of it: like nodes have equal lanes.
+    doubt: why exits may lack some, "" for none.
+    """
+
+    device: str
+    port: int
+    link_layer: str
+    gid_type: str
+    network: str | Unknown
+    exits: tuple[str, ...] = ()
+    doubt: str = ""
+
+    @property
+    def name(self) -> str:
+        """``mlx5_0``, or ``mlx5_0:2`` for a port that is not the first."""
+        return self.device if self.port == 1 else f"{self.device}:{self.port}"
+
+
+class Reach(Enum):
+    DIRECT = "direct"  # one network
+    ROUTED = "routed"  # by a gateway, there and back
+    UNROUTED = "no route"  # and yet both may lie on one link
+    NONE = "none"
+    UNKNOWN = "unknown"
+
+
+class Way(NamedTuple):
+    """reason: why not, or why it is not known."""
+
+    reach: Reach
+    reason: str = ""
+
+    @property
+    def leads_there(self) -> bool:
+        return self.reach in (Reach.DIRECT, Reach.ROUTED)
+
+
+class RailAnswer(NamedTuple):
+    """table: the name of a port -> its lanes -> the nodes that have it so."""
+
+    nodes: int
+    table: dict[str, dict[Lane, list[str]]]
+    findings: tuple[OnNodes, ...]
+    unusable: Sequence[Unusable]
+
+    @property
+    def compared(self) -> bool:
+        """Two nodes at least have ports to compare."""
+        return (
+            len({name for lanes in self.table.values() for held in lanes.values() for name in held})
+            > 1
+        )
+
+    @property
+    def status(self) -> str:
+        told = {one.finding.status for one in self.findings}
+        return worst(told | {"unknown"} if self.unusable or not self.compared else told, "pass")
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.status]
+
+    @property
+    def said(self) -> str:
+        """The verdict in words, behind its status."""
+        said = f"{plural(self.nodes, 'node')}, {plural(len(self.table), 'rail')}"
+        if not self.compared:
+            said += ": no two nodes with RDMA ports to compare"
+        named = {name for one in self.findings for name in one.nodes}
+        if named:
+            said += f": {plural(len(named), 'node')} not known to be reached on each"
+        lost = sum(one.times for one in self.unusable)
+        return said + (f"; {lost} reports cannot be used (fleet merge says why)" if lost else "")
+
+
+def rail_answer(given: Iterable[NodeRow], unusable: Sequence[Unusable]) -> RailAnswer:
+    """Return the answer that follows from the rows, one for each node; of whole reports alone."""
+    rows = {row.node: row for row in given if row.whole}
+    rows = {name: rows[name] for name in in_order(rows)}
+
+    def place(one: OnNodes) -> tuple[object, ...]:
+        finding = one.finding
+        return STATUSES.index(finding.status), len(one.nodes), finding.check, finding.have
+
+    found = tuple(sorted(rail_findings(rows), key=place))
+    return RailAnswer(len(rows), rail_table(rows), found, unusable)
+
+
+def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
+    """Return each port that a launch takes, with its lanes and the nodes that have them."""
+    found: dict[str, dict[Lane, list[str]]] = {}
+    for node, row in rows.items():
+        for rail in row.taken_rails:
+            lane = lane_of(rail)
+            found.setdefault(lane.name, {}).setdefault(lane, []).append(node)
+    return found
+
+
+def rail_findings(rows: Rows) -> Iterator[OnNodes]:
+    """Yield which nodes are not reached, by the reasons. rows: of nodes with a whole report."""
+    table = rail_table(rows)
+    wrong: dict[str, list[tuple[Lane, Lane, Way]]] = {}
+    usual = {rail: _usual(lanes) for rail, lanes in table.items()}
+    for rail, lanes in table.items():
+        holders = {name for nodes in lanes.values() for name in nodes}
+        alone = len(holders) == 1
+        # Mooncake pairs a name that no other node has with any.
+        peers = [one for one in usual.values() if set(table[one.name][one]) - holders]
+        peers = peers if alone else [usual[rail]]
+        for lane, nodes in lanes.items():
+            ways = [(lane, peer, way(peer, lane)) for peer in peers]
+            if not ways or any(one.leads_there for *_, one in ways):
+                continue
+            for node in nodes:
+                wrong.setdefault(node, []).append(ways[0])
+            tie = ways[0][2].reach is not Reach.UNKNOWN and len(nodes) == len(
+                lanes.get(peers[0], ())
+            )
+            for node in lanes[peers[0]] if tie and not alone else ():
+                wrong.setdefault(node, []).append((peers[0], lane, ways[0][2]))
+    found: dict[FleetFinding, dict[str, None]] = {}
+    for node, ways in wrong.items():
+        for finding in _of_node(ways, len(rows[node].taken_rails)):
+            found.setdefault(finding, {})[node] = None
+    for node, row in rows.items():
+        if isinstance(row.rails, Unknown):
+            found.setdefault(_unknown("RDMA ports", row.rails.reason), {})[node] = None
+    yield from (OnNodes(finding, in_order(names)) for finding, names in found.items())
+
+
+def _usual(lanes: dict[Lane, list[str]]) -> Lane:
+    """Return the lane of most nodes; one whose network is known, where there is any."""
+    return max(lanes, key=lambda lane: (isinstance(lane.network, str), len(lanes[lane])))
+
+
+def _of_node(ways: Sequence[tuple[Lane, Lane, Way]], rails: int) -> Iterator[FleetFinding]:
+    """Yield what is wrong with a node's ports. rails: how many it has."""
+    shut = [one for one in ways if one[2].reach is not Reach.UNKNOWN]
+    by_rail = {lane.name: each for each in shut if (lane := each[0])}
+    text = "transfers that pick it wait for the retries to end, then take another"
+    if len(by_rail) == rails:
+        text = "no transfer gets through between it and the other nodes"
+    unrouted = [one for one in shut if one[2].reach is Reach.UNROUTED]
+    for some in (unrouted, [one for one in shut if one not in unrouted]):
+        if not some:
+            continue
+        apart = len(by_rail) == rails
+        status = "unknown" if some is unrouted else "fail" if apart else "warn"
+        doubts = dict.fromkeys(lane.doubt for *lanes, _ in some for lane in lanes if lane.doubt)
+        more = "".join(f", or a route does ({doubt})" for doubt in doubts)
+        names = fold_words(list(dict.fromkeys(lane.name for lane, *_ in some)))
+        have = _seen([one.reason for *_, one in some])
+        check = "fleet.rail-apart" if apart else "fleet.rail-same"
+        said = text + UNLESS.format(more) if some is unrouted else text
+        yield FleetFinding(check, status, names, have, "a way to the same port of the others", said)
+    unknown = [one for one in ways if one[2].reach is Reach.UNKNOWN]
+    if unknown:
+        names = fold_words(list(dict.fromkeys(lane.name for lane, *_ in unknown)))
+        yield _unknown(names, _seen([one.reason for *_, one in unknown]))
+
+
+def _unknown(subject: str, reason: str) -> FleetFinding:
+    text = "which nodes its transfers reach is not known"
+    return FleetFinding("fleet.rail-unknown", "unknown", subject, reason, "", text)
+
+
+def _seen(words: Sequence[str]) -> str:
+    each = list(dict.fromkeys(words))
+    more = f", and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
+    return f"{', '.join(each[:MOST_NAMED])}{more}"
+
+
+def rails_object(answer: RailAnswer) -> Json:
+    """Return the answer of ``schemas/rails-v1.schema.json``."""
+    return {
+        "not_usable": sum(one.times for one in answer.unusable),
+        "findings": [one.as_object() for one in answer.findings],
+        "rails": [
+            {
+                "rail": rail,
+                "link_layer": lane.link_layer,
+                "gid_type": lane.gid_type,
+                "network": plain(lane.network),
+                "routes": list(lane.exits),
+                "doubt": lane.doubt or None,
+                "nodes": nodes_object(nodes),
+            }
+            for rail, lanes in answer.table.items()
+            for lane, nodes in lanes.items()
+        ],
+    }
+
+
+def rails_text(answer: RailAnswer, paint: Paint, width: int, verbosity: int) -> str:
+    """Return the answer without a final newline. verbosity: below 0 the verdict alone."""
+    lines = [painted(paint, answer.status, answer.said, answer.status.upper())]
+    if verbosity < 0:
+        return lines[0]
+    for finding, names in answer.findings:
+        head = f"{finding.check} on {nodes_text(names)}: {clean(finding.subject)}"
+        lines.append(painted(paint, finding.status, head))
+        for text in (have_and_need(finding.have, finding.need, 200), cut(finding.text, 300)):
+            if text:
+                lines.append(filled(f"      {text}", width, 0))
+    rows = [
+        (clean(rail), lane.gid_type or lane.link_layer, _network_text(lane), nodes_text(nodes))
+        for rail, lanes in answer.table.items()
+        for lane, nodes in lanes.items()
+    ]
+    shown = rows if verbosity > 0 else rows[:MOST_ROWS]
+    lines += grid(["rail", "GID", "network", "nodes"], shown) if rows else []
+    return "\n".join([*lines, *rest_of(len(shown), rows)])
+
+
+def _network_text(lane: Lane) -> str:
+    network = lane.network
+    return clean(network if isinstance(network, str) else f"unknown: {network.reason}")
+
+
+def lane_of(rail: Rail) -> Lane:
+    """Return the lane of one port; what is missing makes its network Unknown."""
+    layer = rail.link_layer if isinstance(rail.link_layer, str) else ""
+    kind = rail.gid_type if isinstance(rail.gid_type, str) else ""
+    found = gid_network(layer, rail.gid, rail.known_addresses)
+    if not isinstance(rail.link_layer, str):
+        found = Unread(_why(rail.link_layer, "the link layer"))
+    elif not isinstance(rail.gid_type, str) and layer != INFINIBAND:
+        found = Unread(_why(rail.gid_type, "the type of its GID"))
+    doubt, exits = UNREAD, tuple[str, ...]()
+    if isinstance(rail.exits, Unknown):
+        doubt = f"{UNREAD}: {rail.exits.reason}"
+    elif rail.exits is not None:
+        doubt, exits = "", tuple(sorted(one for one in rail.exits if network(one) is not None))
+    others = tuple(one for one in exits if one != found) if isinstance(found, str) else ()
+    return Lane(rail.device, rail.port, layer, kind, found, others, doubt)
+
+
+def _why(fact: Unknown | None, what: str) -> str:
+    return NO_GID if fact is None else f"{what} was not read: {fact.reason}"
+
+
+def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str | Unknown:
+    """Return the network that a port speaks in: of the address in its GID, by its interface's
+    prefix.
+
+    gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those of the interface,
+    as ``10.0.0.1/24``.
+    """
+    if not isinstance(gid, str) or not gid:
+        return Unread(NO_GID)
+    try:
+        given = ipaddress.ip_address(gid)
+    except ValueError:
+        return Unread(f"{gid!r} is no GID")
+    if link_layer == INFINIBAND:
+        if given.version == 4:
+            return Unread(f"{gid} is no GID of an InfiniBand port")
+        return str(ipaddress.IPv6Network((int(given) >> 64 << 64, 64)).network_address)
+    address = (given.ipv4_mapped or given) if isinstance(given, ipaddress.IPv6Address) else given
+    if address.is_link_local:
+        return Unread("the GID is link-local: it tells no network")
+    for written in addresses:
+        try:
+            interface = ipaddress.ip_interface(written)
+        except ValueError:
+            continue
+        if interface.ip == address:
+            return str(interface.network)
+    # Without the address: like nodes are to have equal lanes.
+    return Unread("the GID's address is on no interface here: its prefix is not known")
+
+
+def way(one: Lane, other: Lane) -> Way:
+    """Return the way between two lanes; the order of the two changes only the reason's words."""
+    if one.link_layer != other.link_layer:
+        return Way(Reach.NONE, f"{one.link_layer} on one side, {other.link_layer} on the other")
+    if isinstance(one.network, Unknown):
+        return Way(Reach.UNKNOWN, one.network.reason)
+    if isinstance(other.network, Unknown):
+        return Way(Reach.UNKNOWN, other.network.reason)
+    if one.network == other.network and one.gid_type == other.gid_type:
+        return Way(Reach.DIRECT)
+    if one.link_layer == INFINIBAND:
+        # Routers between InfiniBand subnets exist, and no file of a host shows them.
+        return Way(Reach.UNKNOWN, f"InfiniBand subnets {one.network} and {other.network}")
+    if one.gid_type != other.gid_type:
+        return Way(Reach.NONE, f"GIDs of {one.gid_type} and of {other.gid_type}")
+    mine, theirs = network(one.network), network(other.network)
+    assert mine is not None
+    assert theirs is not None
+    if mine.version != theirs.version:
+        return Way(Reach.NONE, f"IPv{mine.version} and IPv{theirs.version}")
+    if mine.overlaps(theirs):
+        # Who takes whom for a neighbour depends on the single address.
+        return Way(Reach.UNKNOWN, f"prefixes differ: {mine} and {theirs}")
+    if one.gid_type == ROCE_1:
+        return Way(Reach.NONE, f"{mine} and {theirs}: RoCE v1 is not routed")
+    there = any(covers(leads, theirs) for leads in one.exits)
+    back = any(covers(leads, mine) for leads in other.exits)
+    if there and back:
+        return Way(Reach.ROUTED)
+    if there or back:
+        missing, target = (other, mine) if there else (one, theirs)
+        return Way(Reach.UNROUTED, f"{missing.device} has no route back to {target}")
+    return Way(Reach.UNROUTED, f"no route between {mine} and {theirs}")
+
+
+Network = IPv4Network | IPv6Network
+
+
+@lru_cache(maxsize=1 << 16)
+def network(written: str) -> Network | None:
+    """Return the network that is written; None for what is none."""
+    try:
+        return ip_network(written, strict=False)
+    except ValueError:
+        return None
+
+
+def covers(written: str, wanted: Network) -> bool:
+    """Return whether a route to ``written`` leads to ``wanted``."""
+    found = network(written)
+    if found is None or found.version != wanted.version:
+        return False
+    return wanted.subnet_of(found)  # type: ignore[arg-type]
