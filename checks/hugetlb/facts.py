@@ -7,8 +7,8 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.boot import PoolWriter, pages_after_boot, read_pool_writers
-from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
+from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb.sysctl_d import RUN, SYSCTL_FOLDERS, SysctlFile, read_sysctl_files
 from checks.numa.meminfo import Meminfo, read_meminfo, read_node_free
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.base.c_numbers import kernel_count
 from checks.base.root import Root
 from checks.base.units import KIB
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import kernel_count
 from checks.numa.nodes import NODES, gpu_memory_nodes, numa_nodes
 
 # Row of the host's table -> the row of a GPU's node that is in it.

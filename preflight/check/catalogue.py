@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from checks.base.check import Check, Judge
+from checks.base.check import Check, Judge, Page
 from checks.base.finding import Status
-from checks.base.page import Page
 from preflight.advisories.records import Advisory, condition_text, range_text
 from preflight.launches.source import notices
 from preflight.render.text import wrapped

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 from checks.base.pages import Default
 from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known
-from checks.base.version_text import version_numbers
+from checks.base.written_numbers import version_numbers
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
 from preflight.programs.sglang_arguments import SettingValue, file_text, port_value, word_value

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from checks.base.finding import Consequence, Evidence, Finding, Status, Subject, unknown
 from checks.base.unknown import Unknown
-from checks.hugetlb.refusal import FIT
+from checks.hugetlb.targets import FIT
 from preflight.judging.pages import ASSUMED, GATE, MAPPING, MISREAD, NOT_READ, SIZES, UNUSED
 from preflight.judging.store_checks import key_findings
 from preflight.processes.container_limits import unknown_settings

@@ -15,15 +15,15 @@ from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT
 from checks.memlock.demand import grant
 from checks.rdma.calls import saved, state_folders
-from checks.rdma.facts import Nic
-from checks.rdma.registration import PROTECTION_DOMAINS
-from checks.rdma.registration_measured import (
+from checks.rdma.device_table import (
     MEMORY_KEYS,
     OF_DEVICE,
     RESULT_SCHEMA,
     Identity,
     identity_of,
 )
+from checks.rdma.facts import Nic
+from checks.rdma.registration import PROTECTION_DOMAINS
 from checks.run.facts import Facts, read_facts
 from preflight.base.output import say
 from preflight.base.progress import Progress

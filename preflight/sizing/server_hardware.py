@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
-from checks.memory.cgroup import memory_headroom
+from checks.memory.facts import memory_headroom
 from checks.numa.meminfo import read_whole_meminfo
 from checks.pci.facts import ACCELERATOR_VENDORS, read_accelerators
 from checks.releases.mooncake import MooncakeRelease

@@ -17,8 +17,14 @@ from hypothesis import strategies as st
 from checks.base.root import Root
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
-from checks.limits.calls import MOST_PROCESSES
-from checks.limits.facts import IPC_LOCK_BIT, SYS_NICE_BIT, LimitFacts, Pinned, read_limits
+from checks.limits.facts import (
+    IPC_LOCK_BIT,
+    MOST_PROCESSES,
+    SYS_NICE_BIT,
+    LimitFacts,
+    Pinned,
+    read_limits,
+)
 from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit, parse_limit
 from tests.checks.limit_hosts import tree
 from tests.paths import ROOT

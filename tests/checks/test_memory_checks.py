@@ -16,8 +16,7 @@ from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
 from checks.memory import judge as memory_checks
 from checks.memory import mapping_checks
-from checks.memory.cgroup import MemoryHeadroom
-from checks.memory.facts import MemoryFacts
+from checks.memory.facts import MemoryFacts, MemoryHeadroom
 from checks.numa.meminfo import Meminfo
 from checks.run.facts import Facts
 from tests.builders.hosts import Host

@@ -9,9 +9,8 @@ import pytest
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture.secrets import public
-from checks.hugetlb.boot import pages_after_boot, read_pool_writers
+from checks.hugetlb.boot import pages_after_boot, read_next_words, read_pool_writers
 from checks.hugetlb.facts import read_hugetlb_facts
-from checks.hugetlb.next_boot import read_next_words
 from checks.hugetlb.sysctl_d import read_sysctl_files
 from tests.checks.limit_hosts import root_of
 

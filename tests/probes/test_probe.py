@@ -21,8 +21,8 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.rdma import calls as calls_registration
+from checks.rdma.device_table import DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.facts import RdmaFacts, read_rdma
-from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.verbs import CgroupLimit
 from checks.run.facts import Facts
 from preflight.base.command_frame import run_command

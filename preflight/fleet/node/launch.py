@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds, Service
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import leading_integer
 from checks.rdma.gid_checks import AFFINITY, PEER_AFFINITY
 from checks.rdma.reach_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
 from preflight.fleet.node.records import NodeLaunch

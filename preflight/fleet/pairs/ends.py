@@ -7,9 +7,9 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
+from checks.base.written_numbers import leading_integer
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.reach_checks import DEFAULT_MTU_BYTES
 from checks.rdma.use import uses
