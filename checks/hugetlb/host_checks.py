@@ -21,6 +21,8 @@ from checks.base.units import (
 )
 from checks.base.unknown import Unknown, unread
 from checks.hugetlb.boot import (
+    drop_in,
+    is_sysctl_file,
     overruling,
     pages_after_boot,
     shares_after_boot,
@@ -29,7 +31,6 @@ from checks.hugetlb.boot import (
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.stock import HugeTlbLimit
-from checks.hugetlb.sysctl_d import drop_in, is_sysctl_file
 from checks.hugetlb.targets import (
     FIT,
     RESERVATION,

@@ -12,11 +12,11 @@ from checks.base.finding import Evidence
 from checks.base.root import Root
 from checks.base.units import GIB, KIB
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.numa.meminfo import Meminfo
 from checks.numa.nodes import (
     NODES,
     NUMA_STATUS,
     STATUS,
+    Meminfo,
     gpu_memory_nodes,
     node_list,
     numa_nodes,

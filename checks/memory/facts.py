@@ -25,7 +25,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import kernel_count
-from checks.numa.meminfo import Meminfo, read_meminfo
+from checks.numa.nodes import Meminfo, read_meminfo
 
 
 def space(path: str) -> dict[str, int | bool]:

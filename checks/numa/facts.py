@@ -6,15 +6,16 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root, in_child
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.numa.meminfo import Meminfo, read_node_meminfo
 from checks.numa.nodes import (
     NODES,
+    Meminfo,
     memory_nodes,
     numa_nodes,
     parse_cpu_list,
     parse_cpu_map,
     read_allowed,
     read_list,
+    read_node_meminfo,
 )
 from checks.system.facts import MOST_ERRNO
 

@@ -16,7 +16,6 @@ CHECK_MODULES = (
     "checks.hugetlb.pool_checks",
     "checks.hugetlb.host_checks",
     "checks.memory.judge",
-    "checks.memory.mapping_checks",
     "checks.memlock.judge",
     "checks.memlock.container_checks",
     "checks.limits.judge",

@@ -11,9 +11,54 @@ from typing import NamedTuple
 from checks.base.check import Check, Judge, Page
 from checks.base.finding import Status
 from preflight.advisories.records import Advisory, condition_text, range_text
+from preflight.judging.pages import PAGES
 from preflight.launches.source import notices
 from preflight.render.text import wrapped
 from preflight.rules.rules import Rule, Severity
+
+# What is found -> the ids.
+_SECTIONS = {
+    "What `mooncake-preflight fleet merge` finds between nodes": (
+        "fleet.master",
+        "fleet.metadata",
+        "fleet.rendezvous",
+        "fleet.advertised",
+        "fleet.mooncake-version",
+        "fleet.protocol",
+        "fleet.port",
+        "fleet.segment",
+        "fleet.same-machine",
+    ),
+    "What it finds between their NICs, and `fleet rails`": (
+        "fleet.path-mtu",
+        "fleet.address",
+        "fleet.subnet",
+        "fleet.rail-apart",
+        "fleet.rail-same",
+        "fleet.rail-cross",
+        "fleet.rail-unknown",
+        "fleet.rail-mtu",
+    ),
+    "What it says of the reports themselves": (
+        "fleet.report",
+        "fleet.no-verdict",
+        "fleet.several-reports",
+        "fleet.old-report",
+        "fleet.unexpected",
+        "fleet.unusable",
+    ),
+    "What stands for a node that gave no report": (
+        "fleet.ssh",
+        "fleet.timeout",
+        "fleet.tool",
+        "fleet.python",
+        "fleet.folder",
+        "fleet.slurm",
+        "fleet.pod",
+        "fleet.interrupted",
+    ),
+}
+FLEET_CHECKS = tuple(Check(id_, (), PAGES) for ids in _SECTIONS.values() for id_ in ids)
 
 
 class Catalogue(NamedTuple):
@@ -50,7 +95,6 @@ def catalogue() -> Catalogue:
     """Return all that is declared; imports every module that declares something."""
     from checks.run.runner import every_check
     from preflight.advisories.records import advisories
-    from preflight.judging.fleet_checks import FLEET_CHECKS
     from preflight.judging.pages import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 

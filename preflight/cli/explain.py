@@ -15,16 +15,17 @@ from preflight.base.within import limit_seconds, within
 from preflight.cli.commands import command
 from preflight.cli.options import (
     COLOR,
+    FILE,
     JSON,
     LAUNCH_OPTIONS,
     MOONCAKE_VERSION,
     NIC_NODES,
     RANK_NODES,
     TIMEOUT,
+    CheckId,
     taking_launch,
     with_options,
 )
-from preflight.cli.value_types import FILE, CheckId
 
 if TYPE_CHECKING:
     from preflight.check.catalogue import Catalogue
@@ -190,8 +191,8 @@ class CheckedAt(NamedTuple):
 def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
     """Return what check finds there of ``ids``; None without a place, or where it makes none."""
     from preflight.check.answer import checked
+    from preflight.check.catalogue import FLEET_CHECKS
     from preflight.inputs.launch_words import Chosen
-    from preflight.judging.fleet_checks import FLEET_CHECKS
 
     between_nodes = {check.id for check in FLEET_CHECKS}
     only = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in between_nodes))

@@ -8,8 +8,7 @@ import click
 
 from preflight.cli.commands import command
 from preflight.cli.node_options import with_answer
-from preflight.cli.options import timeout_option
-from preflight.cli.value_types import NumberOption
+from preflight.cli.options import NumberOption, timeout_option
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown

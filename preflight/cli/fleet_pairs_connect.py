@@ -8,8 +8,7 @@ import click
 
 from preflight.cli.commands import command
 from preflight.cli.fleet_pairs_listen import MTU, PAIRS, TCP, seconds_option
-from preflight.cli.options import COLOR, with_launch
-from preflight.cli.value_types import Integer, NumberOption
+from preflight.cli.options import COLOR, Integer, NumberOption, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

@@ -8,8 +8,7 @@ import click
 
 from preflight.cli.commands import command
 from preflight.cli.node_options import with_answer, with_remote
-from preflight.cli.options import timeout_option, with_checks, with_launch
-from preflight.cli.value_types import Integer, NumberOption
+from preflight.cli.options import Integer, NumberOption, timeout_option, with_checks, with_launch
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown

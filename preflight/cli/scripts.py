@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import FILE_TIMEOUT
-from preflight.cli.value_types import FILE
+from preflight.cli.options import FILE, FILE_TIMEOUT
 
 FOLDER = Path(__file__).parents[1] / "schemas"
 _ENDING = "-v1.schema.json"

@@ -18,9 +18,8 @@ from typing import Any
 from checks.base.needs import Bound, GivenGpus, RunAs, SetLimit
 from checks.base.unknown import Inside, Unknown
 from checks.capture.secrets import REMOVED, clean_address, is_secret
-from preflight.consumers.lmcache_settings import lmcache_settings
-from preflight.inputs.host_words import is_known
-from preflight.inputs.written_launch import WrittenLaunch
+from preflight.consumers.lmcache import lmcache_settings
+from preflight.inputs.written_launch import WrittenLaunch, is_known
 from preflight.launches.container import ContainerSettings, Mount, Published
 from preflight.launches.source import (
     Command,

@@ -99,7 +99,7 @@ class Pattern(NamedTuple):
     rules that see it coming, the first is the best. cause, remedy, apart (what tells it from
     look-alikes) may name groups in braces. unless: ids that say the same better: found in the log,
     they silence this one. sums: what its numbers come to, left out where one is missing or 0;
-    ``{size:bytes}`` is a number with its unit. compute: the function of ``conclusions`` that adds
+    ``{size:bytes}`` is a number with its unit. compute: the function of ``explain`` that adds
     to the groups. A pattern without a cause is a mark: it explains nothing, others read it.
     """
 

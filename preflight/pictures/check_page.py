@@ -13,8 +13,8 @@ from checks.hugetlb.pools import Pool
 from checks.memory.facts import MemoryFacts
 from checks.run.facts import Facts
 from checks.system.facts import SystemFacts
-from preflight.base.data_file import data_file
 from preflight.base.one_line import with_last_name
+from preflight.base.program import data_file
 from preflight.base.usage_error import UsageError
 from preflight.capacity.answer import CapacityRequest, compute_capacity
 from preflight.capacity.report import summarize_rounds

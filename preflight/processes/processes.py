@@ -425,7 +425,7 @@ def _arguments(
     """Return the arguments, those of the file behind ``--config`` among them."""
     if all(word.text != "--config" for word in words):
         return parse_sglang_arguments(words, sglang_version)
-    from preflight.programs.sglang_config_file import merged_words
+    from preflight.programs.sglang_arguments import merged_words
 
     try:
         merged = merged_words(words, argument_table(sglang_version), read_file)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.base.data_file import data_file
+from preflight.base.program import data_file
 
 # Where a multimodal config keeps its language model.
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")

@@ -483,7 +483,7 @@ def test_help_names_every_exit_code() -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    from preflight.base.program_version import program_version
+    from preflight.base.program import program_version
 
     assert f'version = "{program_version()}"' in (ROOT / "pyproject.toml").read_text()
 

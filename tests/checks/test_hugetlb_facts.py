@@ -13,8 +13,13 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
 from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit, read_stock, stated_stock
-from checks.numa.meminfo import read_meminfo, read_node_meminfo
-from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
+from checks.numa.nodes import (
+    memory_nodes,
+    numa_nodes,
+    parse_node_list,
+    read_meminfo,
+    read_node_meminfo,
+)
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.checks.recorded import recorded
 

@@ -15,9 +15,8 @@ from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
 from checks.memory import judge as memory_checks
-from checks.memory import mapping_checks
 from checks.memory.facts import MemoryFacts, MemoryHeadroom
-from checks.numa.meminfo import Meminfo
+from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
 from tests.builders.hosts import Host
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
@@ -47,11 +46,8 @@ def _ranks(count: int, each: int | Unknown, **other: object) -> LaunchNeeds:
 
 
 def _one(facts: Facts, needs: LaunchNeeds | None, id_: str) -> Status:
-    checks = memory_checks.CHECKS
-    if id_ not in {check.id for check, _ in checks.checks}:
-        checks = mapping_checks.CHECKS
-    found = findings(checks, facts, needs, id_)
-    declared_outcomes_hold(checks, found)
+    found = findings(memory_checks.CHECKS, facts, needs, id_)
+    declared_outcomes_hold(memory_checks.CHECKS, found)
     assert len(found) == 1
     return found[0].status
 
@@ -201,7 +197,7 @@ def test_a_launch_without_a_model_is_told_nothing_of_its_loading(
 
 def test_what_a_small_shm_is_short_of_is_what_is_needed() -> None:
     facts = _facts(shm_size_bytes=64 * MIB, shm_available_bytes=64 * MIB)
-    (found,) = findings(mapping_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
+    (found,) = findings(memory_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
     assert (found.status, found.need) == (Status.WARN, "more than 64.00 MiB")
 
 
@@ -308,7 +304,7 @@ def test_a_shm_in_which_nothing_can_be_made(
     (tmp_path / "calls.json").write_text(json.dumps({"memory.space /dev/shm": answer}))
     (tmp_path / "proc").mkdir()
     facts = facts_of(tmp_path, "memory")
-    (found,) = findings(mapping_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
+    (found,) = findings(memory_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
     assert found.status is Status.FAIL
     assert [setting.words[-1] for setting in found.settings] == ["/dev/shm"] * read_only
     assert _one(facts, _ranks(1, 0), "shm.space") is Status.PASS

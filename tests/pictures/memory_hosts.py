@@ -11,7 +11,7 @@ from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
 from checks.memory.facts import MemoryFacts, MemoryHeadroom
 from checks.numa.facts import NumaFacts, NumaNode
-from checks.numa.meminfo import Meminfo
+from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
 
 PAGE = 2 * MIB

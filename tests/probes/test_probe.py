@@ -27,8 +27,7 @@ from checks.rdma.verbs import CgroupLimit
 from checks.run.facts import Facts
 from preflight.base.command_frame import run_command
 from preflight.base.envelope import envelope
-from preflight.base.output import json_text
-from preflight.base.progress import Progress
+from preflight.base.output import Progress, json_text
 from preflight.base.usage_error import UsageError
 from preflight.cli.probe import probe
 from preflight.probes import registration as probe_module
@@ -51,8 +50,15 @@ from preflight.probes.limits import (
 )
 from preflight.probes.measure import KernelLog, Measurement, Order, ProbeError, measure, search
 from preflight.probes.memory import Layout, map_range, plan_layout
-from preflight.probes.registration import Sizes, _chosen, _order, judge
-from preflight.probes.report import ProbeAnswer, answer_object, answer_text
+from preflight.probes.registration import (
+    ProbeAnswer,
+    Sizes,
+    _chosen,
+    _order,
+    answer_object,
+    answer_text,
+    judge,
+)
 from tests.checks.limit_hosts import facts as limit_facts
 from tests.checks.limit_hosts import limits
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, launch, process

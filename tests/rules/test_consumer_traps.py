@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from preflight.judging.store_checks import key_findings
+from preflight.judging.launch_checks import key_findings
 from tests.processes.test_unread import sized
 
 MASTER = "10.0.0.1:50051"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
+from preflight.sglang.model import WellKnownModel, well_known_model, well_known_names
 from preflight.sglang.model_geometry import (
     AttentionKind,
     Heads,
@@ -17,7 +18,6 @@ from preflight.sglang.model_geometry import (
     ModelGeometry,
     geometry_from_config,
 )
-from preflight.sglang.well_known_models import WellKnownModel, well_known_model, well_known_names
 
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
-from preflight.sglang.model_geometry import AttentionKind, LayerKind
-from preflight.sglang.well_known_models import (
+from preflight.sglang.model import (
     WellKnownModel,
     _table,
     well_known_model,
     well_known_names,
 )
+from preflight.sglang.model_geometry import AttentionKind, LayerKind
 
 
 def known(path: str) -> WellKnownModel:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from preflight.cli.sizing import command
-from preflight.sizing.documented_rule import documented_rule
+from preflight.sizing.sizing import documented_rule
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 
 PLANNING = ("planning_only", 0)

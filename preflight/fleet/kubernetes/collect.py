@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from preflight.base.progress import Progress
+from preflight.base.output import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import expand

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.base.program_version import program_version
+from preflight.base.program import program_version
 from preflight.fleet.base.decode import Unread
 
 SCHEMA = "mooncake-preflight/node/v1"

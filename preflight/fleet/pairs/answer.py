@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.base.one_line import clean
-from preflight.base.program_version import program_version
+from preflight.base.program import program_version
 from preflight.fleet.base.decode import Json, decoder
 from preflight.fleet.base.text import (
     Paint,

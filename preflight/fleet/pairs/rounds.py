@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from signal import SIGINT
 from typing import NamedTuple, TypeVar
 
-from preflight.base.output import columns, painter, say, say_json
-from preflight.base.progress import Progress
+from preflight.base.output import Progress, columns, painter, say, say_json
 from preflight.base.usage_error import UsageError
 from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text, verdict
 from preflight.fleet.pairs.meeting import Present, meet

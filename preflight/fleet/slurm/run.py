@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from preflight.base.progress import Progress
+from preflight.base.output import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import fold
