@@ -81,14 +81,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     )
     ranks = any(process.program == "sglang" for process in needs.processes)
     advice = f"lower {_what_takes_memory(needs)}, or free memory"
-    gate = max(needs.processes, key=lambda process: process.gate_bytes, default=None)
-    if gate is not None and gate.gate_bytes > available >= need_bytes:
-        need = format_need(gate.gate_bytes, available)
-        text = (
-            f"{gate.program} ends at start: it asks for so much itself, 32 GiB of it to stay free"
-        )
-        yield found._replace(need=need, formula="").failed(text, advice)
-    elif need_bytes > available:
+    if need_bytes > available:
         refused = "a rank is refused, or " * ranks
         text = f"there is not enough memory: {refused}the kernel kills a process"
         yield found.failed(text, advice)

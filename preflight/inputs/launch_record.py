@@ -228,8 +228,7 @@ def _command(command: Command) -> Command | None:
     start = 2 if served else len(texts) - len(arguments)
     if not served and command.words[start:] != arguments:  # handed on by a trainer
         start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
-    names_model = served or kind is ProcessKind.TRTLLM
-    positional = names_model and not "".join(texts[start : start + 1]).startswith("-")
+    positional = served and not "".join(texts[start : start + 1]).startswith("-")
     kept = (
         *_program(command.words[:start]),
         *_arguments(command.words[start:], kind, positional),

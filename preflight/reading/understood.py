@@ -88,7 +88,6 @@ PROGRAMS = {
     ProcessKind.DYNAMO_SGLANG: "dynamo.sglang",
     ProcessKind.DYNAMO_VLLM: "dynamo.vllm",
     ProcessKind.LMCACHE: "lmcache",
-    ProcessKind.TRTLLM: "engine",
     ProcessKind.ENGINE: "engine",
     ProcessKind.ETCD: "etcd",
     ProcessKind.REDIS: "redis",

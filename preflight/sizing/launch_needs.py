@@ -40,7 +40,6 @@ _PROGRAMS = {
     ProcessKind.VLLM: "vllm",
     ProcessKind.DYNAMO_VLLM: "vllm",
     ProcessKind.LMCACHE: "lmcache",
-    ProcessKind.TRTLLM: "trtllm",
 }
 
 
@@ -191,7 +190,6 @@ def _members(
         waited=process.command.waited,
         turn=process.command.turn,
         gpu_share=_gpu_share(process, None),
-        gate_bytes=0 if process.consumer is None else process.consumer.gate_bytes,
     )
     sized = process.server is not None or process.store is not None
     ranked = process.server is not None or process.consumer is not None

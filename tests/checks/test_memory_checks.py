@@ -67,32 +67,6 @@ def test_all_ranks_together_must_fit(ranks: int, each: int, expected: Status) ->
 
 
 @pytest.mark.parametrize(
-    ("available", "each", "gate", "expected", "said"),
-    [
-        (100 * GIB, 17 * GIB, 100 * GIB, Status.PASS, ""),
-        (
-            100 * GIB,
-            17 * GIB,
-            100 * GIB + 1,
-            Status.FAIL,
-            "vllm ends at start: it asks for so much",
-        ),
-        # It counts its segments though they lie on huge pages.
-        (100 * GIB, 0, 101 * GIB, Status.FAIL, "32 GiB of it to stay free"),
-        (100 * GIB, 26 * GIB, 136 * GIB, Status.FAIL, "there is not enough memory"),
-    ],
-)
-def test_what_a_program_asks_for_itself(
-    available: int, each: int, gate: int, expected: Status, said: str
-) -> None:
-    memory = Meminfo("/proc/meminfo", {"MemAvailable": available})
-    needs = _ranks(4, each, program="vllm", gate_bytes=gate)
-    (found,) = findings(memory_checks.CHECKS, _facts(meminfo=memory), needs, "memory.host")
-    assert found.status is expected
-    assert said in found.text
-
-
-@pytest.mark.parametrize(
     ("left", "expected"),
     [
         (79 * GIB, Status.FAIL),
