@@ -46,7 +46,7 @@ from preflight.fleet.pairs.talk import (
 )
 from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Endpoint
 from preflight.fleet.rails.lanes import Reach, Way
-from preflight.verbs.ctypes_objects import (
+from preflight.verbs.objects import (
     LID_OFFSET,
     QPN_OFFSET,
     Attributes,
@@ -55,7 +55,7 @@ from preflight.verbs.ctypes_objects import (
     RegionFields,
     WorkRequest,
 )
-from preflight.verbs.ctypes_objects import Path as Path_
+from preflight.verbs.objects import Path as Path_
 from tests.paths import ROOT
 from tests.valid import valid
 
