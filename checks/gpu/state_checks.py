@@ -168,15 +168,10 @@ def registers_gpu_memory(process: ProcessNeeds) -> bool:
     return process.rdma is not None and (isinstance(amount, Unknown) or amount > 0)
 
 
-def takes_peer_memory(process: ProcessNeeds) -> bool:
-    """Return whether Mooncake registers GPU memory through peer memory, as it does by default."""
-    value = process.environment.get("WITH_NVIDIA_PEERMEM", "")
-    return value.strip().lower() not in FALSE_WORDS
-
-
 def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
     finding = passed(process.name)
-    if takes_peer_memory(process):
+    value = process.environment.get("WITH_NVIDIA_PEERMEM", "")
+    if value.strip().lower() not in FALSE_WORDS:
         finding = _over_peer_memory(finding, system, gpus)
     else:
         finding = _over_dma_buf(finding, system, gpus)

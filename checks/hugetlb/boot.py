@@ -343,7 +343,8 @@ def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
     for word in text.split():
         name, _, value = word.partition("=")
         if name in ("hugepagesz", "default_hugepagesz"):
-            size = _size(value)
+            match = re.fullmatch(r"(\d{1,12})([KMG]?)", value.strip().upper())
+            size = int(match[1]) * _UNIT_SCALE.get(match[2], 1) if match else None
         elif name == "hugepages":
             found += _counts(value, size, source)
     return tuple(found)
@@ -356,11 +357,6 @@ def _counts(value: str, size: int | None, source: str) -> Iterator[PoolWriter]:
             node, pages = "", part
         if pages.isdecimal() and (not colon or node.isdecimal()):
             yield PoolWriter(source, size, int(node) if colon else None, int(pages))
-
-
-def _size(text: str) -> int | None:
-    match = re.fullmatch(r"(\d{1,12})([KMG]?)", text.strip().upper())
-    return int(match[1]) * _UNIT_SCALE.get(match[2], 1) if match else None
 
 
 def _command_line(root: Root) -> Iterator[PoolWriter]:

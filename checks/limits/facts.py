@@ -31,21 +31,13 @@ MOST_PROCESSES = 3000
 def identity() -> dict[str, Any]:
     """Read the user namespace, who called sudo, whether this is a Slurm job, and who is root."""
     sudo_uid = os.environ.get("SUDO_UID", "")
+    rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
     return {
         "user_namespace": os.readlink("/proc/self/ns/user"),
         "sudo_uid": int(sudo_uid) if sudo_uid.isdecimal() else None,
         "slurm_job": "SLURM_JOB_ID" in os.environ,
-        "root_names": _names_of_root(),
+        "root_names": [row[0] for row in rows if len(row) == 7 and row[2] == "0"],
     }
-
-
-def _names_of_root() -> list[str]:
-    """Return the users of number 0 (passwd(5)).
-
-    Other sources of users give none (sssd.conf(5), min_id).
-    """
-    rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
-    return [row[0] for row in rows if len(row) == 7 and row[2] == "0"]
 
 
 def processes() -> dict[str, Any]:

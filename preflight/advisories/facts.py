@@ -62,7 +62,10 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
     kind, dot, rest = name.partition(".")
     try:
         if dot and kind == "env":
-            return _variable(subject.process, rest)
+            word = subject.process.command.environment.get(rest)
+            if word is None:
+                return None
+            return word_value(word)
         if dot and kind == "flag":
             return _flag(subject, rest)
         return FACTS[name][1](subject)
@@ -73,13 +76,6 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
 def is_fact(name: str) -> bool:
     """Tell whether there is such a fact."""
     return name in FACTS or name.startswith(("env.", "flag."))
-
-
-def _variable(process: LaunchProcess, name: str) -> str | Unknown | None:
-    word = process.command.environment.get(name)
-    if word is None:
-        return None
-    return word_value(word)
 
 
 def _flag(subject: AdvisorySubject, name: str) -> Any:

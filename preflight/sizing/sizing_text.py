@@ -76,11 +76,6 @@ def _reading_text(sizing: LaunchSizing) -> str:
     return "\n\n".join(parts)
 
 
-def _left_out_text(sizing: LaunchSizing) -> str:
-    lines = [_filled(f"  {text}") for text in sizing.reading.left_out]
-    return "\n".join(["Not started", *lines]) if lines else ""
-
-
 def _again(number: int) -> str:
     return "" if number == 1 else f" and {number - 1} more places" if number > 2 else " and 1 more"
 
@@ -90,7 +85,8 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
     ``paint`` colours a text: paint(text, colour).
     """
-    reading, left_out = _reading_text(sizing), _left_out_text(sizing)
+    lines = [_filled(f"  {text}") for text in sizing.reading.left_out]
+    reading, left_out = _reading_text(sizing), ("\n".join(["Not started", *lines]) if lines else "")
     shown, findings = sizing.shown, sizing.inputs.findings
     word, colour, meaning = HEADLINES[sizing.status]
     if sizing.status == "fails":
