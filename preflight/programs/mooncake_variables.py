@@ -127,7 +127,9 @@ def _rows(kind: type[Row], rows: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]
     """Return the rows of one kind: lists are tuples, a reader is named."""
     found = []
     for row in rows:
-        fields = {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
+        fields: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in row.items()
+        }
         if "reader" in fields:
             fields["reader"] = Reader[fields["reader"]]
         found.append(kind(**fields))
