@@ -9,7 +9,6 @@ cached, and requests form a tree. No text and no token is kept.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
@@ -18,7 +17,6 @@ from contextlib import closing
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
-from importlib import import_module
 from itertools import chain, islice
 from typing import Any, NamedTuple, TextIO
 
@@ -76,55 +74,11 @@ def _unpacked(name: str) -> TextIO:
 
         return lzma.open(name, "rt", encoding="utf-8")
     if name.endswith(".zst"):
-        return _open_zst(name)
-    return open(name, encoding="utf-8")
-
-
-def _open_zst(name: str) -> TextIO:
-    try:
-        zstandard = import_module("zstandard")
-    except ImportError:
-        install = shell.line([sys.executable, "-m", "pip", "install", "zstandard>=0.20"])
         unpack = shell.line(["zstd", "-dc", name])
         raise UsageError(
-            f"--trace {name}: zstandard, which reads .zst, is not installed: {install}, or give "
-            f"--trace - and {unpack} before a pipe"
-        ) from None
-    return io.TextIOWrapper(io.BufferedReader(_Zst(name, zstandard)), encoding="utf-8")
-
-
-class _Zst(io.RawIOBase):
-    """A .zst file unpacked: all of its frames, and an error where the last one is cut off.
-
-    The package's own reader ends at the first frame, and says nothing of one that is cut off.
-    """
-
-    def __init__(self, name: str, zstandard: Any) -> None:
-        self._file, self._zstandard = io.FileIO(name), zstandard
-        self._frame: Any = None
-        self._packed = self._text = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._text:
-            packed = self._packed or self._file.read(1 << 16)
-            if not packed:
-                if self._frame is not None:
-                    raise EOFError("the file ends within a frame: it is cut off")
-                return 0
-            self._frame = self._frame or self._zstandard.ZstdDecompressor().decompressobj()
-            self._text, self._packed = self._frame.decompress(packed), b""
-            if self._frame.eof:
-                self._frame, self._packed = None, self._frame.unused_data
-        count = min(len(buffer), len(self._text))
-        buffer[:count], self._text = self._text[:count], self._text[count:]
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+            f"--trace {name}: .zst is not read here: give --trace - and {unpack} before a pipe"
+        )
+    return open(name, encoding="utf-8")
 
 
 def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Record:
@@ -188,8 +142,8 @@ def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
         raise
     except (OSError, EOFError, ValueError) as error:  # also of gzip and of UTF-8
         raise UsageError(f"--trace {name}, after line {number}: {error}") from None
-    except Exception as error:  # lzma and zstandard have errors of their own
-        if type(error).__name__ not in ("LZMAError", "ZstdError"):
+    except Exception as error:  # lzma has an error of its own
+        if type(error).__name__ != "LZMAError":
             raise
         raise UsageError(f"--trace {name}, after line {number}: {error}") from None
 
