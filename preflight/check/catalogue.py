@@ -16,49 +16,15 @@ from preflight.launches.source import notices
 from preflight.render.text import wrapped
 from preflight.rules.rules import Rule, Severity
 
-# What is found -> the ids.
-_SECTIONS = {
-    "What `mooncake-preflight fleet merge` finds between nodes": (
-        "fleet.master",
-        "fleet.metadata",
-        "fleet.rendezvous",
-        "fleet.advertised",
-        "fleet.mooncake-version",
-        "fleet.protocol",
-        "fleet.port",
-        "fleet.segment",
-        "fleet.same-machine",
-    ),
-    "What it finds between their NICs, and `fleet rails`": (
-        "fleet.path-mtu",
-        "fleet.address",
-        "fleet.subnet",
-        "fleet.rail-apart",
-        "fleet.rail-same",
-        "fleet.rail-cross",
-        "fleet.rail-unknown",
-        "fleet.rail-mtu",
-    ),
-    "What it says of the reports themselves": (
-        "fleet.report",
-        "fleet.no-verdict",
-        "fleet.several-reports",
-        "fleet.old-report",
-        "fleet.unexpected",
-        "fleet.unusable",
-    ),
-    "What stands for a node that gave no report": (
-        "fleet.ssh",
-        "fleet.timeout",
-        "fleet.tool",
-        "fleet.python",
-        "fleet.folder",
-        "fleet.slurm",
-        "fleet.pod",
-        "fleet.interrupted",
-    ),
-}
-FLEET_CHECKS = tuple(Check(id_, (), PAGES) for ids in _SECTIONS.values() for id_ in ids)
+# What fleet merge finds between nodes, between their NICs (as fleet rails does) and of the reports
+# themselves; and what stands for a node that gave none.
+_FLEET = (
+    "master metadata rendezvous advertised mooncake-version protocol port segment same-machine "
+    "path-mtu address subnet rail-apart rail-same rail-cross rail-unknown rail-mtu "
+    "report no-verdict several-reports old-report unexpected unusable "
+    "ssh timeout tool python folder slurm pod interrupted"
+).split()
+FLEET_CHECKS = tuple(Check(f"fleet.{name}", (), PAGES) for name in _FLEET)
 
 
 class Catalogue(NamedTuple):
