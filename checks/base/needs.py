@@ -207,8 +207,8 @@ class ProcessNeeds(NamedTuple):
     None where that is not known. limits: what the launch itself sets, upon those that its container
     or its host gives it. run_as: who runs it, in its container where it has one. named_nodes: to
     which a wrapper or its container binds it. looked_up: devices that its program looks up as
-    it starts, and ends where one is missing. gate_bytes: of MemAvailable, what its program itself
-    asks for before it starts, for all its processes here. limit_bytes: of a memory limit, the same.
+    it starts, and ends where one is missing. limit_bytes: of a memory limit, what its program
+    itself asks for before it starts, for all its processes here.
     accelerator: what it computes on in place of a GPU, "" where that is none: ``npu``.
     transport: by which it moves memory where that is neither RDMA nor TCP: ``ascend``, ``efa``.
     """
@@ -239,7 +239,6 @@ class ProcessNeeds(NamedTuple):
     waited: bool = False
     turn: int = 0
     gpu_share: GpuShare | None = None
-    gate_bytes: int = 0
     looked_up: RdmaUse | None = None
     limit_bytes: int = 0
     accelerator: str = ""

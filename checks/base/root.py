@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from checks.base.c_numbers import kernel_count, kernel_number
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import kernel_count, kernel_number
 
 CALLS_FILE = "calls.json"
 # How long whoever asks now waits for all answers of one topic; a call that waits takes a share.
@@ -23,19 +23,19 @@ LIMIT_SECONDS: ContextVar[float] = ContextVar("LIMIT_SECONDS", default=10.0)
 # The first word of a call -> the module that answers it on the live machine.
 CALL_MODULES = {
     "gpus": "checks.gpu.calls",
-    "limits": "checks.limits.calls",
-    "memory": "checks.memory.calls",
+    "limits": "checks.limits.facts",
+    "memory": "checks.memory.facts",
     "mooncake": "checks.placement.mooncake_topology",
     "network": "checks.network.calls",
-    "numa": "checks.numa.calls",
-    "pci": "checks.pci.calls",
+    "numa": "checks.numa.facts",
+    "pci": "checks.pci.facts",
     "rdma": "checks.rdma.calls",
     "registration": "checks.rdma.calls",
     "routing": "checks.network.calls",
     "services": "checks.network.calls",
     "software": "checks.software.calls",
-    "storage": "checks.storage.calls",
-    "system": "checks.system.calls",
+    "storage": "checks.storage.facts",
+    "system": "checks.system.facts",
 }
 
 

@@ -7,10 +7,27 @@ instead of passing.
 
 from collections.abc import Callable
 from functools import wraps
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
 
-from checks.base.open_variables import Inside as Inside
-from checks.base.open_variables import OpenVariable as OpenVariable
+
+class Inside(NamedTuple):
+    """Where alone something is known that a text leaves open: no variable of the caller gives it.
+
+    kind: of a shell the ``run`` of a container, ``service`` of Compose, ``pod``, or ``remote``:
+    what ssh or ``docker exec`` runs; ``operator``: variables that the operator of a pod sets;
+    ``program``: a name that a program itself computes. what: which of them.
+    """
+
+    kind: Literal["run", "service", "pod", "remote", "operator", "program"]
+    what: str
+
+
+class OpenVariable(NamedTuple):
+    """A variable that nothing sets; ``inside``: where alone it can be set, None for anywhere."""
+
+    name: str
+    inside: Inside | None = None
+
 
 # How a fact of a container is learned that its host does not show.
 RUN_INSIDE = "run this check inside the container: what it gets is seen there"

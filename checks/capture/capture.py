@@ -132,7 +132,7 @@ def open_root(path: str) -> Root:
     names = (*found.files, *found.folders)
     if not any(name.startswith(("/proc/", "/sys/")) for name in names):
         raise _no_host(path)
-    from checks.base.tree_root import TreeRoot
+    from checks.base.archive import TreeRoot
 
     return TreeRoot(*found)
 

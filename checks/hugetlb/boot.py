@@ -1,20 +1,237 @@
 """Who will set the HugeTLB pools after a reboot, in the order in which they act.
 
+The kernel command line that the host boots next with is read as GRUB reads it.
 Sources: Documentation/admin-guide/kernel-parameters.txt (hugepages=, hugepagesz=), sysctl.d(5),
-tuned-main.conf(5).
+sysctl.conf(5), tuned-main.conf(5), GRUB's manual (Simple configuration, default, grubenv), the Boot
+Loader Specification (entries of /boot/loader/entries, which Fedora's and RHEL's GRUB shows by
+blscfg).
 """
 
 from __future__ import annotations
 
 import re
+import shlex
+import stat
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
-from checks.hugetlb.next_boot import read_next_words
-from checks.hugetlb.sysctl_d import SysctlFile, acts_before_drop_in, parse_settings
+
+RUN = "/run/sysctl.d"
+# A file of an earlier folder masks one of the same name in a later folder; all of them are applied
+# in the order of their names, wherever they stand.
+SYSCTL_FOLDERS = (
+    "/etc/sysctl.d",
+    RUN,
+    "/usr/local/lib/sysctl.d",
+    "/usr/lib/sysctl.d",
+    "/lib/sysctl.d",
+)
+# procps' ``sysctl --system`` reads it last; systemd only through a drop-in that links to it.
+SYSCTL_CONF = "/etc/sysctl.conf"
+# Our own. "90-mooncake-hugepages.conf", as other guides name theirs, is read before it.
+DROP_IN = f"{SYSCTL_FOLDERS[0]}/90-mooncake.conf"
+_NOTHING = "/dev/null"
+
+
+class SysctlFile(NamedTuple):
+    """One file. settings: name, with dots, and value of each line, in order.
+
+    masked: it is a link to /dev/null, which hides those of its name in later folders.
+    """
+
+    path: str
+    settings: tuple[tuple[str, str], ...] = ()
+    masked: bool = False
+
+
+class DropIn(NamedTuple):
+    """Where a line has to be added to have the last word.
+
+    origin: what the file there is to be made of first; "" where it is there, or may be new.
+    """
+
+    path: str = DROP_IN
+    origin: str = ""
+
+
+def read_sysctl_files(root: Root, *, lasting: bool = False) -> tuple[SysctlFile, ...]:
+    """Return the files in the order in which they act; of one name the one that counts.
+
+    lasting: without those of /run, which are gone after a boot that does not write them again.
+    """
+    chosen: dict[str, str] = {}
+    for folder in SYSCTL_FOLDERS:
+        if lasting and folder == RUN:
+            continue
+        names = root.names(folder)
+        for name in () if isinstance(names, Unknown) else names:
+            if name.endswith(".conf"):
+                chosen.setdefault(name, f"{folder}/{name}")
+    files = []
+    for path in (*(chosen[name] for name in sorted(chosen)), SYSCTL_CONF):
+        content = root.text(path)
+        if not isinstance(content, Unknown):
+            files.append(SysctlFile(path, tuple(parse_settings(content))))
+        elif not content.absent:
+            mode = root.mode(path)
+            device = not isinstance(mode, Unknown) and stat.S_ISCHR(mode)
+            files.append(SysctlFile(path, masked=device))
+    return tuple(files)
+
+
+def parse_settings(text: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each line: ``-vm/nr_hugepages = 5`` is ``vm.nr_hugepages``, ``5``."""
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", ";")):
+            yield _dotted(name.removeprefix("-").strip()), value.strip()
+
+
+def _dotted(name: str) -> str:
+    """Return a setting's name with dots between its parts.
+
+    Where a slash comes first in it, slashes separate the parts and dots belong to them.
+    """
+    first = next((letter for letter in name if letter in "./"), ".")
+    return name if first == "." else name.translate(str.maketrans("./", "/."))
+
+
+def is_sysctl_file(path: str) -> bool:
+    """Return whether sysctl reads a file."""
+    return path == SYSCTL_CONF or path.rpartition("/")[0] in SYSCTL_FOLDERS
+
+
+def acts_before_drop_in(path: str) -> bool:
+    """Return whether a file is our drop-in or one that it overrules."""
+    folder, _, name = path.rpartition("/")
+    return folder in SYSCTL_FOLDERS and name <= DROP_IN.rpartition("/")[2]
+
+
+def drop_in(files: Sequence[SysctlFile], last: str = "") -> DropIn:
+    """Return where to add a line. last: the file that would overrule our own, "" for none.
+
+    What packages and the boot write is copied to /etc first, where it lasts.
+    """
+    if last == SYSCTL_CONF:
+        return DropIn(SYSCTL_CONF)
+    name = (last or DROP_IN).rpartition("/")[2]
+    path = f"{SYSCTL_FOLDERS[0]}/{name}"
+    there = next((file for file in files if file.path.rpartition("/")[2] == name), None)
+    if there is None or (there.path == path and not there.masked):
+        return DropIn(path)
+    return DropIn(path, _NOTHING if there.masked else there.path)
+
+
+GRUB_FOLDERS = ("/boot/grub", "/boot/grub2")
+BLS_ENTRIES = "/boot/loader/entries"
+_LINUX = ("linux", "linux16", "linuxefi")
+
+
+class BootEntry(NamedTuple):
+    """One entry of the menu. names: of the entry and the submenus above it, the outermost first:
+    number, id and title of each. words: of the kernel command line."""
+
+    names: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...]
+
+
+def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
+    """Return the command line of the entry that starts next; Unknown if no menu says it."""
+    missing = Unknown("")
+    for folder in GRUB_FOLDERS:
+        path = f"{folder}/grub.cfg"
+        menu = root.text(path)
+        if isinstance(menu, Unknown):
+            missing = menu
+            continue
+        saved = _grubenv(root, folder)
+        entries = _bls(root, saved) if "blscfg" in menu else parse_menu(menu)
+        return _chosen(entries, _default(menu, saved), path)
+    why = f"no menu of a boot loader is read here: {missing.reason}"
+    return Unknown(why, missing.absent)
+
+
+def parse_menu(text: str) -> list[BootEntry]:
+    """Return the entries of a grub.cfg, in order."""
+    entries: list[BootEntry] = []
+    above: list[tuple[str, ...] | None] = []  # None: of a function, which is no menu
+    counts = [0]
+    for line in text.splitlines():
+        words = _words(line)
+        if not words:
+            continue
+        if words[0] in ("menuentry", "submenu") and words[-1] == "{" and len(words) > 2:
+            ids = [after for word, after in pairwise(words) if "id_option" in word]
+            above.append((str(counts[-1]), *ids, words[1]))
+            counts[-1] += 1
+            counts.append(0)
+        elif words[-1] == "{":
+            above.append(None)
+            counts.append(0)
+        elif words == ["}"] and above:
+            above.pop()
+            counts.pop()
+        elif words[0] in _LINUX and len(words) > 1 and above and above[-1] is not None:
+            names = tuple(each for each in above if each is not None)
+            entries.append(BootEntry(names, tuple(words[2:])))
+    return entries
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:  # a quote over several lines: no line that is looked for
+        return []
+
+
+def _default(menu: str, saved: dict[str, str]) -> str:
+    """Return the entry that the menu takes, before any variable of grubenv is put in."""
+    if "next_entry" in menu and saved.get("next_entry"):
+        return saved["next_entry"]
+    given = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
+    default = given[-1] if given else "0"
+    return saved.get("saved_entry", "0") if "saved_entry" in default else default
+
+
+def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
+    wanted = default.split(">")
+    for one in entries:
+        fits = (name in names for name, names in zip(wanted, one.names, strict=False))
+        if len(one.names) >= len(wanted) and all(fits):
+            return one.words  # of a submenu alone the first, which is its own default
+    return Unknown(f"{source}: no entry is {default!r}")
+
+
+def _grubenv(root: Root, folder: str) -> dict[str, str]:
+    text = root.text(f"{folder}/grubenv")
+    lines = [] if isinstance(text, Unknown) else text.splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
+    """Read the entries that have a file each, the newest version first, as in GRUB's blscfg."""
+    found = []
+    for name in root.listed(BLS_ENTRIES):
+        path = f"{BLS_ENTRIES}/{name}"
+        text = root.text(path)
+        if isinstance(text, Unknown) or not name.endswith(".conf"):
+            continue
+        keys = dict(
+            line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) > 1
+        )
+        options = keys.get("options", "").replace("$kernelopts", saved.get("kernelopts", ""))
+        order = [int(part) if part.isdecimal() else -1 for part in re.split(r"[.-]", name)]
+        found.append((order, name.removesuffix(".conf"), keys.get("title", ""), options))
+    found.sort(reverse=True)
+    return [
+        BootEntry(((str(at), stem, title),), tuple(options.split()))
+        for at, (_, stem, title, options) in enumerate(found)
+    ]
+
 
 _UNITS = "/etc/systemd/system"
 OWN_UNIT = f"{_UNITS}/mooncake-hugepages.service"
@@ -126,7 +343,8 @@ def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
     for word in text.split():
         name, _, value = word.partition("=")
         if name in ("hugepagesz", "default_hugepagesz"):
-            size = _size(value)
+            match = re.fullmatch(r"(\d{1,12})([KMG]?)", value.strip().upper())
+            size = int(match[1]) * _UNIT_SCALE.get(match[2], 1) if match else None
         elif name == "hugepages":
             found += _counts(value, size, source)
     return tuple(found)
@@ -139,11 +357,6 @@ def _counts(value: str, size: int | None, source: str) -> Iterator[PoolWriter]:
             node, pages = "", part
         if pages.isdecimal() and (not colon or node.isdecimal()):
             yield PoolWriter(source, size, int(node) if colon else None, int(pages))
-
-
-def _size(text: str) -> int | None:
-    match = re.fullmatch(r"(\d{1,12})([KMG]?)", text.strip().upper())
-    return int(match[1]) * _UNIT_SCALE.get(match[2], 1) if match else None
 
 
 def _command_line(root: Root) -> Iterator[PoolWriter]:

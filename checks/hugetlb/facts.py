@@ -6,11 +6,18 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.hugetlb.boot import PoolWriter, pages_after_boot, read_pool_writers
-from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
+from checks.hugetlb.boot import (
+    RUN,
+    SYSCTL_FOLDERS,
+    PoolWriter,
+    SysctlFile,
+    pages_after_boot,
+    read_pool_writers,
+    read_sysctl_files,
+)
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
-from checks.hugetlb.sysctl_d import RUN, SYSCTL_FOLDERS, SysctlFile, read_sysctl_files
-from checks.numa.meminfo import Meminfo, read_meminfo, read_node_free
+from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit
+from checks.numa.nodes import Meminfo, read_meminfo, read_node_free
 
 BUDDYINFO = "/proc/buddyinfo"
 THP = "/sys/kernel/mm/transparent_hugepage"

@@ -21,17 +21,25 @@ from checks.base.units import (
 )
 from checks.base.unknown import Unknown, unread
 from checks.hugetlb.boot import (
+    drop_in,
+    is_sysctl_file,
     overruling,
     pages_after_boot,
     shares_after_boot,
     unread_after_boot,
 )
-from checks.hugetlb.cgroup import HugeTlbLimit
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb.pools import GIGANTIC_BYTES
-from checks.hugetlb.refusal import FIT, RESERVATION, room_bytes, why_refused
-from checks.hugetlb.sysctl_d import drop_in, is_sysctl_file
-from checks.hugetlb.targets import Target, all_targets, reserve_targets
+from checks.hugetlb.stock import HugeTlbLimit
+from checks.hugetlb.targets import (
+    FIT,
+    RESERVATION,
+    Target,
+    all_targets,
+    reserve_targets,
+    room_bytes,
+    why_refused,
+)
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
 from checks.system.facts import SystemFacts
 

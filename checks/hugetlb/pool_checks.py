@@ -12,9 +12,8 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import POOLS, Pool
-from checks.hugetlb.refusal import FIT, why_refused
 from checks.hugetlb.stock import stock_of
-from checks.hugetlb.targets import Target, all_targets, reserve_settings
+from checks.hugetlb.targets import FIT, Target, all_targets, reserve_settings, why_refused
 from checks.hugetlb.wanted import Wanted, pool_terms, wanted_pages
 from checks.numa.nodes import NODES
 

@@ -12,9 +12,16 @@ from checks.base.finding import Evidence
 from checks.base.root import Root
 from checks.base.units import GIB, KIB
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.numa.allowed import STATUS, read_allowed
-from checks.numa.meminfo import Meminfo
-from checks.numa.nodes import NODES, NUMA_STATUS, gpu_memory_nodes, node_list, numa_nodes
+from checks.numa.nodes import (
+    NODES,
+    NUMA_STATUS,
+    STATUS,
+    Meminfo,
+    gpu_memory_nodes,
+    node_list,
+    numa_nodes,
+    read_allowed,
+)
 
 POOLS = "/sys/kernel/mm/hugepages"
 # Pages of this size and above cannot be made on demand: the buddy allocator stops below them

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.base.c_numbers import kernel_count
 from checks.base.cgroup_mounts import cgroup_limit, own_mount
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import kernel_count
 from checks.numa.nodes import parse_cpu_list
 
 THREADS_MAX = "/proc/sys/kernel/threads-max"

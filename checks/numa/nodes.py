@@ -1,14 +1,18 @@
-"""NUMA nodes of the host, and the kernel's list notation (``0-3,8``) that names them."""
-
-from __future__ import annotations
+"""NUMA nodes of the host, which of them and which CPUs this process may use (and which cpuset says
+so), and the kernel's list notation (``0-3,8``) that names them.
+"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
+from checks.base.cgroup_mounts import CGROUP_MOUNT, MEMBERSHIPS
 from checks.base.device_nodes import GPUS
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.units import KIB
+from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import kernel_count
 
 NODES = "/sys/devices/system/node"
 NUMA_STATUS = f"{GPUS}/*/numa_status"
@@ -101,3 +105,177 @@ def _parse_list(text: str, most: int, what: str) -> tuple[int, ...]:
             raise ValueError(f"not a range of {what}: {part.strip()[:80]!r}")
         numbers.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(numbers))
+
+
+STATUS = "/proc/self/status"
+CPUSET = "/proc/self/cpuset"
+MOUNTED = "/proc/mounts"
+# The files of a cpuset: version 2, version 1, version 1 of before 3.17, and without a prefix.
+_FILES = (
+    ("cpuset.cpus.effective", "cpuset.mems.effective"),
+    ("cpuset.effective_cpus", "cpuset.effective_mems"),
+    ("cpuset.cpus", "cpuset.mems"),
+    ("cpus", "mems"),
+)
+Parser = Callable[[str], tuple[int, ...]]
+List = tuple[int, ...] | Unknown
+
+
+class Allowed(NamedTuple):
+    """cpus, mems: of this process; where nothing tells, those of its cpuset.
+
+    cpuset_*: what the innermost cpuset that says so allows, and its folder, "" without one.
+    """
+
+    cpus: List
+    mems: List
+    cpuset_cpus: List
+    cpuset_mems: List
+    cpuset_source: str
+
+
+def read_allowed(root: Root) -> Allowed:
+    """Read which CPUs and nodes are allowed. Never raises; what a file did not say is Unknown."""
+    status = root.text(STATUS)
+    source, cpuset_cpus, cpuset_mems = _cpuset(root)
+    cpus = _allowed(status, "Cpus_allowed_list", parse_cpu_list)
+    mems = _allowed(status, "Mems_allowed_list", parse_node_list)
+    if isinstance(root.mode(STATUS), Unknown) and source:
+        cpus, mems = cpuset_cpus, cpuset_mems
+    return Allowed(cpus, mems, cpuset_cpus, cpuset_mems, source)
+
+
+def read_list(root: Root, name: str, parse: Parser) -> List:
+    """Read a file's list, Unknown where it is none."""
+    content = root.text(name)
+    return content if isinstance(content, Unknown) else _parsed(content, name, parse)
+
+
+def _parsed(content: str, name: str, parse: Parser) -> List:
+    try:
+        return parse(content)
+    except ValueError as error:
+        return Unknown(f"{name}: {error}")
+
+
+@or_unknown
+def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
+    for line in known(status).splitlines():
+        label, _, value = line.partition(":")
+        if label == key:
+            return _parsed(value, f"{STATUS} {key}", parse)
+    return Unknown(f"{STATUS}: has no {key} line", absent=True)
+
+
+def _cpuset(root: Root) -> tuple[str, List, List]:
+    """Return the folder of the cpuset that says what is allowed, and its CPUs and nodes."""
+    memberships = root.text(MEMBERSHIPS)
+    for top, path in (*_usual(memberships), *_mounted(root)):
+        parts = [part for part in path.split("/") if part]
+        if ".." in parts:
+            continue
+        for depth in range(len(parts), -1, -1):
+            folder = "/".join((top, *parts[:depth]))
+            for cpus_file, mems_file in _FILES:
+                cpus = read_list(root, f"{folder}/{cpus_file}", parse_cpu_list)
+                if isinstance(cpus, Unknown) and cpus.absent:
+                    continue
+                return folder, cpus, read_list(root, f"{folder}/{mems_file}", parse_node_list)
+    missing = Unknown("no cpuset of this process is mounted here", absent=True)
+    missing = memberships if isinstance(memberships, Unknown) else missing
+    return "", missing, missing
+
+
+def _usual(memberships: str | Unknown) -> Iterator[tuple[str, str]]:
+    """Yield where this process's cpuset is on most hosts, with its path there."""
+    for line in () if isinstance(memberships, Unknown) else memberships.splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not controllers:
+            yield CGROUP_MOUNT, path
+        elif "cpuset" in controllers.split(","):
+            yield f"{CGROUP_MOUNT}/cpuset", path
+
+
+def _mounted(root: Root) -> Iterator[tuple[str, str]]:
+    """Yield the same wherever cpusets are mounted: cpuset(7), before and beside cgroups."""
+    path, mounts = root.word(CPUSET), root.text(MOUNTED)
+    if isinstance(path, Unknown) or isinstance(mounts, Unknown):
+        return
+    for fields in (line.split() for line in mounts.splitlines()):
+        if len(fields) > 3 and (
+            fields[2] in ("cpuset", "cgroup2")
+            or (fields[2] == "cgroup" and "cpuset" in fields[3].split(","))
+        ):
+            yield fields[1], path
+
+
+# Row of the host's table -> the row of a GPU's node that is in it.
+_OF_GPUS = {"MemTotal": "MemTotal", "MemFree": "MemFree", "MemAvailable": "MemFree"}
+
+
+class Meminfo(NamedTuple):
+    """One meminfo table: sizes in bytes, the HugePages_* rows as page counts."""
+
+    source: str
+    values: Mapping[str, int]
+
+    def value(self, key: str) -> int | Unknown:
+        if key in self.values:
+            return self.values[key]
+        return Unknown(f"{self.source}: has no {key} line", absent=True)
+
+
+@or_unknown
+def read_meminfo(root: Root) -> Meminfo | Unknown:
+    """Read the host's table, less the memory of GPUs; keys as the kernel spells them."""
+    table = known(read_whole_meminfo(root))
+    values = dict(table.values)
+    for node in gpu_memory_nodes(root):
+        gpu = _read(root, f"{NODES}/node{node}/meminfo")
+        for row, own in _OF_GPUS.items():
+            if row in values:
+                values[row] = max(0, values[row] - known(known(gpu).value(own)))
+    return table._replace(values=values)
+
+
+def read_whole_meminfo(root: Root) -> Meminfo | Unknown:
+    """Read the table as programs do: the memory of a GPU that is a NUMA node counts in it."""
+    return _read(root, "/proc/meminfo")
+
+
+def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
+    """Read each NUMA node's table; empty where the kernel shows no nodes."""
+    return {node: _read(root, f"{NODES}/node{node}/meminfo") for node in numa_nodes(root)}
+
+
+def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:
+    """Read the sizes in /proc/PID/status (``VmPin``), in bytes; empty where the process is gone."""
+    table = _read(root, f"/proc/{pid}/status")
+    return {} if isinstance(table, Unknown) else table.values
+
+
+@or_unknown
+def _read(root: Root, name: str) -> Meminfo | Unknown:
+    content = known(root.text(name))
+    values: dict[str, int] = {}
+    for line in content.splitlines():
+        label, colon, amount = line.partition(":")
+        words = amount.split()
+        count = kernel_count(words[0]) if colon and words else None
+        names = label.split()  # a node's table starts each label with "Node N "
+        if count is None or not names:
+            continue
+        values[names[-1]] = count * (KIB if words[1:] == ["kB"] else 1)
+    if not values:
+        return Unknown(f"{name}: no line reads as a memory count")
+    return Meminfo(name, values)
+
+
+def read_node_free(root: Root) -> dict[int, int]:
+    """Return the free memory of each node whose kernel says it."""
+    free: dict[int, int] = {}
+    for node, table in read_node_meminfo(root).items():
+        value = table if isinstance(table, Unknown) else table.value("MemFree")
+        if not isinstance(value, Unknown):
+            free[node] = value
+    return free

@@ -26,9 +26,8 @@ from checks.gpu.hardware_use import (
     probes_numactl,
     splits_segment,
 )
-from checks.numa.allowed import STATUS
 from checks.numa.facts import MemoryPolicy, NumaFacts
-from checks.numa.nodes import node_list
+from checks.numa.nodes import STATUS, node_list
 from checks.rdma.facts import RdmaFacts
 from checks.releases.mooncake import release_of
 

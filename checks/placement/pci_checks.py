@@ -186,15 +186,10 @@ def _mode(subject: str, function: PciFunction, pci: PciFacts, arm: bool) -> Find
     if mode not in TRANSLATING:
         return finding.unknown(f"{mode!r} is no type known here")
     name, wanted = ("iommu.passthrough", "1") if arm else ("iommu", "pt")
+    words = [] if isinstance(pci.command_line, Unknown) else pci.command_line.split()
+    values = [word.partition("=")[2] for word in words if word.partition("=")[0] == name]
     return finding.warned(
         "every DMA is translated: slower transfers and registration",
         f"boot the host with {name}={wanted}",
-        (Setting(Kind.KERNEL_ARGUMENT, name, wanted, _argument(pci.command_line, name)),),
+        (Setting(Kind.KERNEL_ARGUMENT, name, wanted, (values[-1] if values else "")),),
     )
-
-
-def _argument(command_line: str | Unknown, name: str) -> str:
-    """Return what the kernel's command line says of ``name``, "" for nothing."""
-    words = [] if isinstance(command_line, Unknown) else command_line.split()
-    values = [word.partition("=")[2] for word in words if word.partition("=")[0] == name]
-    return values[-1] if values else ""

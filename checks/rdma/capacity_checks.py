@@ -19,10 +19,10 @@ from checks.base.finding import (
 )
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, known
+from checks.rdma.device_table import MEMORY_KEYS
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import NO_DEVICE, judge_nics, rdma_launch
 from checks.rdma.registration import Objects, objects_of, takers
-from checks.rdma.registration_measured import MEMORY_KEYS
 from checks.rdma.use import Transport, Use, uses
 from checks.rdma.verbs import CgroupLimit, RdmaCgroup
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from checks.base.c_numbers import leading_integer
 from checks.base.device_nodes import RDMA_DEVICES, device_names, device_node
 from checks.base.docker_config import docker_text, read_docker_config
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import leading_integer
+from checks.rdma.device_table import Measured, function_of, read_measured
 from checks.rdma.devices import (
     Netdev,
     Port,
@@ -16,7 +17,6 @@ from checks.rdma.devices import (
     read_netdevs,
     read_ports,
 )
-from checks.rdma.registration_measured import Measured, function_of, read_measured
 from checks.rdma.verbs import (
     CLASS,
     NODES,

@@ -9,9 +9,8 @@ from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, or_unjudged, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.rdma.devices import IB, ROCE_2, Gid, Port
+from checks.rdma.devices import IB, ROCE_2, Gid, GidChoice, Port, asked_index
 from checks.rdma.facts import Nic, RdmaFacts
-from checks.rdma.gids import GidChoice, asked_index
 from checks.rdma.per_device import judge_devices, judge_uses, rdma_launch
 from checks.rdma.use import (
     Cause,

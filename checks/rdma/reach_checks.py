@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from errno import EPERM
 
-from checks.base.c_numbers import leading_integer
 from checks.base.check import CheckSet, any_launch
 from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.finding import (
@@ -22,6 +21,7 @@ from checks.base.finding import (
 from checks.base.fold import fold, folded
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import leading_integer
 from checks.rdma.devices import Port
 from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic, RdmaFacts
 from checks.rdma.per_device import judge_devices, judge_uses, rdma_launch

@@ -12,7 +12,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
 from checks.base.units import MIB, Quantity, counted, format_bytes, format_need, format_page_size
 from checks.base.unknown import Unknown
-from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, TableBound
+from checks.rdma.device_table import BASE_PAGE_BYTES, DEVICE_TABLE, DeviceRow, Measured, TableBound
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import judge_regions, rdma_launch, whichever_is_used
 from checks.rdma.registration import (
@@ -23,7 +23,6 @@ from checks.rdma.registration import (
     registration_of,
     row_of,
 )
-from checks.rdma.registration_measured import DEVICE_TABLE, Measured
 from checks.rdma.use import Use, uses
 
 CHECKS = CheckSet()

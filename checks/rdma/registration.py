@@ -14,11 +14,11 @@ from enum import Enum
 from math import gcd
 from typing import NamedTuple
 
-from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.pages import MemoryKind, Region
 from checks.base.units import round_up
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import leading_integer
 from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, device_row
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.use import ChosenBy, Use

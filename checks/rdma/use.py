@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from checks.base.c_numbers import leading_integer
 from checks.base.finding import Subject
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import leading_integer
+from checks.rdma.devices import GidChoice, choose_gid
 from checks.rdma.facts import Nic, RdmaFacts
-from checks.rdma.gids import GidChoice, choose_gid
 from checks.releases.mooncake import MooncakeRelease, release_of
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from checks.base.units import GIB, MIB
-from checks.base.version_text import Numbers, version_numbers
+from checks.base.written_numbers import Numbers, version_numbers
 
 
 class NumaSegments(Enum):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
-from checks.base.version_text import Numbers, version_numbers
+from checks.base.written_numbers import Numbers, version_numbers
 
 
 class Indexer(Enum):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 
-from checks.base.check import Check, CheckSet, Judge
+from checks.base.check import Check, CheckSet, Judge, Page
 from checks.base.finding import Consequence, Finding, Kind, Status
 from checks.base.needs import LaunchNeeds
-from checks.base.page import Page
 from checks.base.unknown import UnreadTopicError
 from checks.run.facts import Facts
 
@@ -17,7 +16,6 @@ CHECK_MODULES = (
     "checks.hugetlb.pool_checks",
     "checks.hugetlb.host_checks",
     "checks.memory.judge",
-    "checks.memory.mapping_checks",
     "checks.memlock.judge",
     "checks.memlock.container_checks",
     "checks.limits.judge",
@@ -32,10 +30,8 @@ CHECK_MODULES = (
     "checks.placement.node_checks",
     "checks.gpu.judge",
     "checks.gpu.state_checks",
-    "checks.gpu.peer_memory_checks",
     "checks.placement.pci_checks",
     "checks.software.software_checks",
-    "checks.placement.numactl_checks",
     "checks.system.judge",
     "checks.network.network_checks",
     "checks.storage.judge",

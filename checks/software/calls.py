@@ -219,7 +219,9 @@ class Loader:
             before = () if elf.runpath else rpath
             folders = [*before, *self._given, *_expand(elf.runpath, owner)]
             candidates = [os.path.join(folder, name) for folder in folders]
-            candidates += self._cached().get(name, [])
+            if self._cache is None:
+                self._cache = read_cache(CACHE)
+            candidates += self._cache.get(name, [])
             candidates += [os.path.join(folder, name) for folder in STANDARD_FOLDERS]
         for candidate in candidates:
             library = self._elf(candidate)
@@ -231,11 +233,6 @@ class Loader:
         if path not in self._elves:
             self._elves[path] = read_elf(path)
         return self._elves[path]
-
-    def _cached(self) -> dict[str, list[str]]:
-        if self._cache is None:
-            self._cache = read_cache(CACHE)
-        return self._cache
 
 
 def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:

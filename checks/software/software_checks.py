@@ -21,7 +21,8 @@ from checks.base.finding import (
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, unread
-from checks.base.version_text import is_release
+from checks.base.written_numbers import is_release
+from checks.gpu.hardware_use import probes_numactl
 from checks.releases.mooncake import work_together
 from checks.software.facts import CompiledFile, Environment, Master, Record, SoftwareFacts
 from checks.system.facts import SystemFacts
@@ -379,3 +380,46 @@ def _judge_skew(name: str, wanted: str, have: str) -> Finding:
         "the needs were computed for another release than the one here",
         f"install {name} {wanted}, or give what is here: --{name.lower()}-version {have}",
     )
+
+
+@CHECKS.check("software.numactl-missing", the_launch)
+def numactl_missing(
+    needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    bound = [one for one in needs.processes if one.program == "sglang" and one.node is not None]
+    if not bound:
+        yield skip("no rank of the launch is bound to a NUMA node")
+        return
+    yield from fold(_judge_numactl(system, software, needs, process) for process in bound)
+
+
+@or_unjudged
+def _judge_numactl(
+    system: SystemFacts, software: SoftwareFacts, needs: LaunchNeeds, process: ProcessNeeds
+) -> Finding:
+    if elsewhere(system, process):
+        return skip(OTHER_CONTAINER, process.name)
+    if process.environment.get("SGLANG_NUMA_BIND_V2", "1").lower() in ("0", "false", "no", "n"):
+        return skip("SGLANG_NUMA_BIND_V2 is off, so SGLang binds without the program", process.name)
+    path = unknown(process.name, "").known(software.programs).get("numactl")
+    found = passed(process.name, path or "none", "numactl on PATH")
+    if path is not None:
+        return found
+    probes = probes_numactl(_version(software, needs))
+    package = Setting(Kind.PACKAGE, "numactl", "installed")
+    found = found._replace(advice="install numactl", settings=(package,))
+    why = "SGLang before 0.5.15 loses the rank here, newer ones do not bind it: "
+    if not found.known(probes, why):
+        return found.failed('the rank ends at once with "exec: numactl: not found"')
+    return found.warned("ranks are not bound to their NUMA node")
+
+
+def _version(software: SoftwareFacts, needs: LaunchNeeds) -> str:
+    """Return the release that the launch names, else the one installed.
+
+    "" where neither is known.
+    """
+    engine = software.engine
+    if needs.sglang_version or not isinstance(engine, Environment) or engine.sglang is None:
+        return needs.sglang_version
+    return engine.sglang.version

@@ -31,7 +31,7 @@ from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, Proces
 from preflight.programs.mooncake_flags import as_integer, flags_of, is_on, value_of
 from preflight.programs.sglang_arguments import unresolved, word_value
 from preflight.sglang.model import Models
-from preflight.sglang.model_geometry import LayerKind, ModelGeometry
+from preflight.sglang.model_geometry import ModelGeometry
 from preflight.sglang.pool_request import layout_in_use
 from preflight.sizing.sizing_inputs import Input
 
@@ -62,10 +62,13 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
     kind, dot, rest = name.partition(".")
     try:
         if dot and kind == "env":
-            return _variable(subject.process, rest)
+            word = subject.process.command.environment.get(rest)
+            if word is None:
+                return None
+            return word_value(word)
         if dot and kind == "flag":
             return _flag(subject, rest)
-        return FACTS[name][1](subject)
+        return FACTS[name](subject)
     except (UnknownFactError, UnreadTopicError) as error:
         return error.fact
 
@@ -73,13 +76,6 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
 def is_fact(name: str) -> bool:
     """Tell whether there is such a fact."""
     return name in FACTS or name.startswith(("env.", "flag."))
-
-
-def _variable(process: LaunchProcess, name: str) -> str | Unknown | None:
-    word = process.command.environment.get(name)
-    if word is None:
-        return None
-    return word_value(word)
 
 
 def _flag(subject: AdvisorySubject, name: str) -> Any:
@@ -195,10 +191,6 @@ def _missing(subject: AdvisorySubject) -> frozenset[str]:
     return frozenset(name for file in files or () for name, _ in file.missing)
 
 
-def _wheels(subject: AdvisorySubject) -> frozenset[str]:
-    return frozenset(wheel.name for wheel in _environment(subject).mooncake)
-
-
 def _rdma_core(subject: AdvisorySubject) -> str:
     _must_be_here(subject)
     return str(known(subject.seen.facts.rdma.libraries.version))
@@ -209,9 +201,9 @@ def _glibc(subject: AdvisorySubject) -> str:
     return known(subject.seen.facts.system.glibc)
 
 
-def _nics(subject: AdvisorySubject, field: str) -> frozenset[str]:
+def _nic_drivers(subject: AdvisorySubject) -> frozenset[str]:
     nics = known(subject.seen.facts.rdma.nics)
-    return frozenset(str(known(getattr(nic, field))) for nic in nics)
+    return frozenset(str(known(nic.driven_by)) for nic in nics)
 
 
 def _nic_nodes(subject: AdvisorySubject) -> int:
@@ -345,87 +337,46 @@ def _of_store(subject: AdvisorySubject, key: str) -> Any:
     return None if server is None or server.store is None else server.store.value(key)
 
 
-def _container(subject: AdvisorySubject) -> str | None:
-    container = subject.process.command.container
-    return None if container is None else container.image
-
-
 Read = Callable[[AdvisorySubject], Any]
-# Name -> what it is, in words, and how it is read.
-FACTS: Mapping[str, tuple[str, Read]] = {
-    "program": (
-        "what the process is: SGLang server, mooncake_master, mooncake_client, ..",
-        lambda s: s.process.kind.value,
-    ),
-    "uses.mooncake": ("Mooncake runs in the process", lambda s: _uses(s, "mooncake")),
-    "uses.sglang": ("SGLang does", lambda s: _uses(s, "sglang")),
-    "uses.vllm": ("vLLM does", lambda s: _uses(s, "vllm")),
-    "uses.lmcache": ("LMCache does, or may in vLLM", lambda s: _uses(s, "lmcache")),
-    "uses.store": ("it is a client of the store", lambda s: store_clients(s.process)),
-    "uses.rdma": ("it registers with NICs", _uses_rdma),
-    "uses.offload": ("it offloads to SSD", lambda s: known(ssd_offload(s.process)) is True),
-    "uses.hicache": (
-        "it has HiCache",
-        lambda s: known(_flag(s, "enable_hierarchical_cache")) is True,
-    ),
-    "hicache.layout": ("the layout of L2, after SGLang's own changes to it", _layout),
-    "words": ("all words and variables of its command", _words),
-    "image": ("the image that it runs in", _container),
-    "mooncake": ("the release of Mooncake", lambda s: _version(s, "mooncake")),
-    "mooncake.wheel": ("the wheels of Mooncake that are installed", _wheels),
-    "mooncake.missing": ("libraries that its files need and do not find", _missing),
-    "sglang": ("the release of SGLang", lambda s: _version(s, "sglang")),
-    "vllm": ("the release of vLLM, by its image or pip", lambda s: _named(s, "vLLM")),
-    "lmcache": ("the release of LMCache, by its image or pip", lambda s: _named(s, "LMCache")),
-    "nixl": ("the release of NIXL", lambda s: Unknown("the release of NIXL is not known")),
-    "gpu-operator": (
-        "the release of the GPU operator",
-        lambda s: Unknown("the release of NVIDIA's GPU operator is not known"),
-    ),
-    "store.protocol": ("rdma, tcp, .. of the store's client", _protocol),
-    "store.master": ("the address of the store's master", _master),
-    "store.metadata": ("its metadata server: etcd, http, redis, P2PHANDSHAKE", _metadata),
-    "engine.protocol": (
-        "rdma, efa, tcp or ascend of the transfer engine between prefill and decode",
-        _engine_protocol,
-    ),
-    "store.standalone": (
-        "its segment lives in a mooncake_client",
-        lambda s: _of_store(s, "standalone_storage"),
-    ),
-    "store.clients": ("clients of the store that have its address", _clients),
-    "ranks.together": ("ranks of one server that hold the same requests", _ranks_together),
-    "launch.hosts": ("hosts that the launch runs on", lambda s: s.sized.needs.hosts),
-    "model.attention": (
-        "mha or mla",
-        lambda s: None if (m := _model(s)) is None else m.kind.value,
-    ),
-    "model.indexer": (
-        "the model has sparse attention with index keys",
-        lambda s: (m := _model(s)) is not None and bool(m.index_layers),
-    ),
-    "model.linear": (
-        "the model has linear-attention layers",
-        lambda s: (m := _model(s)) is not None and bool(m.count(LayerKind.LINEAR)),
-    ),
-    "kernel": ("the running kernel", lambda s: s.seen.facts.system.kernel_release),
-    "kernel.arguments": ("its command line", lambda s: s.seen.facts.pci.command_line),
-    "glibc": ("the release of glibc", _glibc),
-    "architecture": ("x86_64, aarch64", lambda s: s.seen.facts.system.architecture),
-    "distribution": ("ID of os-release", lambda s: s.seen.facts.system.distribution),
-    "memory.cma-total": (
-        "bytes that the kernel keeps for contiguous allocations",
-        lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
-    ),
-    "memory.cma-free": (
-        "of them, bytes that are free",
-        lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaFree"),
-    ),
-    "rdma-core": ("the version of rdma-core", _rdma_core),
-    "nic.driver": ("the kernel drivers of the NICs", lambda s: _nics(s, "driven_by")),
-    "nic.firmware": ("their firmware", lambda s: _nics(s, "firmware")),
-    "nic.nodes": ("on how many NUMA nodes those sit that the process takes", _nic_nodes),
-    "gpu.name": ("names of the GPUs", _gpu_names),
-    "nvidia-driver": ("the release of NVIDIA's driver", _driver),
-    "gpu.module": ("open or proprietary", lambda s: s.seen.facts.gpus.kernel_module),
+# Each fact that a record may name, and how it is read.
+FACTS: Mapping[str, Read] = {
+    "program": lambda s: s.process.kind.value,  # SGLang server, mooncake_master, ..
+    "uses.mooncake": lambda s: _uses(s, "mooncake"),  # Mooncake runs in the process
+    "uses.sglang": lambda s: _uses(s, "sglang"),
+    "uses.vllm": lambda s: _uses(s, "vllm"),
+    "uses.lmcache": lambda s: _uses(s, "lmcache"),  # or may, in vLLM
+    "uses.store": lambda s: store_clients(s.process),
+    "uses.rdma": _uses_rdma,  # it registers with NICs
+    "uses.offload": lambda s: known(ssd_offload(s.process)) is True,
+    "uses.hicache": lambda s: known(_flag(s, "enable_hierarchical_cache")) is True,
+    "hicache.layout": _layout,  # of L2, after SGLang's own changes to it
+    "words": _words,  # all words and variables of its command
+    "mooncake": lambda s: _version(s, "mooncake"),
+    "mooncake.wheel": lambda s: frozenset(wheel.name for wheel in _environment(s).mooncake),
+    "mooncake.missing": _missing,  # libraries that its files need and do not find
+    "sglang": lambda s: _version(s, "sglang"),
+    "vllm": lambda s: _named(s, "vLLM"),  # by its image or pip, as LMCache's
+    "lmcache": lambda s: _named(s, "LMCache"),
+    "nixl": lambda s: Unknown("the release of NIXL is not known"),
+    "gpu-operator": lambda s: Unknown("the release of NVIDIA's GPU operator is not known"),
+    "store.protocol": _protocol,  # rdma, tcp, .. of the store's client
+    "store.master": _master,
+    "store.metadata": _metadata,  # etcd, http, redis, P2PHANDSHAKE
+    "engine.protocol": _engine_protocol,  # of the engine between prefill and decode
+    "store.standalone": lambda s: _of_store(s, "standalone_storage"),  # in a mooncake_client
+    "store.clients": _clients,
+    "ranks.together": _ranks_together,  # ranks of one server that hold the same requests
+    "model.attention": lambda s: None if (m := _model(s)) is None else m.kind.value,  # mha, mla
+    "model.indexer": lambda s: (m := _model(s)) is not None and bool(m.index_layers),
+    "kernel": lambda s: s.seen.facts.system.kernel_release,
+    "kernel.arguments": lambda s: s.seen.facts.pci.command_line,
+    "glibc": _glibc,
+    "architecture": lambda s: s.seen.facts.system.architecture,  # x86_64, aarch64
+    # Bytes that the kernel keeps for contiguous allocations.
+    "memory.cma-total": lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
+    "rdma-core": _rdma_core,
+    "nic.driver": _nic_drivers,
+    "nic.nodes": _nic_nodes,  # on how many NUMA nodes those sit that the process takes
+    "gpu.name": _gpu_names,
+    "nvidia-driver": _driver,
 }

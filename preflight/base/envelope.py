@@ -13,7 +13,7 @@ import click
 
 from checks.base.finding import Subject
 from checks.base.units import Quantity
-from preflight.base.program_version import program_version
+from preflight.base.program import program_version
 from preflight.base.shell import Line
 
 Json = dict[str, Any]

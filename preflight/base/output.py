@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -12,6 +13,7 @@ import click
 
 from checks.base.unknown import Unknown
 from mooncake_preflight import answering
+from preflight.base.shell import visible
 
 # Where nothing tells how wide the reader's window is: a pipe, a log, a CI job.
 PIPE_COLUMNS = 100
@@ -167,3 +169,33 @@ def columns() -> int:
         except (OSError, ValueError, AttributeError):
             width = PIPE_COLUMNS
     return max(LEAST_COLUMNS, min(MOST_COLUMNS, width))
+
+
+_MOST_COLUMNS = 100
+
+
+class Progress:
+    """What is being done, for who watches; nothing of it stays.
+
+    after_seconds: what is over by then shows nothing.
+    """
+
+    def __init__(self, wanted: bool = True, after_seconds: float = 0.0) -> None:
+        self._shown = wanted and sys.stderr.isatty()
+        self._from = time.monotonic() + after_seconds
+        self._text = ""
+
+    def show(self, text: str) -> None:
+        """Write ``text`` over what stands there."""
+        text = visible(text[:_MOST_COLUMNS])
+        if self._shown and time.monotonic() >= self._from and text != self._text:
+            sys.stderr.write(f"\r{text:<{len(self._text)}}")
+            sys.stderr.flush()
+            self._text = text
+
+    def clear(self) -> None:
+        """Leave the line as it was."""
+        if self._text:
+            sys.stderr.write(f"\r{'':<{len(self._text)}}\r")
+            sys.stderr.flush()
+            self._text = ""

@@ -21,14 +21,16 @@ from preflight.capacity.deployment import (
     deployments,
     router_of,
 )
-from preflight.capacity.page_objects import PageObjects, page_objects
 from preflight.capacity.rounds import Tiers, cached_tokens, rounds, tier_models
-from preflight.capacity.server_tiers import gpu_tier, host_tier
-from preflight.capacity.store_tiers import (
+from preflight.capacity.tiers import (
     Eviction,
+    PageObjects,
     Segments,
     eviction,
+    gpu_tier,
+    host_tier,
     offload_tier,
+    page_objects,
     pool_tier,
     segments,
 )

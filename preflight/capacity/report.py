@@ -30,7 +30,10 @@ def _server(
     server: ServerCapacity, found: CapacityAnswer, width: int, paint: Paint, ascii_only: bool
 ) -> Iterator[str]:
     capacity = server.capacity
-    yield filled(_head(server), width)
+    size = server.capacity.bytes_per_token
+    each = "" if isinstance(size, Unknown) else f", {format_bytes(size)} per token"
+    page = "" if server.page_tokens is None else f", pages of {server.page_tokens}"
+    yield filled(f"{server.subject}: {server.model}{each}{page}", width)
     yield _tiers(capacity.tiers, width)
     formulas = [f"{tier.name}: {tier.formula}" for tier in capacity.tiers if tier.formula]
     yield "\n".join(filled(line, width) for line in (*formulas, *_keys(capacity.keys)))
@@ -40,13 +43,6 @@ def _server(
         yield curve_text(capacity.rounds, paint, width, ascii_only)
     yield "\n".join(filled(line, width) for line in summarize_rounds(server, found.workload))
     yield "\n".join(filled(f"note: {note}", width) for note in server.notes)
-
-
-def _head(server: ServerCapacity) -> str:
-    size = server.capacity.bytes_per_token
-    each = "" if isinstance(size, Unknown) else f", {format_bytes(size)} per token"
-    page = "" if server.page_tokens is None else f", pages of {server.page_tokens}"
-    return f"{server.subject}: {server.model}{each}{page}"
 
 
 def _keys(keys: Keys | Unknown | None) -> Iterator[str]:

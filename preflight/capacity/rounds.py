@@ -130,7 +130,10 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
     low = tier.keeps.least
     # A leaf of the tree, one client's round, goes as a whole: up to one more than had to.
     leaf = turn.after - turn.before
-    least = max(least, _same_order(turn, max(0, low - leaf)))
+    step = turn.after - turn.before
+    # The client at place p finds capacity - p * after - (clients - 1 - p) * before of its own.
+    first = max(0, low - leaf) - (turn.clients - 1) * turn.before
+    least = max(least, _falling(first, step, turn.clients, turn.before))
     likely = max(least, _random_order(turn, low)) / reusable if exact else None
     return min(least, most) / reusable, most / reusable, likely
 
@@ -145,17 +148,6 @@ def _before_full(turn: Turn, tier: TierModel) -> float:
         return 0.0
     left = tier.fills.least - turn.clients * turn.before
     return float(min(turn.clients, max(0, left // step)) * turn.before)
-
-
-def _same_order(turn: Turn, capacity: int) -> float:
-    """Return the tokens still there where clients keep their order: all others took a turn since.
-
-    Those before it in the round took this round's longer turn, those behind it the last round's.
-    """
-    step = turn.after - turn.before
-    # The client at place p finds capacity - p * after - (clients - 1 - p) * before of its own.
-    first = capacity - (turn.clients - 1) * turn.before
-    return _falling(first, step, turn.clients, turn.before)
 
 
 def _random_order(turn: Turn, capacity: int) -> float:

@@ -284,7 +284,7 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
 
     What is found between nodes has its own command.
     """
-    from preflight.judging.fleet_checks import FLEET_CHECKS
+    from preflight.check.catalogue import FLEET_CHECKS
 
     if any(_matches(check.id, (pattern,)) for check in FLEET_CHECKS):
         return (

@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from checks.base.check import Check, Judge
+from checks.base.check import Check, Judge, Page
 from checks.base.finding import Status
-from checks.base.page import Page
 from preflight.advisories.records import Advisory, condition_text, range_text
+from preflight.judging.pages import PAGES
 from preflight.launches.source import notices
 from preflight.render.text import wrapped
 from preflight.rules.rules import Rule, Severity
+
+# What fleet merge finds between nodes, between their NICs (as fleet rails does) and of the reports
+# themselves; and what stands for a node that gave none.
+_FLEET = (
+    "master metadata mooncake-version same-machine path-mtu rail-apart rail-same rail-unknown "
+    "report no-verdict several-reports old-report unexpected unusable "
+    "ssh timeout tool python interrupted"
+).split()
+FLEET_CHECKS = tuple(Check(f"fleet.{name}", (), PAGES) for name in _FLEET)
 
 
 class Catalogue(NamedTuple):
@@ -51,7 +60,6 @@ def catalogue() -> Catalogue:
     """Return all that is declared; imports every module that declares something."""
     from checks.run.runner import every_check
     from preflight.advisories.records import advisories
-    from preflight.judging.fleet_checks import FLEET_CHECKS
     from preflight.judging.pages import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 

@@ -249,7 +249,9 @@ def refusal_code(code: int, protocol: str) -> int:
 def protocol_line(report: Report, protocol: str) -> str | None:
     """Return the one line that a protocol reads; None for those that take the whole text."""
     if protocol == "nagios":
-        return _nagios(report)
+        text = f"{_first(report)} ({count_text(report)})".replace("|", "/")
+        data = " ".join(f"{name}={number}" for name, number in report.counts.items())
+        return f"MOONCAKE {_NAGIOS[report.verdict]} - {text}|{data}"
     if protocol == "npd":
         return shorten(f"{report.verdict.value}: {_first(report)}", NPD_BYTES)
     if protocol == "slurm-prolog":
@@ -278,22 +280,12 @@ def shorten(text: str, most_bytes: int) -> str:
     return shortened(text, most_bytes)
 
 
-def _nagios(report: Report) -> str:
-    text = f"{_first(report)} ({count_text(report)})".replace("|", "/")
-    data = " ".join(f"{name}={number}" for name, number in report.counts.items())
-    return f"MOONCAKE {_NAGIOS[report.verdict]} - {text}|{data}"
-
-
 def _first(report: Report) -> str:
     """Return the worst finding in a few words, and how many more there are like it."""
     rows = report.of(report.verdict)
     if report.reason or report.verdict is Status.PASS or not rows:
         return report.reason or "nothing stands in the way"
     more = f" (+{len(rows) - 1})" if len(rows) > 1 else ""
-    return f"{_short(rows[0])}{more}"
-
-
-def _short(row: Row) -> str:
-    finding = row.finding
-    text = f"{finding.check} {finding.subject}"
-    return clean(f"{text}: {amounts(finding) or finding.text}")
+    finding = rows[0].finding
+    said = f"{finding.check} {finding.subject}: {amounts(finding) or finding.text}"
+    return f"{clean(said)}{more}"

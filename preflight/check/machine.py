@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import leading_integer
 from checks.rdma.gid_checks import AFFINITY, PEER_AFFINITY
 from checks.rdma.reach_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
 from checks.run.facts import Facts

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.network.routing import RoutingTables, exits
-from checks.rdma.devices import Port
+from checks.rdma.devices import Port, choose_gid
 from checks.rdma.facts import Nic, RdmaFacts
-from checks.rdma.gids import choose_gid
 from checks.rdma.use import Use, port_of, uses
 from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.run.facts import Facts

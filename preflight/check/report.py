@@ -8,7 +8,7 @@ from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.fold import fold_alike
 from checks.base.needs import LaunchNeeds
 from checks.capture.secrets import public
-from checks.hugetlb.refusal import ASK_FIT, FIT
+from checks.hugetlb.targets import ASK_FIT, FIT
 from preflight.base import exit_codes
 from preflight.base.one_line import clean
 from preflight.base.shell import Line

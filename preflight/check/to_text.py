@@ -69,7 +69,9 @@ def report_text(
     verbosity: below 0 the verdict alone; 0 a page, which is the verdict, a line for each finding,
     and what to do; above 0 what was seen of each, and every pass and skip too.
     """
-    verdict = verdict_line(report, paint, width)
+    word = report.verdict.value.upper()
+    said = f"{verdict_reason(report)} ({count_text(report)})"
+    verdict = headed(word, said, width, paint(word, COLOURS[report.verdict]))
     if verbosity < 0:
         lost = filled(f"    {clean('; '.join(report.left_out))}", width) if report.left_out else ""
         notes = _notes(report, width, verbosity, more or ())
@@ -101,13 +103,6 @@ def report_text(
 def launch_file(report: Report) -> str:
     """Return the path of the launch as findings write it, "" without one."""
     return "" if report.needs is None else clean(report.needs.source)
-
-
-def verdict_line(report: Report, paint: Paint, width: int) -> str:
-    """Return the verdict, what it is about and the counts."""
-    word = report.verdict.value.upper()
-    said = f"{verdict_reason(report)} ({count_text(report)})"
-    return headed(word, said, width, paint(word, COLOURS[report.verdict]))
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:

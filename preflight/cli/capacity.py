@@ -9,8 +9,17 @@ import click
 
 from preflight.base.usage_error import UsageError
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch
-from preflight.cli.value_types import SIZE, Integer, NumberOption, Part
+from preflight.cli.options import (
+    COLOR,
+    JSON,
+    ROOT,
+    SIZE,
+    TIMEOUT,
+    Fraction,
+    Integer,
+    NumberOption,
+    with_launch,
+)
 
 # As preflight.traces.generate.PROFILES, which is imported where it is used.
 KINDS = ("chat", "agent", "documents", "rag")
@@ -39,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--svg", metavar="FILE", help="Write the curve as a picture.")
 @click.option(
     "--hit-rate",
-    type=Part(),
+    type=Fraction(),
     help="Say how large a cache has to be for this share of hits, as 60%.",
 )
 @click.option(
@@ -157,7 +166,7 @@ def capacity(
         return exit_codes.UNKNOWN
     replayed = None
     if trace is not None or kind is not None:
-        from preflight.base.progress import Progress
+        from preflight.base.output import Progress
         from preflight.capacity.trace_answer import TraceRequest, page_of, trace_answers
         from preflight.traces.formats import open_trace
         from preflight.traces.generate import profile_trace

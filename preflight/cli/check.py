@@ -10,6 +10,7 @@ import click
 from preflight.cli.commands import command
 from preflight.cli.options import (
     COLOR,
+    FILE,
     JSON,
     ROOT,
     TIMEOUT,
@@ -17,7 +18,6 @@ from preflight.cli.options import (
     with_launch,
     with_verbosity,
 )
-from preflight.cli.value_types import FILE
 
 if TYPE_CHECKING:
     from preflight.check.answer import Checked
@@ -238,7 +238,7 @@ def _made() -> Made:
     import os
     import time
 
-    from preflight.base.program_version import program_version
+    from preflight.base.program import program_version
     from preflight.pictures.check_page import Made
 
     given = os.environ.get("SOURCE_DATE_EPOCH", "")

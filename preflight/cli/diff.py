@@ -67,10 +67,12 @@ def diff(
     from checks.capture.secrets import public
     from preflight.base.envelope import envelope
     from preflight.base.output import columns, painter, say, say_json
-    from preflight.diff.differences import differences_object, differences_text, exit_code
     from preflight.diff.full_answer import (
         Side,
         answer_of,
+        differences_object,
+        differences_text,
+        exit_code,
         locked_text,
         parse_versions,
         read_locked,

@@ -84,8 +84,14 @@ def _held(path: str, strict: bool, limit_seconds: float) -> tuple[LockedStart, t
     """Return the locked answer that a start is compared with, and what it was accepted with."""
     from preflight.base.output import columns, painter
     from preflight.check.gate import Differs, LockedStart
-    from preflight.diff.differences import differences_object, differences_text, exit_code
-    from preflight.diff.full_answer import full_answer, read_locked, without_secrets
+    from preflight.diff.full_answer import (
+        differences_object,
+        differences_text,
+        exit_code,
+        full_answer,
+        read_locked,
+        without_secrets,
+    )
 
     name, before, waivers = read_locked(path, limit_seconds)
     names = (f"{name} ({path})", "what is there")

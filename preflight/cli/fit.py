@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, TIMEOUT, with_checks, with_launch
-from preflight.cli.value_types import SIZE, Integer
+from preflight.cli.options import COLOR, JSON, SIZE, TIMEOUT, Integer, with_checks, with_launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +206,7 @@ def _fitted(
     if trace is None:
         return fit_to(goal, 0.5), None
     from checks.base.unknown import Unknown
-    from preflight.base.progress import Progress
+    from preflight.base.output import Progress
     from preflight.fit.hits import fitted_for_hits
 
     progress = Progress()

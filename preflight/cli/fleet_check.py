@@ -8,8 +8,7 @@ import click
 
 from preflight.cli.commands import command
 from preflight.cli.node_options import with_answer, with_remote, with_ssh_nodes
-from preflight.cli.options import with_checks, with_launch
-from preflight.cli.value_types import Integer
+from preflight.cli.options import Integer, with_checks, with_launch
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown

@@ -9,8 +9,7 @@ import click
 from preflight.cli.commands import command
 from preflight.cli.fleet_pairs_ends import MTU, PAIRS
 from preflight.cli.node_options import with_remote, with_ssh_nodes
-from preflight.cli.options import COLOR, JSON, with_launch
-from preflight.cli.value_types import Integer
+from preflight.cli.options import COLOR, JSON, Integer, with_launch
 
 if TYPE_CHECKING:
     from preflight.fleet.remote.program import Program, SshNodes

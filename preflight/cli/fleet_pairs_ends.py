@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import Option, with_launch
-from preflight.cli.value_types import Integer, NumberOption
+from preflight.cli.options import Integer, NumberOption, Option, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

@@ -10,7 +10,7 @@ import click
 from mooncake_preflight import answering
 from preflight.base.command_frame import own_words, run_command, value_of
 from preflight.base.output import say, say_json
-from preflight.base.program_version import program_version
+from preflight.base.program import program_version
 from preflight.cli.commands import CONTEXT, LazyGroup, examples_text
 
 NAME = "mooncake-preflight"

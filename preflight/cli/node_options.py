@@ -10,13 +10,14 @@ import click
 from preflight.cli.options import (
     COLOR,
     JSON,
+    Integer,
+    NumberOption,
     Option,
     gathered,
     timeout_option,
     with_options,
     with_verbosity,
 )
-from preflight.cli.value_types import Integer, NumberOption
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown

@@ -73,7 +73,7 @@ def plan(
     if as_json and format_ not in ("text", "json"):
         raise click.UsageError(f"--json is --format json, and --format {format_} is given")
     from checks.capture.secrets import public
-    from checks.hugetlb.refusal import ASK_FIT
+    from checks.hugetlb.targets import ASK_FIT
     from preflight.base import exit_codes
     from preflight.base.output import say, say_json
     from preflight.base.usage_error import UsageError

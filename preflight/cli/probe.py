@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import CONTEXT, LazyGroup, command, examples_text
-from preflight.cli.options import JSON, timeout_option, with_launch
-from preflight.cli.value_types import SIZE, NumberOption
+from preflight.cli.options import JSON, SIZE, NumberOption, timeout_option, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -99,8 +98,7 @@ def registration(
     64 usage error; 70 a defect of this program; 130 interrupted.
     """
     from preflight.base.output import say, say_json
-    from preflight.probes.registration import Sizes, probe_registration
-    from preflight.probes.report import answer_object, answer_text
+    from preflight.probes.registration import Sizes, answer_object, answer_text, probe_registration
 
     sizes = Sizes(page, region_bytes, up_to_bytes, spend_bytes)
     answer = probe_registration(

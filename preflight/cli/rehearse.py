@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, timeout_option, with_launch_of_installed
-from preflight.cli.value_types import Integer, NumberOption
+from preflight.cli.options import (
+    COLOR,
+    JSON,
+    Integer,
+    NumberOption,
+    timeout_option,
+    with_launch_of_installed,
+)
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import FILE_TIMEOUT
-from preflight.cli.value_types import FILE
+from preflight.cli.options import FILE, FILE_TIMEOUT
 
 FOLDER = Path(__file__).parents[1] / "schemas"
 _ENDING = "-v1.schema.json"
@@ -48,7 +47,7 @@ def bundle(*, file: str) -> int:
     """Write this program as one FILE that a Python alone runs, where nothing can be installed.
 
     It needs Python 3.10 or newer and no package. fleet check and pairs are left out, which need
-    ClusterShell; so is what needs the real Mooncake or rdma-core's bindings.
+    ClusterShell; so is what needs the real Mooncake.
 
     Exit codes: 0 it is written; 64 usage error; 70 a defect of this program.
     """

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from preflight.base.command_frame import own_words, run_command
 from preflight.base.output import painter, say, say_json
-from preflight.base.program_version import program_version
+from preflight.base.program import program_version
 from preflight.cli.commands import command as declared
 from preflight.cli.options import (
     COLOR,
@@ -23,11 +23,12 @@ from preflight.cli.options import (
     NIC_NODES,
     RANK_NODES,
     ROOT,
+    SIZE,
     TIMEOUT,
+    Size,
     taking_launch,
     with_options,
 )
-from preflight.cli.value_types import SIZE, Size
 
 if TYPE_CHECKING:
     from checks.base.root import Root

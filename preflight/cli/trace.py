@@ -7,8 +7,7 @@ import sys
 import click
 
 from preflight.cli.commands import CONTEXT, LazyGroup, command, examples_text
-from preflight.cli.options import FILE_TIMEOUT, JSON
-from preflight.cli.value_types import Integer
+from preflight.cli.options import FILE_TIMEOUT, JSON, Integer
 
 # Lines that are written at once.
 _CHUNK = 1000
@@ -71,8 +70,7 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     this program.
     """
     from preflight.base.envelope import envelope
-    from preflight.base.output import columns, say, say_json
-    from preflight.base.progress import Progress
+    from preflight.base.output import Progress, columns, say, say_json
     from preflight.traces.describe import described, described_object, described_text
     from preflight.traces.formats import open_trace
 
@@ -100,8 +98,7 @@ def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, 
     import secrets
     from itertools import islice
 
-    from preflight.base.output import say
-    from preflight.base.progress import Progress
+    from preflight.base.output import Progress, say
     from preflight.traces.describe import mooncake_lines
     from preflight.traces.formats import open_trace
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 from checks.base.pages import Default
 from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known
-from checks.base.version_text import version_numbers
+from checks.base.written_numbers import version_numbers
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
 from preflight.programs.sglang_arguments import SettingValue, file_text, port_value, word_value
@@ -86,10 +86,8 @@ class Consumer(NamedTuple):
     release: the one as which it was read; parts: those of what else runs in it. named: the releases
     that its launch names, by product. sockets: files that it makes anew, whoever has them.
     connectors: those that it loads, by vLLM's names.
-    executor: what starts the workers, as it is written. gate_bytes: of MemAvailable, what it asks
-    for itself before it starts. gpu_fraction: of all the
-    memory of each worker's GPU, what has to be free; gpu_fills: whether nothing says that it takes
-    less of it.
+    executor: what starts the workers, as it is written. gpu_fraction: of all the memory of each
+    worker's GPU, what has to be free; gpu_fills: whether nothing says that it takes less of it.
     engines: its data-parallel engines here, each of ``workers`` processes with a GPU.
     clients: the store clients that the workers set up. transfer: the RDMA devices of a transfer
     engine beside them; None without. transfer_protocol: what that engine goes by, "" without one.
@@ -125,7 +123,6 @@ class Consumer(NamedTuple):
     named: Mapping[str, Named] = {}
     parts: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
-    gate_bytes: int = 0
     gpu_fraction: float | None = None
     gpu_fills: bool = False
     executor: str = ""

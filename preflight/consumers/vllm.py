@@ -40,7 +40,7 @@ from preflight.launches.source import ReadFile, Word
 from preflight.launches.variables import may_be_absent
 from preflight.programs.consumer_grammar import vllm_size_bytes
 from preflight.programs.memory_records import OwnPool
-from preflight.programs.sglang_arguments import SettingValue, file_text
+from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
 from preflight.programs.store_processes import StoreProcess
 
 RELEASE = "vLLM 0.33.0"
@@ -76,6 +76,9 @@ _SHOWN = {
     "prefix-caching-hash-algo": "sha256",
     "speculative-config": None,
 }
+# Dynamo's KVBM (1.6.1, ``distributed/leader.rs``).
+_KVBM_PORTS = {"DYN_KVBM_LEADER_ZMQ_PUB_PORT": 56001, "DYN_KVBM_LEADER_ZMQ_ACK_PORT": 56002}
+_KVBM_NOTHING = "KVBM Configuration Error: At least one cache tier must be configured."
 _WHAT = "what its KV connector takes"
 _ROLES = ("kv_producer", "kv_both", "kv_consumer")
 _TRANSFER_KEYS = frozenset(
@@ -477,15 +480,7 @@ class _Connectors(ConsumerParts):
             port = extra.get("lmcache_rpc_port", 0)
             self._socket(f"engine_{self.engine_id}_lmcache_rpc_port_{port}_")
 
-    def _ascend(self, extra: dict[str, Any], _role: str) -> None:
-        from preflight.consumers.others import read_ascend_store
-
-        self.registers = "the KV cache on the NPU, whose size is known only once it runs"
-        self.add(read_ascend_store(extra, self.environment, self.read_file))
-
     def _kvbm(self, _extra: dict[str, Any], _role: str) -> None:
-        from preflight.consumers.others import read_kvbm
-
         found = read_kvbm(self.environment)
         self.add(found)
         each, workers = self.arguments.number("kv-cache-memory-bytes", 0), self.workers
@@ -513,9 +508,42 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
     "SimpleCPUOffloadConnector": _Connectors._simple,
     "LMCacheConnectorV1": _Connectors._lmcache,
     "LMCacheMPConnector": _Connectors._lmcache_server,
-    "AscendStoreConnector": _Connectors._ascend,
     "DynamoConnector": _Connectors._kvbm,
 }
+
+
+def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
+    """Return the pinned host pool of Dynamo's KVBM: of an engine, in units of 10^9 bytes."""
+    sizes: dict[str, float] = {}
+    found = ConsumerParts()
+    for tier in ("CPU", "DISK"):
+        name = f"DYN_KVBM_{tier}_CACHE_GB"
+        word = environment.get(name)
+        text: str | Unknown = "" if word is None else word_value(word)
+        blocks = environment.get(f"DYN_KVBM_{tier}_CACHE_OVERRIDE_NUM_BLOCKS")
+        if isinstance(text, Unknown):
+            found.uncounted.append(f"KVBM's {tier} tier ({text.reason})")
+        elif blocks is not None and blocks.text.strip() not in ("", "0"):
+            found.uncounted.append(f"KVBM's {tier} tier: {blocks.text} blocks of the model's size")
+        size = attempt(lambda text=text: float(str(text)))  # type: ignore[misc]
+        sizes[tier] = 0.0 if isinstance(size, str) or not 0 <= size < 1e9 else size
+        if isinstance(size, str) and isinstance(text, str) and text:
+            found.misread.append(f"{name}={text}: not a number to KVBM, which takes 0")
+    if not found.uncounted and not any(sizes.values()):
+        found.refused.append(_KVBM_NOTHING)
+        return found.consumer()
+    if 0 < sizes["DISK"] < sizes["CPU"]:
+        found.ignored.append(
+            "DYN_KVBM_DISK_CACHE_GB is less than DYN_KVBM_CPU_CACHE_GB: KVBM writes through, and "
+            "the disk holds nothing that the host has not"
+        )
+    whole = int(sizes["CPU"] * 10**9)
+    found.pools += [WorkerPool(chunked_pool(whole), of_engine=True)] if whole else []
+    for name, default in _KVBM_PORTS.items():
+        what = f"KVBM {name.split('_')[-2].lower()} port"
+        found.ports.append((what, port_of(environment.get(name), default, name, "KVBM")))
+    found.settings["kvbm.cpu_cache_gb"] = SettingValue(sizes["CPU"], "DYN_KVBM_CPU_CACHE_GB")
+    return found.consumer()
 
 
 def store_config(text: str) -> dict[str, Any]:

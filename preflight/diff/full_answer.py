@@ -1,4 +1,6 @@
-"""Everything that is answered of a launch on a host, as one flat table of texts."""
+"""Everything that is answered of a launch on a host, as one flat table of texts; and the difference
+of two, as rows, text and JSON.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.fold import fold_alike
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from checks.capture.secrets import REMOVED, is_secret, public
@@ -19,6 +22,7 @@ from checks.system.facts import with_kernel
 from preflight.advisories.facts import release_of
 from preflight.advisories.judge import advisory_findings, may_arise
 from preflight.advisories.records import CHECK_PREFIX, advisory, version_key
+from preflight.base.envelope import subjects
 from preflight.base.usage_error import UsageError
 from preflight.base.within import within
 from preflight.inputs.host_source import Host, Sized
@@ -388,3 +392,121 @@ def _with_unit(setting: Setting, wanted: str) -> str:
         return f"{wanted} pages"
     limit = setting.kind is Kind.ULIMIT and setting.name in _LIMITS_OF_BYTES
     return _bytes(int(wanted)) if limit or setting.kind in _OF_BYTES else wanted
+
+
+# Words of a verdict, the worst last.
+_WORSE = ("pass", "warn", "unknown", "fail")
+# Subjects that have no number to count by are named up to so many.
+MOST_NAMES = 3
+Paint = Callable[[str, str], str]
+
+
+class Change(NamedTuple):
+    """One line of the answer that is another one; None where a side does not have it."""
+
+    key: AnswerKey
+    old: str | None
+    new: str | None
+
+
+def changes(old: Answer, new: Answer) -> list[Change]:
+    """Return every line in which two answers differ, section by section."""
+    order = list(Section)
+    keys = [*old, *(key for key in new if key not in old)]
+    found = [Change(key, old.get(key), new.get(key)) for key in keys]
+    differing = [one for one in found if one.old != one.new]
+    return sorted(differing, key=lambda one: order.index(one.key.section))
+
+
+def exit_code(old: Answer, new: Answer) -> int:
+    """Return 0 where nothing changes, 1 where something does, 2 where check's verdict is worse."""
+    key = AnswerKey(Section.VERDICT, "check", "verdict")
+    if _WORSE.index(new[key]) > _WORSE.index(old[key]):
+        return 2
+    return int(bool(changes(old, new)))
+
+
+def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict[str, Any]:
+    """Return the answer of ``schemas/diff-v1.schema.json``."""
+    return {
+        "from": names[0],
+        "to": names[1],
+        "changes": [
+            {
+                "section": one.key.section.name.lower(),
+                "subjects": subjects([one.key.subject]),
+                "name": one.key.name,
+                "from": one.old,
+                "to": one.new,
+            }
+            for one in changes(old, new)
+        ],
+    }
+
+
+def differences_text(
+    names: tuple[str, str], old: Answer, new: Answer, verbosity: int, paint: Paint, width: int
+) -> str:
+    """Return the changes for a terminal; flags that come or go with a release, and that nobody
+    gave, are counted unless ``verbosity`` is 1 or more."""
+    from preflight.render.text import wrapped
+
+    found = changes(old, new)
+    if not found:
+        return f"{names[0]} and {names[1]}: nothing differs"
+    parts = ["\n".join(wrapped(f"from {names[0]} to {names[1]}", width))]
+    for section in Section:
+        rows = [one for one in found if one.key.section is section]
+        quiet = [one for one in rows if _of_the_release(one)] if verbosity < 1 else []
+        lines = _verdict_as_before(old, new) if section is Section.VERDICT else []
+        told = _folded([one for one in rows if one not in quiet])
+        lines += [line for one in told for line in _lines(one, paint, width)]
+        if quiet:
+            come = sum(one.old == NO_FLAG for one in quiet)
+            counted = (
+                f"  {come} flags are new and {len(quiet) - come} are gone that the launch does "
+                "not use (-v)"
+            )
+            lines.append(counted)
+        if lines:
+            parts.append("\n".join([section.value, *lines]))
+    return "\n\n".join(parts)
+
+
+def _verdict_as_before(old: Answer, new: Answer) -> list[str]:
+    """Return the line of check's verdict where both sides have the same."""
+    key = AnswerKey(Section.VERDICT, "check", "verdict")
+    return [f"  check: verdict: {new[key]}, as before"] if old[key] == new[key] else []
+
+
+def _folded(rows: list[Change]) -> list[Change]:
+    """Return the same change of several subjects as one: ``launch.sh:3 rank 0-7``."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for one in rows:
+        alike = (one.key.section, one.key.name, one.old, one.new)
+        groups.setdefault(alike, []).append(one.key.subject)
+    found = []
+    for one in rows:
+        names = groups.pop((one.key.section, one.key.name, one.old, one.new), None)
+        if names is not None:
+            subject = fold_alike(names, MOST_NAMES)
+            found.append(one._replace(key=one.key._replace(subject=subject)))
+    return found
+
+
+def _of_the_release(one: Change) -> bool:
+    """Return whether a flag comes or goes, and nobody gave it."""
+    both = (one.old, one.new)
+    return NO_FLAG in both and any(isinstance(text, DefaultValue) for text in both)
+
+
+def _lines(one: Change, paint: Paint, width: int) -> list[str]:
+    from preflight.render.text import wrapped
+
+    subject = f"{one.key.subject}: " if one.key.subject else ""
+    head = f"  {subject}{one.key.name}"
+    if one.old is None:
+        return wrapped(f"{head}: {paint('now', 'yellow')} {one.new}", width, 6)
+    if one.new is None:
+        return wrapped(f"{head}: {paint('gone', 'green')} ({one.old})", width, 6)
+    return wrapped(f"{head}: {one.old} -> {one.new}", width, 6)

@@ -15,15 +15,14 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from checks.base.archive import TreeRoot
 from checks.base.recording import RecordingRoot
 from checks.base.root import CALLS_FILE
-from checks.base.tree_root import TreeRoot
-from checks.base.units import GIB, KIB, MIB, TIB, format_bytes
+from checks.base.units import GIB, KIB, MIB, TIB, format_bytes, parse_size
 from checks.base.unknown import Unknown
-from preflight.base.data_file import data_file
+from preflight.base.program import data_file
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import Host
-from preflight.sizing.sizes import parse_size
 
 if sys.version_info >= (3, 11):
     import tomllib

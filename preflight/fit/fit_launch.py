@@ -17,8 +17,8 @@ from checks.gpu.facts import read_gpus
 from checks.run.facts import READERS, read_facts
 from checks.run.runner import every_check
 from preflight.base import exit_codes
-from preflight.base.data_file import data_file
-from preflight.base.progress import Progress
+from preflight.base.output import Progress
+from preflight.base.program import data_file
 from preflight.base.shell import quote
 from preflight.base.usage_error import UsageError
 from preflight.check.answer import selection_of
@@ -303,7 +303,7 @@ def _edited(
 
 def _host_commands(answer: FitAnswer, context: Context) -> tuple[str, ...]:
     """Return what sets the pools that have to grow."""
-    from preflight.settings.targets import NR_HUGEPAGES
+    from preflight.settings.commands import NR_HUGEPAGES
 
     if answer.fits is None:
         return ()

@@ -20,9 +20,9 @@ from preflight.fit.judged_values import (
     LaunchState,
     NextGib,
     facts_with_pools,
+    released_root,
 )
 from preflight.fit.launch_values import SizeValues
-from preflight.fit.planned_root import released_root
 from preflight.fit.solver import largest_sizes
 from preflight.judging.pages import GATE
 from preflight.mooncake.allocations import Allocation, Backing

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from checks.base.units import GIGABYTE, MIB, format_bytes
+from checks.base.units import GIGABYTE, MIB, format_bytes, segment_text
 from checks.base.unknown import Unknown
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.source import Command, Origin, Reading, Word
@@ -19,7 +19,6 @@ from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.store_config import Source
 from preflight.programs.store_service_config import service_arguments
 from preflight.sglang.launch import configured_segment
-from preflight.sizing.sizes import segment_text
 
 ARENA = "MC_MMAP_ARENA_POOL_SIZE"
 SEGMENT = "MOONCAKE_GLOBAL_SEGMENT_SIZE"

@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown
 from checks.capture.anonymise import without_secrets
 from checks.capture.capture import json_of
 from checks.run.facts import read_facts
-from preflight.base.program_version import program_version
+from preflight.base.program import program_version
 from preflight.base.usage_error import UsageError
 from preflight.base.within import within
 from preflight.inputs.host_source import Host, Sized, captured_installed, size_and_needs

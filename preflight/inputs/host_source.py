@@ -101,7 +101,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{where}: its launch cannot be read: {error!r}") from None
     if carried is not None:  # what it leaves open is this host's own
-        from preflight.inputs.host_words import host_words
+        from preflight.inputs.written_launch import host_words
         from preflight.launches.shell_script import in_environment
         from preflight.sizing.chosen_releases import installed_there
 

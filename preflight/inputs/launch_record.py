@@ -18,9 +18,8 @@ from typing import Any
 from checks.base.needs import Bound, GivenGpus, RunAs, SetLimit
 from checks.base.unknown import Inside, Unknown
 from checks.capture.secrets import REMOVED, clean_address, is_secret
-from preflight.consumers.lmcache_settings import lmcache_settings
-from preflight.inputs.host_words import is_known
-from preflight.inputs.written_launch import WrittenLaunch
+from preflight.consumers.lmcache import lmcache_settings
+from preflight.inputs.written_launch import WrittenLaunch, is_known
 from preflight.launches.container import ContainerSettings, Mount, Published
 from preflight.launches.source import (
     Command,
@@ -229,8 +228,7 @@ def _command(command: Command) -> Command | None:
     start = 2 if served else len(texts) - len(arguments)
     if not served and command.words[start:] != arguments:  # handed on by a trainer
         start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
-    names_model = served or kind is ProcessKind.TRTLLM
-    positional = names_model and not "".join(texts[start : start + 1]).startswith("-")
+    positional = served and not "".join(texts[start : start + 1]).startswith("-")
     kept = (
         *_program(command.words[:start]),
         *_arguments(command.words[start:], kind, positional),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.root import Root
 from checks.base.units import Quantity
-from checks.hugetlb.refusal import FIT, RESERVATION, grows_pool
+from checks.hugetlb.targets import FIT, RESERVATION, grows_pool
 
 if TYPE_CHECKING:
     from preflight.sizing.launch_sizing import LaunchSizing

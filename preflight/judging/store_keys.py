@@ -106,8 +106,6 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
                     found.append(_lmcache(process, consumer, client, geometry))
                 elif client.family == VLLM:
                     found.append(_vllm(process, consumer, client, geometry))
-                elif client.family:
-                    found.append(_other(process, client))
     return tuple(found)
 
 
@@ -310,14 +308,6 @@ def _release(consumer: Consumer, product: str) -> Unsure:
     named = consumer.named.get(product)
     text = "as read" if named is None else named.release
     return Unsure(text, "whether both name keys alike is not known")
-
-
-def _other(process: LaunchProcess, client: Client) -> StoreKeys:
-    """Return the keys of an engine of whose keys no more is known here than ``client.keys``."""
-    named = {name: value for name, value in client.keys.items() if name != "tenant"}
-    held = {"what else a key has": Unknown(f"the keys of {client.family} are not derived here")}
-    where = _master(client.store.master, client.keys.get("tenant", "default"))
-    return StoreKeys(process, client.family, named, held, "", "", where)
 
 
 def _as_text(value: Any) -> Any:

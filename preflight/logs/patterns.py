@@ -99,7 +99,7 @@ class Pattern(NamedTuple):
     rules that see it coming, the first is the best. cause, remedy, apart (what tells it from
     look-alikes) may name groups in braces. unless: ids that say the same better: found in the log,
     they silence this one. sums: what its numbers come to, left out where one is missing or 0;
-    ``{size:bytes}`` is a number with its unit. compute: the function of ``conclusions`` that adds
+    ``{size:bytes}`` is a number with its unit. compute: the function of ``explain`` that adds
     to the groups. A pattern without a cause is a mark: it explains nothing, others read it.
     """
 
@@ -126,7 +126,9 @@ def read_patterns() -> tuple[Pattern, ...]:
     patterns: list[Pattern] = []
     for name in TABLES:
         with open(os.path.join(folder, f"{name}.toml"), encoding="utf-8") as file:
-            patterns += read_table(file.read())
+            table = tomllib.loads(file.read())
+            shared = table.get("shared", {})
+            patterns += [_pattern(row, shared) for row in table["line"]]
     return (*patterns, *map(_of_record, (one for one in advisories() if one.lines)))
 
 
@@ -141,13 +143,6 @@ def _of_record(one: Advisory) -> Pattern:
     return Pattern(
         one.check, printer, Stage.SYMPTOM, one.lines, found, one.lines[0], ids, cause, one.remedy
     )
-
-
-def read_table(text: str) -> list[Pattern]:
-    """Return the patterns of a table. Tests hold our own tables to what a row may have."""
-    table = tomllib.loads(text)
-    shared = table.get("shared", {})
-    return [_pattern(row, shared) for row in table["line"]]
 
 
 def _pattern(row: Mapping[str, Any], shared: Mapping[str, Any]) -> Pattern:
@@ -178,16 +173,11 @@ def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
         }
     if key in ("above", "when"):
         return value
-    text = _text(value, shared)
+    joined = value if isinstance(value, str) else "".join(value)
+    text = _SHARED.sub(lambda found: str(shared[found[1]]), joined)
     if key == "stage":
         return Stage[text.upper()]
     return " ".join(text.split()) if key in _PROSE else text
-
-
-def _text(value: str | list[str], shared: Mapping[str, Any]) -> str:
-    """Return a text, or parts of one that are joined."""
-    joined = value if isinstance(value, str) else "".join(value)
-    return _SHARED.sub(lambda found: str(shared[found[1]]), joined)
 
 
 def _texts(value: list[str], shared: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checks.base.device_nodes import device_nodes, gpu_nodes
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.numa.allowed import read_allowed
-from checks.numa.nodes import numa_nodes
+from checks.numa.nodes import numa_nodes, read_allowed
 from preflight.base.usage_error import UsageError
 from preflight.programs.memory_records import Protocol, StoreClient
 from preflight.programs.store_environment import Note

@@ -146,7 +146,9 @@ class ProcessRun:
         registered = client.protocol is Protocol.RDMA
         yield from self._hot_cache(registered)
         yield from self._local_buffer(client.local_buffer_bytes, registered)
-        yield from self._segment(client)
+        for mapped in self._mapped_segment(client):
+            on_huge_pages = mapped.backing is not Backing.REGULAR
+            yield mapped._replace(handed=Handed.WHOLE_PAGES) if on_huge_pages else mapped
         if client.offload_buffer_bytes is not None:
             yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
 
@@ -212,11 +214,6 @@ class ProcessRun:
         yield from self._direct(
             MemoryKind.LOCAL_BUFFER, size, ARENA_ALIGNMENT_BYTES, registered, error
         )
-
-    def _segment(self, client: StoreClient) -> Iterator[Allocation]:
-        for mapped in self._mapped_segment(client):
-            on_huge_pages = mapped.backing is not Backing.REGULAR
-            yield mapped._replace(handed=Handed.WHOLE_PAGES) if on_huge_pages else mapped
 
     def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
         what, size = MemoryKind.SEGMENT, client.segment_bytes

@@ -13,8 +13,8 @@ from checks.hugetlb.pools import Pool
 from checks.memory.facts import MemoryFacts
 from checks.run.facts import Facts
 from checks.system.facts import SystemFacts
-from preflight.base.data_file import data_file
 from preflight.base.one_line import with_last_name
+from preflight.base.program import data_file
 from preflight.base.usage_error import UsageError
 from preflight.capacity.answer import CapacityRequest, compute_capacity
 from preflight.capacity.report import summarize_rounds
@@ -177,10 +177,13 @@ def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[
         for rows in groups
         for ids, said in [told_of(rows)]
     ]
+    words = list(dict.fromkeys(label(row) for row in wanting))
+    shown = words if len(words) > 1 else []
+    ticks = [tick(f"show-{word}", status_badge(word), checked=True) for word in shown]
     return join(
         [
             element("h2", "What was found"),
-            _filter(wanting),
+            element("p", *ticks, tick("print-all", "print all of it"), class_="filter"),
             element("ul", *lines, class_="summary"),
             *unused,
         ],
@@ -190,14 +193,6 @@ def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[
 
 def _anchor(wanting: Sequence[Row], row: Row) -> str:
     return f"finding-{next(at for at, each in enumerate(wanting, 1) if each is row)}"
-
-
-def _filter(wanting: Sequence[Row]) -> Html:
-    """Return a box to tick for each status that there is, and one for what paper shows."""
-    words = list(dict.fromkeys(label(row) for row in wanting))
-    shown = words if len(words) > 1 else []
-    ticks = [tick(f"show-{word}", status_badge(word), checked=True) for word in shown]
-    return element("p", *ticks, tick("print-all", "print all of it"), class_="filter")
 
 
 def _to_do(groups: Sequence[Sequence[Row]]) -> Html:

@@ -15,7 +15,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.memlock.demand import grant
-from checks.rdma.device_table import BASE_PAGE_BYTES, TableBound
+from checks.rdma.device_table import BASE_PAGE_BYTES, DEVICE_TABLE, MEMORY_KEYS, TableBound
 from checks.rdma.facts import Nic
 from checks.rdma.registration import (
     PROTECTION_DOMAINS,
@@ -27,7 +27,6 @@ from checks.rdma.registration import (
     registration_of,
     row_of,
 )
-from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.use import uses
 from checks.rdma.verbs import CgroupLimit
 from checks.run.facts import Facts

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.numa.meminfo import read_process_sizes
+from checks.numa.nodes import read_process_sizes
 from checks.rdma.verbs import CgroupLimit, read_cgroups
 from preflight.probes.limits import SPEND, CgroupUse, LimitMet, RegistrationRefusal, limit_met
 from preflight.probes.memory import (

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.units import MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
-from checks.numa.meminfo import read_meminfo
+from checks.numa.nodes import read_meminfo
 from checks.rdma.device_table import BASE_PAGE_BYTES
 
 # linux/memfd.h: MFD_HUGETLB, and where the page size's power of two stands.

@@ -41,7 +41,6 @@ class ProcessKind(Enum):
     DYNAMO_SGLANG = "Dynamo SGLang worker"
     DYNAMO_VLLM = "Dynamo vLLM worker"
     LMCACHE = "LMCache server"
-    TRTLLM = "TensorRT-LLM server"
     ENGINE = "inference engine"
     ETCD = "etcd"
     REDIS = "Redis"
@@ -51,7 +50,7 @@ class ProcessKind(Enum):
 
 
 # Servers, and a router in front of them.
-_CONSUMERS = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM, ProcessKind.LMCACHE, ProcessKind.TRTLLM)
+_CONSUMERS = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM, ProcessKind.LMCACHE)
 _WITH_ROUTER = "sglang_router.launch_server"
 # What Dynamo makes of its own values of SGLang's flags; those that it takes away are defaults here.
 _DYNAMOS_VALUES = {
@@ -88,7 +87,7 @@ _MODULES = {
     "mindie_llm.server": ProcessKind.ENGINE,
     "atom.entrypoints.openai_server": ProcessKind.ENGINE,
     "sglang_router": ProcessKind.ROUTER,
-    "tensorrt_llm.commands.serve": ProcessKind.TRTLLM,
+    "tensorrt_llm.commands.serve": ProcessKind.ENGINE,
 }
 _PROGRAMS = {
     "vllm": ProcessKind.VLLM,
@@ -98,7 +97,7 @@ _PROGRAMS = {
     "lmdeploy": ProcessKind.ENGINE,
     "memcached": ProcessKind.ENGINE,
     "text-generation-launcher": ProcessKind.ENGINE,
-    "trtllm-serve": ProcessKind.TRTLLM,
+    "trtllm-serve": ProcessKind.ENGINE,
     "tritonserver": ProcessKind.ENGINE,
     "etcd": ProcessKind.ETCD,
     "redis-server": ProcessKind.REDIS,
@@ -311,10 +310,6 @@ def _consumer(
         from preflight.consumers.lmcache import read_lmcache_server
 
         return read_lmcache_server(command.words, arguments)
-    if kind is ProcessKind.TRTLLM:
-        from preflight.consumers.others import read_trtllm
-
-        return read_trtllm(arguments, command.environment, read_file)
     return None
 
 
@@ -425,7 +420,7 @@ def _arguments(
     """Return the arguments, those of the file behind ``--config`` among them."""
     if all(word.text != "--config" for word in words):
         return parse_sglang_arguments(words, sglang_version)
-    from preflight.programs.sglang_config_file import merged_words
+    from preflight.programs.sglang_arguments import merged_words
 
     try:
         merged = merged_words(words, argument_table(sglang_version), read_file)

@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.base.data_file import data_file
+from preflight.base.program import data_file
 from preflight.launches.documents import load_documents
 from preflight.launches.source import Origin, ReadFile, SourceError, Word
 from preflight.programs.sglang_arguments import unresolved

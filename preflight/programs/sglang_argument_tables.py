@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from checks.releases.sglang import parse_version
-from preflight.base.data_file import data_file
+from preflight.base.program import data_file
 
 
 class ArgumentTable(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 from checks.base.unknown import Unknown
 from preflight.base.one_line import clean, shortened
 from preflight.launches.source import Origin
-from preflight.reading.records import LaunchReading, Understood, Value
+from preflight.reading.understood import LaunchReading, Understood, Value
 from preflight.render.plain_data import plain
 from preflight.render.text import wrapped
 

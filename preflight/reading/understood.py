@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -14,7 +15,7 @@ from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import remote_words
-from preflight.launches.source import Reading, SourceNote, Word, open_names
+from preflight.launches.source import Origin, Reading, SourceNote, Word, open_names
 from preflight.launches.variables import matching
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
@@ -30,9 +31,51 @@ from preflight.processes.processes import (
 from preflight.processes.unread import NotRead, behind_router, count_of, not_set, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.programs.sglang_arguments import SettingValue
-from preflight.reading.records import LaunchReading, Understood, Value
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing_inputs import Input
+
+
+class Value(NamedTuple):
+    """A setting as its program will understand it, and where it was written."""
+
+    value: Any
+    origin: str
+
+
+class Understood(NamedTuple):
+    """One process of a launch.
+
+    program: as JSON names it; kind: for a person. number: how many are started, Unknown where that
+    is not seen. group: the host, pod or container that it runs in. settings: those that were given
+    (``given`` names them), and what follows from them. defaults: what a server takes for the rest.
+    environment: what a program reads of it.
+    """
+
+    program: str
+    kind: str
+    number: int | Unknown
+    group: str
+    origin: Origin
+    words: tuple[str, ...]
+    settings: Mapping[str, Value]
+    given: frozenset[str]
+    defaults: Mapping[str, Value]
+    environment: Mapping[str, Value]
+    image: str | None
+    release: Mapping[str, Value]
+    model: Value | None
+    model_config: str | None
+
+
+class LaunchReading(NamedTuple):
+    """A launch as it was understood."""
+
+    name: str
+    sentence: str
+    processes: tuple[Understood, ...]
+    unread: tuple[NotRead, ...]
+    notes: tuple[SourceNote, ...]
+
 
 PROGRAMS = {
     ProcessKind.SGLANG: "sglang",
@@ -45,7 +88,6 @@ PROGRAMS = {
     ProcessKind.DYNAMO_SGLANG: "dynamo.sglang",
     ProcessKind.DYNAMO_VLLM: "dynamo.vllm",
     ProcessKind.LMCACHE: "lmcache",
-    ProcessKind.TRTLLM: "engine",
     ProcessKind.ENGINE: "engine",
     ProcessKind.ETCD: "etcd",
     ProcessKind.REDIS: "redis",

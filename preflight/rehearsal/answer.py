@@ -63,7 +63,10 @@ def judge(
     if run.stopped:
         return base._replace(status="stopped", reason=run.stopped)
     if plan.replayed is None:
-        return _unpredicted(base, failed)
+        unread = "nothing is predicted here, because a pool of huge pages cannot be read"
+        if failed is not None:
+            return base._replace(status="fails", reason=f"{describe_failure(failed)} ({unread})")
+        return base._replace(status="warns", reason=f"every allocation was made; {unread}")
     if differences:
         return base._replace(status="differs", reason=differences[0], as_predicted=False)
     base = base._replace(as_predicted=True)
@@ -82,13 +85,6 @@ def judge(
     return base._replace(
         status="starts", reason="every allocation was made and registered as predicted"
     )
-
-
-def _unpredicted(base: RehearsalAnswer, failed: StepResult | None) -> RehearsalAnswer:
-    unread = "nothing is predicted here, because a pool of huge pages cannot be read"
-    if failed is not None:
-        return base._replace(status="fails", reason=f"{describe_failure(failed)} ({unread})")
-    return base._replace(status="warns", reason=f"every allocation was made; {unread}")
 
 
 def failed_step(run: RehearsalRun) -> StepResult | None:

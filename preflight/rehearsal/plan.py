@@ -71,7 +71,10 @@ def plan_members(
     scale: int = 1,
 ) -> RehearsalPlan:
     """Return the steps of ``launch``, whose processes are ``members``, on pools of ``stock``."""
-    order = _order(members)
+    indexes = list(range(len(members)))
+    if any(has_no_segment(member.process) for member in members):
+        indexes.sort(key=lambda index: members[index].program != "mooncake_client")
+    order = indexes
     ordered = tuple(members[at]._replace(number=number) for number, at in enumerate(order))
     launch = launch._replace(processes=tuple(launch.processes[index] for index in order))
     replayed = taken_from(launch, stock)
@@ -91,14 +94,6 @@ def _refused(written: LaunchSizing, scale: int) -> str:
         if isinstance(admission, Admission) and admission.refused:
             return f"{admission.origin}: ValueError: {admission.refused}"
     return ""
-
-
-def _order(members: Sequence[Member]) -> list[int]:
-    """Return the order: the process that has a segment before ranks that have none of their own."""
-    indexes = list(range(len(members)))
-    if any(has_no_segment(member.process) for member in members):
-        indexes.sort(key=lambda index: members[index].program != "mooncake_client")
-    return indexes
 
 
 def _until_failure(steps: Iterable[RehearsalStep]) -> Iterator[RehearsalStep]:

@@ -10,7 +10,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts, read_facts
-from preflight.base.progress import Progress
+from preflight.base.output import Progress
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds
 from preflight.inputs.host_source import Host, Sized, open_host, size_within

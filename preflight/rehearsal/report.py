@@ -33,19 +33,15 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     parts = [f"{head}: {answer.reason}"]
     plan, run = answer.plan, answer.run
     if plan is not None and run is not None:
-        parts.append(_table(run))
+        rows = [_row(done) for done in run.done if done.step.kind != "register"]
+        heads = ("process", "step", "predicted", "measured", "time")
+        parts.append(fitted(rows, heads, columns()))
         parts.append("\n".join(_facts(plan, run)))
     more = [text for text in (*answer.differences, *answer.warnings) if text != answer.reason]
     notes = () if plan is None else plan.notes
     if more or notes:
         parts.append("\n".join(f"- {text}" for text in dict.fromkeys((*more, *notes))))
     return "\n\n".join(part for part in parts if part)
-
-
-def _table(run: RehearsalRun) -> str:
-    rows = [_row(done) for done in run.done if done.step.kind != "register"]
-    heads = ("process", "step", "predicted", "measured", "time")
-    return fitted(rows, heads, columns())
 
 
 def _row(done: StepResult) -> tuple[str, ...]:

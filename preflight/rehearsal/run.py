@@ -15,8 +15,8 @@ from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.hugetlb.pools import Pool, read_hugetlb
-from checks.memory.cgroup import MemoryHeadroom, memory_headroom
-from checks.numa.meminfo import Meminfo, read_meminfo, read_node_meminfo, read_process_sizes
+from checks.memory.facts import MemoryHeadroom, memory_headroom
+from checks.numa.nodes import Meminfo, read_meminfo, read_node_meminfo, read_process_sizes
 from preflight.mooncake.allocations import Backing
 from preflight.rehearsal.programs import Programs, Running, StoppedError
 from preflight.rehearsal.records import (

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import markupsafe
 
 from checks.capture.secrets import public
-from preflight.base.data_file import data_file
+from preflight.base.program import data_file
 
 # Markup, to be taken as it stands.
 Html = markupsafe.Markup

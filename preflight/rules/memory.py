@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from checks.base.c_numbers import leading_integer
 from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown, known
+from checks.base.written_numbers import leading_integer
 from checks.releases.sglang import DraftPool, Indexer
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.rules.rules import RuleFinding, RuleSet, Seen, Versions

@@ -9,7 +9,7 @@ from functools import lru_cache
 from checks.base.units import GIB
 from checks.releases.sglang import parse_version
 from mooncake_preflight import MODE
-from preflight.base.data_file import data_file
+from preflight.base.program import data_file
 from preflight.launches.source import Word
 from preflight.launches.variables import matching
 from preflight.processes.mooncake_users import device_names, offloads, settings_of, uses_mooncake

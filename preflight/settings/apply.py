@@ -11,13 +11,7 @@ from checks.base.finding import Kind
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.shell import line, visible
-from preflight.settings.commands import commands
-from preflight.settings.dialects import ArtefactNames
-from preflight.settings.dialects.kernel import needs_unit, sysctl, sysfs
-from preflight.settings.dialects.limits import limits, of_unit, unit_limits
-from preflight.settings.plan import safer
-from preflight.settings.records import Plan, Planned, Scope
-from preflight.settings.targets import (
+from preflight.settings.commands import (
     LIMITS_FILE,
     NR_HUGEPAGES,
     ORDERS,
@@ -25,10 +19,16 @@ from preflight.settings.targets import (
     SYSTEMD,
     UNIT_FILE,
     WANTS_FILE,
+    commands,
     drop_in,
     is_ours,
     restart,
 )
+from preflight.settings.dialects import ArtefactNames
+from preflight.settings.dialects.kernel import needs_unit, sysctl, sysfs
+from preflight.settings.dialects.limits import limits, of_unit, unit_limits
+from preflight.settings.plan import safer
+from preflight.settings.records import Plan, Planned, Scope
 from preflight.settings.undo import Entry, Journal, JournalError, Undone, boot_id, undo
 from preflight.settings.writer import Writer
 

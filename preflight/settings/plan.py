@@ -14,16 +14,15 @@ from checks.base.needs import GivenGpus, LaunchNeeds
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.hugetlb.boot import pages_after_boot, shares_after_boot
+from checks.hugetlb.boot import pages_after_boot, parse_settings, shares_after_boot
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.sysctl_d import parse_settings
 from checks.memory.facts import SHM
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from preflight.base.shell import visible, wanted_text
 from preflight.judging.refusal import refusal_of, refused_sizes
 from preflight.render.plain_data import plain
-from preflight.settings.commands import context_of
+from preflight.settings.commands import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, context_of, is_ours
 from preflight.settings.records import (
     TOPICS,
     Gap,
@@ -35,7 +34,6 @@ from preflight.settings.records import (
     Wish,
     Workload,
 )
-from preflight.settings.targets import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, is_ours
 from preflight.settings.wishes import (
     environment,
     is_read,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from checks.base.finding import Kind, Setting
 from checks.base.unknown import Unknown
 from checks.hugetlb.boot import PoolWriter
-from preflight.settings.commands import Context
-from preflight.settings.targets import pool_file, pool_name
+from preflight.settings.commands import Context, pool_file, pool_name
 
 if TYPE_CHECKING:
     from preflight.processes.processes import LaunchProcess

@@ -19,8 +19,7 @@ from checks.hugetlb.wanted import Wanted, page_terms
 from checks.limits.runtimes import Limit
 from checks.memlock.demand import grant
 from checks.memory.facts import SHM
-from checks.memory.judge import RESERVE_BYTES, regular_bytes
-from checks.memory.mapping_checks import USUAL_MAP_COUNT, shm_wanted_bytes
+from checks.memory.judge import RESERVE_BYTES, USUAL_MAP_COUNT, regular_bytes, shm_wanted_bytes
 from checks.numa.nodes import NODES
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import Cause, devices_in_use

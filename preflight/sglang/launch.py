@@ -33,7 +33,7 @@ from preflight.programs.memory_records import (
 from preflight.programs.store_environment import Note, read_store_settings
 from preflight.programs.store_processes import offload_buffer_bytes
 from preflight.sglang.admission_gate import ranks_per_host
-from preflight.sglang.drafts import Drafts
+from preflight.sglang.model import Drafts
 
 # SGLANG_HUGEPAGE_SIZE after strip and upper; anything else is a warning and 4 KiB pages.
 _HUGEPAGE_SIZES = {"2MB": 2 * MIB, "1GB": GIB}

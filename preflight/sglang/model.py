@@ -1,20 +1,143 @@
-"""The model that a server names: its geometry, its weights, and the fields that size its buffers.
+"""The model that a server names: its geometry, its weights, and the fields that size its buffers;
+and the drafts of a server that drafts tokens: which host pools they bring, or join.
 
-From ``--model-config``, the model's own folder, or the table of well-known models; each name is
-read once.
+Well-known models are a table (``data/models.json``). An entry, under the model's published name:
+``config``, the fields of its ``config.json`` that size the KV cache; ``source``, where they were
+read; where known, ``aliases``, and its weights: ``weights_bytes`` (with ``weights_source``), the
+number of its ``parameters``, or their ``billions`` where the name does not say them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from preflight.sglang.model_geometry import ModelGeometry, geometry_from_config
-from preflight.sglang.well_known_models import well_known_model
+from checks.releases.sglang import DraftPool, SglangRelease
+from preflight.base.program import data_file
+from preflight.processes.processes import SglangServer
+from preflight.sglang.model_geometry import LayerKind, ModelGeometry, geometry_from_config
+
+# Suffixes under which the same architecture is published: chat tuning, dates of Qwen's refreshes,
+# and then weight formats. None of them changes the shape of the KV cache; a format that stores it
+# as fp8 says so in its own config.json, so a name alone never promises more than the published
+# dtype.
+_TUNED = re.compile(r"-(?:instruct|thinking|reasoning|chat|it|pt|base|hf|bf16|2507|2512)$")
+_QUANTIZED = re.compile(
+    r"[-_.](?:fp8|dynamic|block|static|pertensor|awq|marlin|int4|int8|[48]bit|w8a8|w4a16|w4a8|w8a16"
+    r"|gptq|autoround|bnb|unsloth|quantized|nvfp4|mxfp4|fp4|gguf|q[2-8](?:_k)?(?:_[ms])?)$"
+)
+# Its quantized checkpoints ask for an fp8 KV cache (hf_quant_config.json): the table has those that
+# are known by the publisher's name too.
+_OTHER_CACHE = re.compile(r"(?:^|/|models--)nvidia(?:/|--)")
+
+
+# The parameters that a name says, in billions: Qwen3-VL-235B-A22B. Of several experts' (17B-16E,
+# 8x7B) it says fewer than there are.
+_BILLIONS = re.compile(r"(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
+# The fewest bytes of a parameter, by what a name says of its format: 8 bits, 4 (as gpt-oss, whose
+# name says nothing), or as few as the 2 of a GGUF.
+_EIGHT_BITS = re.compile(r"fp8|int8|8bit|w8a|q8")
+_LEAST_PARAMETER_BYTES = {"8 bits": 1.0, "own": 0.5, "other": 0.25}
+# How far below the number in its name the parameters of a model are.
+_LEAST_OF_NAME = 0.95
+
+
+# Of two names: how alike a misspelt one is to the one that is meant.
+_ALIKE = 0.85
+
+# Models that people name and SGLang has no class for (srt/models of 0.5.23).
+_NOT_SERVED = {"minimax-m1": "MiniMaxM1ForCausalLM"}
+
+
+class WellKnownModel(NamedTuple):
+    """``weights_bytes``: of a checkpoint under its own name; None where not known."""
+
+    name: str
+    geometry: ModelGeometry
+    weights_bytes: int | None
+    least_weights_bytes: int
+    source: str
+
+
+def well_known_model(model_path: str) -> WellKnownModel | Unknown:
+    """Return the model that a ``--model-path`` names by its last component, in any case.
+
+    ``Qwen/Qwen3-8B``, ``/models/DeepSeek-R1/``, ``qwen3-235b-a22b-instruct-2507-fp8`` and the
+    hub cache's ``models--Qwen--Qwen3-8B/snapshots/...`` are found; a merely similar name is not.
+    """
+    table = _table()
+    for family, architecture in _NOT_SERVED.items():
+        if family in model_path.lower():
+            return Unknown(f"{model_path!r:.200}: SGLang has no {architecture}, as of 0.5.23")
+    path = model_path.strip().replace("\\", "/").lower()
+    name = _name(path)
+    quantized = False
+    own = f"nvidia/{name}"
+    nobodys = path.startswith("/") or "/" not in path  # a folder, likely with a copy of it
+    if own in table and (nobodys or _OTHER_CACHE.search(path)):
+        name, quantized = own, True
+    while name not in table:
+        shorter = _TUNED.sub("", name)
+        if shorter == name and not _OTHER_CACHE.search(path):
+            shorter = _QUANTIZED.sub("", name)
+            quantized = True
+        if shorter == name:
+            why = f"{model_path!r:.200}: not in the table of well-known models"
+            advice = "give the model's config.json with --model-config"
+            if near := get_close_matches(name, table, 1, _ALIKE):
+                advice += f", or write {table[near[0]][0]} where that is meant"
+            return Unknown(why, absent=True, advice=advice)
+        name = shorter
+    title, entry = table[name]
+    geometry = geometry_from_config(entry["config"], title)
+    if isinstance(geometry, Unknown):
+        return geometry
+    own_bytes = entry.get("weights_bytes") or 2 * entry.get("parameters", 0)
+    suffix = _name(path).removeprefix(name)
+    eight = _EIGHT_BITS.search(suffix) and "4" not in suffix
+    kind = "8 bits" if quantized and eight else "other" if quantized else "own"
+    named = _BILLIONS.search(title)
+    billions = entry.get("billions") or (float(named[1]) if named else 0)
+    parameters = own_bytes / 2 or billions * 1e9 * _LEAST_OF_NAME
+    least = int(parameters * _LEAST_PARAMETER_BYTES[kind])
+    weights = None if quantized else own_bytes or None
+    return WellKnownModel(title, geometry, weights, least, entry["source"])
+
+
+def _name(path: str) -> str:
+    """Return the model's name in a lower-case path or hub name, as its publisher spells it."""
+    parts = [part for part in path.split("/") if part]
+    for part in parts:
+        if part.startswith("models--"):  # the hub's cache: models--Qwen--Qwen3-8B/snapshots/0a1b
+            return part.rpartition("--")[2]
+    # ModelScope's cache writes a dot as three underscores: Qwen2___5-7B-Instruct.
+    return parts[-1].replace("___", ".") if parts else ""
+
+
+def well_known_names() -> tuple[str, ...]:
+    """Return every model of the table, as published."""
+    return tuple(dict.fromkeys(title for title, _ in _table().values()))
+
+
+@cache
+def _table() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the entries by lower-case name and alias."""
+    path = data_file("models.json")
+    with open(path, encoding="utf-8") as file:
+        models: dict[str, dict[str, Any]] = json.load(file)
+    return {
+        name.lower(): (title, entry)
+        for title, entry in models.items()
+        for name in (title, *entry.get("aliases", ()))
+    }
+
 
 # Where a multimodal config keeps its language model.
 _NESTED = ("text_config", "language_config", "llm_config")
@@ -119,3 +242,98 @@ def _number(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40:
         return value
     return None
+
+
+# These draft from the text, or from the target itself: no cache of their own on the host.
+_WITHOUT_POOL = ("NGRAM", "UNO", "FROZEN_KV_MTP")
+# These always bring a model with a pool of its own.
+_SIDECARS = ("EAGLE3", "STANDALONE")
+
+
+class Drafts(NamedTuple):
+    """A server's drafts, as its host pools see them.
+
+    algorithm: "" without speculative decoding. packed: the one-layer pools that join the target's.
+    own: the model whose pool comes on top; Unknown, with the draft's name, where there may be one;
+    None without. model: what was read of it, for its weights and its hidden states.
+    """
+
+    algorithm: str = ""
+    packed: int = 0
+    own: ModelGeometry | Unknown | None = None
+    model: Model | None = None
+
+    @property
+    def sends_hidden_states(self) -> bool:
+        """Whether prefill hands its hidden states to decode (EAGLE's draft continues from them)."""
+        return self.algorithm in ("EAGLE", "EAGLE3", "FROZEN_KV_MTP")
+
+
+def server_drafts(
+    server: SglangServer, target: Model, release: SglangRelease, models: Models
+) -> Drafts:
+    """Return the drafts of ``server``, whose own model is ``target``."""
+    algorithm = server.value("speculative_algorithm")
+    if isinstance(algorithm, Unknown):
+        return Drafts("unknown", own=algorithm)
+    if not algorithm:
+        return Drafts()
+    named = str(algorithm).upper()
+    name = "EAGLE" if named == "NEXTN" else named
+    if name in _WITHOUT_POOL:
+        return Drafts(name)
+    path = server.value("speculative_draft_model_path")
+    if name == "EAGLE" and (path is None or path == server.value("model_path")):
+        return _own_head(server, target, release)
+    if name not in ("EAGLE", *_SIDECARS):
+        drafts = Drafts(name, own=Unknown(f"the pool of a {name} draft is not computed here"))
+        return drafts if release.draft is not DraftPool.NONE else Drafts(name)
+    model = models.named(path, f"{name} without --speculative-draft-model-path")
+    geometry = model.geometry
+    if release.draft is DraftPool.NONE:
+        return Drafts(name, model=model)
+    if isinstance(geometry, Unknown):
+        return Drafts(
+            name, own=Unknown(f"draft model {model.name}: {geometry.reason}"), model=model
+        )
+    if name == "EAGLE" and geometry.nextn_layers:
+        return _head(server, name, model, geometry, release)
+    return Drafts(name, own=geometry, model=model)
+
+
+def _own_head(server: SglangServer, target: Model, release: SglangRelease) -> Drafts:
+    """Return the multi-token-prediction head that the target's checkpoint carries."""
+    geometry = target.geometry
+    if release.draft is DraftPool.NONE:
+        return Drafts("EAGLE", model=target)
+    if isinstance(geometry, Unknown):
+        reason = f"draft model, the head of {target.name}: {geometry.reason}"
+        return Drafts("EAGLE", own=Unknown(reason), model=target)
+    if not geometry.nextn_layers:
+        reason = f"draft model, the head of {target.name}: its config.json names none"
+        return Drafts("EAGLE", own=Unknown(reason), model=target)
+    return _head(server, "EAGLE", target, geometry, release)
+
+
+def _head(
+    server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
+) -> Drafts:
+    """Return the drafts that have a one-layer head for each runner.
+
+    They are packed, or, before 0.5.18, the first is a pool of its own.
+    """
+    if release.packed_drafts:
+        runners = 1
+        if server.value("enable_multi_layer_eagle") is True:
+            steps = server.value("speculative_num_steps")
+            if not isinstance(steps, int):
+                reason = f"draft model {model.name}: --speculative-num-steps decides its layers"
+                return Drafts(name, own=Unknown(reason), model=model)
+            runners = max(1, steps)
+        return Drafts(name, packed=runners, model=model)
+    layers = (LayerKind.FULL,) * geometry.nextn_layers
+    index = tuple(range(len(layers))) if geometry.index_layers else ()
+    head = geometry._replace(
+        name=f"the head of {geometry.name}", layers=layers, index_layers=index, nextn_layers=0
+    )
+    return Drafts(name, own=head, model=model)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.base.data_file import data_file
+from preflight.base.program import data_file
 
 # Where a multimodal config keeps its language model.
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
@@ -153,12 +153,15 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
             linear=linear,
             nextn_layers=small_count(nextn),
         )
+    head_dim = _head_dim(text)
+    # SGLang reads a v_head_dim of 0 as unset.
+    v_head_dim = positive(text, "v_head_dim") if text.get("v_head_dim") else head_dim
     return ModelGeometry(
         name,
         AttentionKind.MHA,
         layers,
         dtype_bytes,
-        _heads(text),
+        Heads(_kv_heads(text), head_dim, v_head_dim),
         sliding=_sliding_heads(text) if LayerKind.SLIDING in layers else None,
         linear=linear,
         nextn_layers=small_count(nextn),
@@ -174,27 +177,13 @@ def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
             if isinstance(nested, Mapping) and nested:
                 text = nested
                 break
-    return {**_class_defaults(config, text), **text}
-
-
-def _class_defaults(
-    config: Mapping[str, object], text: Mapping[str, object]
-) -> Mapping[str, object]:
-    """Return what transformers' class of the model type takes for a field that is left out.
-
-    A checkpoint that brings its own class has defaults that only its code tells.
-    """
+    kind = text.get("model_type")
+    if not isinstance(kind, str) or "auto_map" in config:
+        return text  # a checkpoint that brings its own class has defaults that only its code tells
+    # What transformers' class of the model type takes for a field that is left out.
     with open(data_file("config_defaults.json"), encoding="utf-8") as file:
         table: dict[str, dict[str, object]] = json.load(file)["defaults"]
-    kind = text.get("model_type")
-    return table.get(kind, {}) if isinstance(kind, str) and "auto_map" not in config else {}
-
-
-def _heads(text: Mapping[str, object]) -> Heads:
-    head_dim = _head_dim(text)
-    # SGLang reads a v_head_dim of 0 as unset.
-    v_head_dim = positive(text, "v_head_dim") if text.get("v_head_dim") else head_dim
-    return Heads(_kv_heads(text), head_dim, v_head_dim)
+    return {**table.get(kind, {}), **text}
 
 
 def _sliding_heads(text: Mapping[str, object]) -> Heads:

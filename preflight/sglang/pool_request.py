@@ -9,9 +9,9 @@ from preflight.processes.processes import SglangServer
 from preflight.programs.sglang_arguments import unresolved
 from preflight.sglang.admission_gate import FreeMemory
 from preflight.sglang.device_pool import DeviceRequest, Interval, decode_pool_ratio, device_tokens
-from preflight.sglang.drafts import Drafts
 from preflight.sglang.host_pool_records import PoolRequest, Refusal
 from preflight.sglang.launch import Ranks
+from preflight.sglang.model import Drafts
 from preflight.sglang.model_geometry import ModelGeometry
 
 # --kv-cache-dtype: what one element takes; auto follows the model.

@@ -5,15 +5,28 @@ from typing import NamedTuple
 
 from checks.base.finding import Kind
 from checks.base.pages import MemoryKind, Pages, Spot
-from checks.base.units import GIB, GIGABYTE, MIB, format_bytes, format_page_size, round_up
+from checks.base.units import (
+    GIB,
+    GIGABYTE,
+    MIB,
+    format_bytes,
+    format_page_size,
+    round_up,
+    segment_text,
+)
 from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.hugetlb.fit import pool_needs
 from checks.hugetlb.pools import GIGANTIC_BYTES
-from checks.hugetlb.refusal import ASK_FIT, why_refused
-from checks.hugetlb.targets import Target, now_and_held, reserve_settings, reserve_targets
+from checks.hugetlb.targets import (
+    ASK_FIT,
+    Target,
+    now_and_held,
+    reserve_settings,
+    reserve_targets,
+    why_refused,
+)
 from preflight.base.shell import comment, line, write
 from preflight.mooncake.allocations import Backing
-from preflight.sizing.sizes import segment_text
 from preflight.sizing.sizing import Sizing, without_arena
 
 

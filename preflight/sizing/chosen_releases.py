@@ -9,7 +9,7 @@ from checks.base.installed import (
     installed_others,
     installed_sglang,
 )
-from checks.base.version_text import is_release
+from checks.base.written_numbers import is_release
 from checks.releases.mooncake import (
     NEWEST_KNOWN,
     RESTS_ON,

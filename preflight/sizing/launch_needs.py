@@ -11,22 +11,19 @@ from checks.base.unknown import Unknown, known
 from checks.memlock.demand import pinned_unseen
 from preflight.consumers.consumer import Consumer
 from preflight.launches.source import Reading
-from preflight.mooncake.allocations import (
-    Backing,
-    all_regions_of,
-)
+from preflight.mooncake.allocations import Allocation, Backing, all_regions_of
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages
 from preflight.processes.container_limits import container_limits, set_limits
 from preflight.processes.mooncake_users import engine_devices, other_transport, store_devices
-from preflight.processes.ports import all_ports
+from preflight.processes.ports import all_ports, ports
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import services
 from preflight.processes.storage import offload_of, storage
+from preflight.programs.memory_records import Protocol
 from preflight.sglang.admission_gate import asked_bytes
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
+from preflight.sglang.model import well_known_model
 from preflight.sglang.pools import ServerMemory
-from preflight.sglang.well_known_models import well_known_model
-from preflight.sizing.handed_over import handed_over, registers_for
 from preflight.sizing.launch_inputs import LaunchInputs
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.process_shares import named_nodes
@@ -43,7 +40,6 @@ _PROGRAMS = {
     ProcessKind.VLLM: "vllm",
     ProcessKind.DYNAMO_VLLM: "vllm",
     ProcessKind.LMCACHE: "lmcache",
-    ProcessKind.TRTLLM: "trtllm",
 }
 
 
@@ -194,7 +190,6 @@ def _members(
         waited=process.command.waited,
         turn=process.command.turn,
         gpu_share=_gpu_share(process, None),
-        gate_bytes=0 if process.consumer is None else process.consumer.gate_bytes,
     )
     sized = process.server is not None or process.store is not None
     ranked = process.server is not None or process.consumer is not None
@@ -338,3 +333,41 @@ def _gpu_registered(process: LaunchProcess) -> int | Unknown:
     if server.value("disaggregation_transfer_backend") != "mooncake":
         return 0
     return Unknown("the KV cache on the GPU, whose size is known only once it runs")
+
+
+_HANDED = (MemoryKind.HOST_POOL, MemoryKind.LOCAL_BUFFER)
+
+
+def handed_over(replay: ProcessReplay) -> tuple[Allocation, ...]:
+    """Return what a process maps and another registers: all of it that a dummy client uses."""
+    if not any(client.dummy for client in replay.process.clients):
+        return ()
+    return tuple(one for one in replay.allocations if one.what in _HANDED)
+
+
+def registers_for(
+    processes: Sequence[LaunchProcess], replays: Mapping[int, Sequence[ProcessReplay]]
+) -> dict[int, int]:
+    """Return the number of the client that registers for each process that hands memory over.
+
+    It is the one at the port that the process is told, or the only one; one without RDMA registers
+    nothing. Where the launch starts none, another launch's does.
+    """
+    clients = {
+        port.port: process
+        for process in processes
+        if process.kind is ProcessKind.CLIENT
+        for port in ports(process)
+        if port.what == "service port"
+    }
+    only = next(iter(clients.values())) if len(clients) == 1 else None
+    found: dict[int, int] = {}
+    for process in processes:
+        told = next((one for one in services((process,)) if one.kind == "client"), None)
+        client = None if told is None else clients.get(told.port or 0, only)
+        stores = () if client is None else replays.get(client.number, ())
+        if client is not None and any(
+            one.protocol is Protocol.RDMA for each in stores for one in each.process.clients
+        ):
+            found[process.number] = client.number
+    return found

@@ -6,16 +6,15 @@ from typing import NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
-from checks.memory.cgroup import memory_headroom
-from checks.numa.meminfo import read_whole_meminfo
+from checks.memory.facts import memory_headroom
+from checks.numa.nodes import read_whole_meminfo
 from checks.pci.facts import ACCELERATOR_VENDORS, read_accelerators
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
 from preflight.mooncake.placement import ClientNics
 from preflight.processes.processes import LaunchOptions, SglangServer
 from preflight.sglang.admission_gate import FreeMemory
-from preflight.sglang.drafts import server_drafts
-from preflight.sglang.model import Models
+from preflight.sglang.model import Models, server_drafts
 from preflight.sglang.pool_request import GpuKind, Hardware
 
 

@@ -24,7 +24,7 @@ from preflight.processes.ports import all_ports
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.services import services
 from preflight.processes.storage import LIMIT, offload_of, storage
-from preflight.sizing.handed_over import handed_over, registers_for
+from preflight.sizing.launch_needs import handed_over, registers_for
 from preflight.sizing.sizing import Sizing
 from preflight.sizing.sizing_inputs import Input
 

@@ -10,8 +10,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, FitVerdict, Stock, judge_fit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
 from checks.hugetlb.stock import read_stock, stated_stock
-from checks.numa.meminfo import Meminfo, read_meminfo, read_node_free
-from checks.numa.nodes import memory_nodes
+from checks.numa.nodes import Meminfo, memory_nodes, read_meminfo, read_node_free
 from checks.releases.mooncake import MooncakeRelease
 from preflight.base.usage_error import UsageError
 from preflight.mooncake.allocations import Backing
@@ -23,9 +22,56 @@ from preflight.mooncake.replay import (
     taken_from,
 )
 from preflight.programs.store_environment import Note
-from preflight.sizing.documented_rule import DocumentedRule, documented_rule
 from preflight.sizing.flag_inputs import Flags, gather_flags
 from preflight.sizing.sizing_inputs import SizingInputs
+
+# The helper's statuses and their exit codes.
+HELPER_EXIT_CODES = {
+    "planning_only": 0,
+    "clean_arena_budget_available": 0,
+    "baseline_fits_arena_may_fallback": 1,
+    "insufficient_for_baseline": 2,
+}
+
+
+class DocumentedRule(NamedTuple):
+    """The helper's four numbers and its status; ``available_bytes`` None where it knows no pool."""
+
+    baseline_per_rank_bytes: int
+    baseline_total_bytes: int
+    clean_arena_per_rank_bytes: int
+    clean_arena_total_bytes: int
+    available_bytes: int | None
+    status: str
+
+    @property
+    def exit_code(self) -> int:
+        return HELPER_EXIT_CODES[self.status]
+
+
+def documented_rule(
+    *,
+    tp_size: int,
+    hicache_bytes: int,
+    segment_bytes: int,
+    arena_bytes: int,
+    available_bytes: int | None,
+) -> DocumentedRule:
+    """Judge as the helper does; every size as given on the command line, in bytes."""
+    baseline = hicache_bytes + segment_bytes
+    clean_arena = baseline + arena_bytes
+    if available_bytes is None:
+        status = "planning_only"
+    elif available_bytes < baseline * tp_size:
+        status = "insufficient_for_baseline"
+    elif available_bytes < clean_arena * tp_size:
+        status = "baseline_fits_arena_may_fallback"
+    else:
+        status = "clean_arena_budget_available"
+    return DocumentedRule(
+        baseline, baseline * tp_size, clean_arena, clean_arena * tp_size, available_bytes, status
+    )
+
 
 EXIT_CODES = {"fits": 0, "falls_back": 1, "fails": 2, "planning_only": 3, "unknown": 3}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from checks.base.pages import Default, Spot
+from checks.base.pages import Default, MemoryKind, Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock, pool_needs, spot_order
@@ -16,13 +16,12 @@ from preflight.render.text import cell_widths, fitted, wrapped
 from preflight.sizing.advice import recommend, to_set
 from preflight.sizing.sizing import Sizing, taken_pages
 
-if TYPE_CHECKING:  # they come with a launch alone
+if TYPE_CHECKING:
     from preflight.launches.source import Origin
     from preflight.rules.rules import RuleFinding
     from preflight.sizing.launch_sizing import LaunchSizing
     from preflight.sizing.shown_needs import Need
     from preflight.sizing.sizing_inputs import Input
-from preflight.sizing.rules_compared import compare_rules
 
 Paint = Callable[[str, str], str]
 
@@ -77,11 +76,6 @@ def _reading_text(sizing: LaunchSizing) -> str:
     return "\n\n".join(parts)
 
 
-def _left_out_text(sizing: LaunchSizing) -> str:
-    lines = [_filled(f"  {text}") for text in sizing.reading.left_out]
-    return "\n".join(["Not started", *lines]) if lines else ""
-
-
 def _again(number: int) -> str:
     return "" if number == 1 else f" and {number - 1} more places" if number > 2 else " and 1 more"
 
@@ -91,7 +85,8 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
     ``paint`` colours a text: paint(text, colour).
     """
-    reading, left_out = _reading_text(sizing), _left_out_text(sizing)
+    lines = [_filled(f"  {text}") for text in sizing.reading.left_out]
+    reading, left_out = _reading_text(sizing), ("\n".join(["Not started", *lines]) if lines else "")
     shown, findings = sizing.shown, sizing.inputs.findings
     word, colour, meaning = HEADLINES[sizing.status]
     if sizing.status == "fails":
@@ -392,3 +387,68 @@ def _shown(name: str, value: object) -> str:
 
 def _wrapped(text: str, further: int = 4) -> list[str]:
     return wrapped(text, columns(), further)
+
+
+def compare_rules(sizing: Sizing) -> str:
+    """Return sentences about the documented rule.
+
+    They tell its status, its distance to the exact need, and why.
+    """
+    documented, need = sizing.documented, sizing.need_bytes
+    target = documented.clean_arena_total_bytes
+    said = f"The documented rule says {documented.status} (exit {documented.exit_code})."
+    difference = target - need
+    reasons = "; ".join(_reasons(sizing))
+    because = f": {reasons}" if reasons else ""
+    if difference > 0:
+        text = f"It asks for {format_bytes(difference)} more than the library takes{because}."
+    elif difference < 0:
+        text = f"It misses {format_bytes(-difference)} of what the library takes{because}."
+    else:
+        text = f"Its target is what the library takes{because}."
+    verdicts = _verdicts(sizing)
+    return " ".join(part for part in (said, text, verdicts) if part)
+
+
+def _reasons(sizing: Sizing) -> list[str]:
+    terms, settings = sizing.inputs.terms, sizing.inputs.settings
+    if not settings.hugepages:
+        return ["without MC_STORE_USE_HUGEPAGE the library takes no huge pages"]
+    reasons: list[str] = []
+    sharers = terms.tp_size * terms.pp_size
+    if terms.segment_scope == "instance" and terms.segment_bytes and sharers > 1:
+        reasons.append(
+            f"it counts the segment once per rank, and SGLang divides it among {sharers}"
+        )
+    first = sizing.asked[0].allocations
+    in_arena = [a.what for a in first if a.backing is Backing.ARENA]
+    if terms.arena_bytes and in_arena:
+        reasons.append(f"it adds the arena to what the arena holds ({' and '.join(in_arena)})")
+    if sizing.inputs.ranks > terms.tp_size:
+        reasons.append(
+            f"it counts {terms.tp_size} ranks, and {sizing.inputs.ranks} run "
+            f"(tp {terms.tp_size} x pp {terms.pp_size} x dp {terms.dp_size})"
+        )
+    direct = [a for a in first if a.what is MemoryKind.LOCAL_BUFFER and a.pages]
+    if direct:
+        reasons.append("it leaves out the local buffer")
+    if settings.arena_bytes and not terms.arena_bytes:
+        reasons.append("it does not see the arena that the environment asks for")
+    if any(a.mapped_bytes > a.bytes for a in first if a.pages):
+        reasons.append("it rounds no mapping up to its pages")
+    return reasons
+
+
+def _verdicts(sizing: Sizing) -> str:
+    """Return a sentence where the documented rule passes a launch that fails, or the reverse."""
+    passes = sizing.documented.status != "insufficient_for_baseline"
+    sees_pool = sizing.documented.available_bytes is not None
+    short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)
+    if sizing.status == "fails" and passes and sees_pool:
+        if short is None or isinstance(short.available, Unknown):
+            return "It would have passed this launch, which will not start."
+        missing = (short.start_pages - short.available.least_pages) * short.spot.page_size_bytes
+        return f"It would have passed this launch, {format_bytes(missing)} short of its need."
+    if sizing.status in ("fits", "falls_back") and not passes:
+        return "It would have stopped this launch, whose huge pages are there."
+    return ""

@@ -1,21 +1,168 @@
 """Traces of requests in the formats that record them: one request after the other.
 
-A request is its blocks. What names a block here names all blocks before it too, as the keys of a
-prefix cache do, whatever the trace's own numbers mean: the same block behind another prefix is
-another block. So a block that is cached has all that stand before it cached, and requests form a
-tree. No text and no token is kept.
+A file is records, each with its line: packed or not, JSON, a list, a table, or a log. Errors are
+UsageErrors that name the line. A request is its blocks. What names a block here names all blocks
+before it too, as the keys of a prefix cache do, whatever the trace's own numbers mean: the same
+block behind another prefix is another block. So a block that is cached has all that stand before it
+cached, and requests form a tree. No text and no token is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from datetime import datetime
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
+from preflight.base import shell
 from preflight.base.usage_error import UsageError
-from preflight.traces.records import Record, read_records
+from preflight.base.within import limit_seconds, within
+
+# Characters of one line: a prompt of a million tokens as numbers is about 8 million.
+_LONGEST_LINE = 256 << 20
+
+Record = Mapping[str, Any]
+
+
+def read_records(name: str) -> Iterator[tuple[int, Record]]:
+    """Yield each record with its line: JSON lines, one JSON list, a table of commas, or a log.
+
+    Lines of a log that hold no request are passed over.
+    """
+    with closing(_open(name)) as file:
+        lines = _lines(name, file)
+        number, first = next(lines, (0, ""))
+        every = chain([(number, first)], lines)
+        heads = [head.strip() for head in first.split(",")]
+        if first.startswith("["):
+            yield from _listed(name, every)
+        elif first.startswith("{"):
+            for number, text in every:
+                yield number, _object(name, number, json.loads, text)
+        elif "input_length" in heads:
+            for number, text in lines:
+                yield number, _object(name, number, partial(_cells, heads), text)
+        else:
+            for number, text in every if first else ():
+                if record := _logged(text):
+                    yield number, record
+
+
+def _open(name: str) -> TextIO:
+    if name == "-":
+        return sys.stdin
+    try:
+        # A pipe to which nobody writes would be waited for without an end.
+        return within(limit_seconds(), f"--trace {name}", lambda: _unpacked(name))
+    except OSError as error:
+        raise UsageError(f"--trace {name}: {error.strerror or error}") from None
+
+
+def _unpacked(name: str) -> TextIO:
+    if name.endswith(".gz"):
+        import gzip
+
+        return gzip.open(name, "rt", encoding="utf-8")
+    if name.endswith(".xz"):
+        import lzma
+
+        return lzma.open(name, "rt", encoding="utf-8")
+    if name.endswith(".zst"):
+        unpack = shell.line(["zstd", "-dc", name])
+        raise UsageError(
+            f"--trace {name}: .zst is not read here: give --trace - and {unpack} before a pipe"
+        )
+    return open(name, encoding="utf-8")
+
+
+def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Record:
+    where = f"--trace {name}, line {number}"
+    try:
+        found = read(text)
+    except (ValueError, RecursionError) as error:
+        why = getattr(error, "msg", str(error))
+        raise UsageError(f"{where}: {text[:40]!r}: not JSON ({why})") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{where}: {text[:40]!r}: must be an object with a request")
+    return found
+
+
+def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Record]]:
+    """Yield the objects of one list, read as far as each needs."""
+    decoder, held, number = json.JSONDecoder(), "", 0
+    found: Any
+    for number, text in lines:
+        held = f"{held}\n{text}".lstrip("[, \n\t\r")
+        while held and held[0] != "]":
+            try:
+                found, end = decoder.raw_decode(held)
+            except ValueError:
+                break  # the rest of it is to come
+            if not isinstance(found, dict):
+                where = f"--trace {name}, line {number}"
+                raise UsageError(f"{where}: {held[:40]!r}: must be an object with a request")
+            yield number, found
+            held = held[end:].lstrip(", \n\t\r")
+        if len(held) > _LONGEST_LINE:
+            break
+    if held and held[0] != "]":
+        raise UsageError(f"--trace {name}, line {number}: {held[:40]!r}: not JSON")
+
+
+# SGLang's --log-requests (level 2 or 3) and vLLM's --enable-log-requests, as text. What SGLang says
+# when a request has ended holds it once more.
+_IDS = re.compile(
+    r"(?:input_ids|prompt_token_ids)['\"]?\s*[=:]\s*\[((?:[0-9]{1,18}, ?)*[0-9]{1,18})\]"
+)
+_ENDED = "Finish: obj="
+
+
+def _logged(text: str) -> Record | None:
+    found = None if _ENDED in text else _IDS.search(text)
+    return {"token_ids": [int(each) for each in found[1].split(",")]} if found else None
+
+
+def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
+    number = 0
+    try:
+        while text := file.readline(_LONGEST_LINE):
+            number += 1
+            if len(text) == _LONGEST_LINE:
+                longest = f"longer than {_LONGEST_LINE:,} characters"
+                raise UsageError(f"--trace {name}, line {number}: {longest}: not one request")
+            if text := text.strip():
+                yield number, text
+    except UsageError:
+        raise
+    except (OSError, EOFError, ValueError) as error:  # also of gzip and of UTF-8
+        raise UsageError(f"--trace {name}, after line {number}: {error}") from None
+    except Exception as error:  # lzma has an error of its own
+        if type(error).__name__ != "LZMAError":
+            raise
+        raise UsageError(f"--trace {name}, after line {number}: {error}") from None
+
+
+def _cells(heads: list[str], text: str) -> Record:
+    import csv
+
+    cells = next(csv.reader([text]))
+    if len(cells) != len(heads):
+        raise ValueError(f"{len(cells)} cells under {len(heads)} heads")
+    return {head: _cell(cell) for head, cell in zip(heads, cells, strict=True)}
+
+
+def _cell(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
 
 # Tokens of one request: more is a slip of the pen.
 _MOST_TOKENS = 1 << 31

@@ -175,18 +175,14 @@ class StorePool:
         self._asked[block] = now
         self._asked.move_to_end(block)
 
-    def _next(self) -> tuple[float, OrderedDict[int, float]]:
-        """Return when the next lease ends, or ended; and where its block stands, which is first."""
-        lease = self._rules.lease_seconds
-        asked = next(iter(self._asked.values()), inf) + lease
-        written = next(iter(self._written.values()), inf)
-        return (asked, self._asked) if asked <= written else (written, self._written)
-
     def _evict(self, now: float) -> None:
         """Run one round of the master's eviction, of blocks whose leases have ended."""
         above = len(self) / self._capacity - self._rules.watermark if self._capacity else 1.0
         for _ in range(ceil(len(self) * min(1.0, max(0.0, above) + self._rules.ratio))):
-            end, held = self._next()
+            lease = self._rules.lease_seconds
+            asked = next(iter(self._asked.values()), inf) + lease
+            written = next(iter(self._written.values()), inf)
+            end, held = (asked, self._asked) if asked <= written else (written, self._written)
             if end > now:
                 return
             gone, _ = held.popitem(last=False)

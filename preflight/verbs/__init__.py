@@ -1,4 +1,4 @@
-"""RDMA objects by whichever library is there: pyverbs or ctypes.
+"""RDMA objects through libibverbs.
 
 It opens devices and registers memory for who asks.
 """

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from checks.base.check import Check, CheckSet
+from checks.base.check import Check, CheckSet, Page
 from checks.base.finding import Consequence, Finding, Status
 from checks.base.needs import LaunchNeeds
-from checks.base.page import Page
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from checks.base.archive import TreeRoot
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
 from checks.base.recording import RecordingRoot
-from checks.base.tree_root import TreeRoot
 from checks.run.facts import READERS, Facts, read_facts
 from checks.run.runner import every_check, judge
 from preflight.inputs.host_source import Host, size_and_needs

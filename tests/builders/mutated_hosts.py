@@ -10,11 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from checks.base.archive import TreeRoot
 from checks.base.finding import Finding
 from checks.base.needs import LaunchNeeds
 from checks.base.recording import Answers, RecordingRoot
 from checks.base.root import CALLS_FILE, Root, call_key
-from checks.base.tree_root import TreeRoot
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts
 from checks.run.runner import every_check, judge

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from checks.base.units import MIB
-from preflight.capacity.page_objects import PageObjects, objects_that_fit
-from preflight.capacity.store_tiers import Eviction, Segments, pages_held
+from preflight.capacity.tiers import Eviction, PageObjects, Segments, objects_that_fit, pages_held
 from preflight.traces.tiers import Flows, StorePool, StoreRules
 from tests.real.conftest import Wheel, free_port, install, why_not
 

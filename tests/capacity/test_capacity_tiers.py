@@ -14,11 +14,13 @@ from checks.base.unknown import Unknown
 from checks.storage.facts import Folder
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import Bounds, Keys
-from preflight.capacity.page_objects import PageObjects, objects_that_fit, occupied_bytes
-from preflight.capacity.store_tiers import (
+from preflight.capacity.tiers import (
     MASTER_KEY_BYTES,
     Eviction,
+    PageObjects,
     Segments,
+    objects_that_fit,
+    occupied_bytes,
     offload_tier,
     pages_held,
 )

@@ -467,7 +467,7 @@ def test_no_subcommand_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixt
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    from preflight.base.program_version import program_version
+    from preflight.base.program import program_version
 
     assert f'version = "{program_version()}"' in (ROOT / "pyproject.toml").read_text()
 

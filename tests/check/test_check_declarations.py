@@ -12,9 +12,9 @@ from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds
 from checks.run.facts import READERS, Facts, read_facts
 from checks.run.runner import every_check, judge
+from preflight.check.catalogue import FLEET_CHECKS
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
-from preflight.judging.fleet_checks import FLEET_CHECKS
 from preflight.judging.pages import LAUNCH_CHECKS
 from preflight.rules.launch_rules import RULES
 from tests.builders.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host

@@ -9,7 +9,7 @@ import pytest
 from checks.base.finding import Finding, Status
 from checks.base.root import Root
 from checks.base.units import GIB
-from preflight.judging.store_checks import key_findings
+from preflight.judging.launch_checks import key_findings
 from preflight.launches.launch_files import read_source
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_sizing import size_launch

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from checks.base.recording import no_answers
 from checks.base.unknown import Unknown
-from checks.capture.address_names import Ipv4Names, keeps_ipv4
-from checks.capture.anonymise import anonymise
+from checks.capture.anonymise import Ipv4Names, anonymise, keeps_ipv4
 
 PRIVATE = st.one_of(
     st.integers(0x0A000000, 0x0AFFFFFF),

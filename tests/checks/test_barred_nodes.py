@@ -16,9 +16,13 @@ from checks.hugetlb.facts import read_hugetlb_facts
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.stock import read_stock
 from checks.hugetlb.targets import Target, all_targets
-from checks.numa.allowed import read_allowed
-from checks.numa.meminfo import read_meminfo, read_node_meminfo
-from checks.numa.nodes import gpu_memory_nodes, memory_nodes
+from checks.numa.nodes import (
+    gpu_memory_nodes,
+    memory_nodes,
+    read_allowed,
+    read_meminfo,
+    read_node_meminfo,
+)
 from checks.pci.facts import read_accelerators
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing

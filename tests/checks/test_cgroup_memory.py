@@ -8,7 +8,7 @@ import pytest
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.memory.cgroup import MemoryHeadroom, memory_headroom
+from checks.memory.facts import MemoryHeadroom, memory_headroom
 from tests.checks.limit_hosts import root_of
 
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"

@@ -9,8 +9,8 @@ import pytest
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
-from checks.memory.cgroup import memory_headroom
+from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit
+from checks.memory.facts import memory_headroom
 
 MIB = 1 << 20
 V1 = "33 25 0:29 {} /sys/fs/cgroup/{} rw,relatime - cgroup cgroup rw,{}\n"

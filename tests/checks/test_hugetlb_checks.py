@@ -19,7 +19,7 @@ from checks.hugetlb import host_checks as hugetlb_host_checks
 from checks.hugetlb import pool_checks as hugetlb_checks
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
-from checks.numa.meminfo import Meminfo
+from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
 from preflight.settings.commands import Context, commands
 from tests.builders.hosts import Host, HostPool

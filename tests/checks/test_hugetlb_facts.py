@@ -10,12 +10,15 @@ from checks.base.device_nodes import device_nodes, gpu_nodes
 from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
-from checks.hugetlb.stock import read_stock, stated_stock
-from checks.numa.meminfo import read_meminfo
-from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
+from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit, read_stock, stated_stock
+from checks.numa.nodes import (
+    memory_nodes,
+    numa_nodes,
+    parse_node_list,
+    read_meminfo,
+)
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.checks.recorded import recorded
 

@@ -15,10 +15,8 @@ from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
 from checks.memory import judge as memory_checks
-from checks.memory import mapping_checks
-from checks.memory.cgroup import MemoryHeadroom
-from checks.memory.facts import MemoryFacts
-from checks.numa.meminfo import Meminfo
+from checks.memory.facts import MemoryFacts, MemoryHeadroom
+from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
 from tests.builders.hosts import Host
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
@@ -48,11 +46,8 @@ def _ranks(count: int, each: int | Unknown, **other: object) -> LaunchNeeds:
 
 
 def _one(facts: Facts, needs: LaunchNeeds | None, id_: str) -> Status:
-    checks = memory_checks.CHECKS
-    if id_ not in {check.id for check, _ in checks.checks}:
-        checks = mapping_checks.CHECKS
-    found = findings(checks, facts, needs, id_)
-    declared_outcomes_hold(checks, found)
+    found = findings(memory_checks.CHECKS, facts, needs, id_)
+    declared_outcomes_hold(memory_checks.CHECKS, found)
     assert len(found) == 1
     return found[0].status
 
@@ -69,32 +64,6 @@ def _one(facts: Facts, needs: LaunchNeeds | None, id_: str) -> Status:
 def test_all_ranks_together_must_fit(ranks: int, each: int, expected: Status) -> None:
     """--hicache-size is per rank, and each rank checks for itself alone."""
     assert _one(_facts(), _ranks(ranks, each), "memory.host") is expected
-
-
-@pytest.mark.parametrize(
-    ("available", "each", "gate", "expected", "said"),
-    [
-        (100 * GIB, 17 * GIB, 100 * GIB, Status.PASS, ""),
-        (
-            100 * GIB,
-            17 * GIB,
-            100 * GIB + 1,
-            Status.FAIL,
-            "vllm ends at start: it asks for so much",
-        ),
-        # It counts its segments though they lie on huge pages.
-        (100 * GIB, 0, 101 * GIB, Status.FAIL, "32 GiB of it to stay free"),
-        (100 * GIB, 26 * GIB, 136 * GIB, Status.FAIL, "there is not enough memory"),
-    ],
-)
-def test_what_a_program_asks_for_itself(
-    available: int, each: int, gate: int, expected: Status, said: str
-) -> None:
-    memory = Meminfo("/proc/meminfo", {"MemAvailable": available})
-    needs = _ranks(4, each, program="vllm", gate_bytes=gate)
-    (found,) = findings(memory_checks.CHECKS, _facts(meminfo=memory), needs, "memory.host")
-    assert found.status is expected
-    assert said in found.text
 
 
 @pytest.mark.parametrize(
@@ -277,7 +246,7 @@ def test_a_shm_in_which_nothing_can_be_made(
     (tmp_path / "calls.json").write_text(json.dumps({"memory.space /dev/shm": answer}))
     (tmp_path / "proc").mkdir()
     facts = facts_of(tmp_path, "memory")
-    (found,) = findings(mapping_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
+    (found,) = findings(memory_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
     assert found.status is Status.FAIL
     assert [setting.words[-1] for setting in found.settings] == ["/dev/shm"] * read_only
     assert _one(facts, _ranks(1, 0), "shm.space") is Status.PASS

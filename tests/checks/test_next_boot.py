@@ -10,10 +10,13 @@ from checks.base.recording import Answers
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture.anonymise import without_secrets
-from checks.hugetlb.boot import pages_after_boot, read_pool_writers
+from checks.hugetlb.boot import (
+    pages_after_boot,
+    read_next_words,
+    read_pool_writers,
+    read_sysctl_files,
+)
 from checks.hugetlb.facts import read_hugetlb_facts
-from checks.hugetlb.next_boot import read_next_words
-from checks.hugetlb.sysctl_d import read_sysctl_files
 from tests.checks.limit_hosts import root_of
 
 FIRST, NEW, OLD = "iommu=pt", "lab=new", "lab=old"  # the last word of each entry

@@ -15,8 +15,7 @@ import pytest
 
 from checks.base.root import Root, in_child
 from checks.base.unknown import Unknown
-from checks.numa.calls import memory_policy
-from checks.numa.facts import MemoryPolicy, NumaFacts, read_numa
+from checks.numa.facts import MemoryPolicy, NumaFacts, memory_policy, read_numa
 from checks.numa.nodes import parse_cpu_list, parse_cpu_map, parse_node_list
 from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
 from tests.checks.recorded import recorded
@@ -302,7 +301,7 @@ def test_a_node_whose_kernel_has_the_map_alone(tmp_path: Path) -> None:
 
 NOTHING_IMPORTED = """
 import importlib.abc, os, sys
-from checks.numa.calls import memory_policy
+from checks.numa.facts import memory_policy
 parent = os.getpid()
 class Watch(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from checks.base.check import Page, read_page
 from checks.base.finding import Consequence, Status
-from checks.base.page import Page, read_page
 from preflight.check.catalogue import catalogue
 from preflight.judging.pages import PAGES
 from tests.paths import ROOT

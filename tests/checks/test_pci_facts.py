@@ -11,12 +11,13 @@ import pytest
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.pci.calls import acs, acs_control
 from checks.pci.facts import (
     Link,
     PathClass,
     PciFacts,
     PciFunction,
+    acs,
+    acs_control,
     bridges_between,
     path_class,
     read_accelerators,

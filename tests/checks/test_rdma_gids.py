@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from checks.base.c_numbers import leading_integer
 from checks.base.unknown import Unknown
-from checks.rdma.devices import IB, ROCE_1, ROCE_2, Gid, Port
-from checks.rdma.gids import GidChoice, asked_index, choose_gid
+from checks.base.written_numbers import leading_integer
+from checks.rdma.devices import IB, ROCE_1, ROCE_2, Gid, GidChoice, Port, asked_index, choose_gid
 from checks.releases.mooncake import MooncakeRelease, mooncake_release
 
 V4 = bytes(10) + b"\xff\xff"

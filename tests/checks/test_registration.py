@@ -18,7 +18,14 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memlock.demand import demand
 from checks.rdma import capacity_checks, region_checks
-from checks.rdma.device_table import TableBound, device_row, device_rows
+from checks.rdma.device_table import (
+    DEVICE_TABLE,
+    MEMORY_KEYS,
+    RESULT_SCHEMA,
+    TableBound,
+    device_row,
+    device_rows,
+)
 from checks.rdma.facts import read_rdma
 from checks.rdma.registration import (
     Registration,
@@ -27,7 +34,6 @@ from checks.rdma.registration import (
     regions_under,
     registration_of,
 )
-from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS, RESULT_SCHEMA
 from checks.rdma.verbs import PROVIDERS
 from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts

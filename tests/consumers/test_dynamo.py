@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from checks.base.units import GIB
+from preflight.consumers.consumer import Consumer
+from preflight.consumers.vllm import read_kvbm
+from preflight.launches.source import Origin, Word
 from preflight.processes.ports import ports
+from tests.consumers.test_vllm import read, transfer
 from tests.paths import ROOT
 from tests.processes.test_unread import sized
 
@@ -18,6 +22,12 @@ SERVER = (
     "--model-path Qwen/Qwen3-8B --tp 2 --page-size 64 --enable-hierarchical-cache "
     "--hicache-size 10 --disaggregation-mode prefill"
 )
+
+
+def kvbm(**environment: str) -> Consumer:
+    return read_kvbm(
+        {name: Word(text, Origin("launch.sh", 1)) for name, text in environment.items()}
+    )
 
 
 def test_its_pools_are_those_of_the_server(tmp_path: Path) -> None:
@@ -121,3 +131,48 @@ def test_arguments_in_a_file_of_dynamos_own_are_unknown_by_name(tmp_path: Path) 
     assert found.status == "unknown"
     assert "which of SGLang's arguments stand in --disagg-config" in found.reason
     assert not sized(tmp_path, f"{words}\n").unread
+
+
+def test_the_pool_of_kvbm_is_of_the_engine() -> None:
+    (pool,) = kvbm(DYN_KVBM_CPU_CACHE_GB="20").pools
+    assert (pool.memory.bytes, pool.of_engine) == (20 * 10**9, True)
+    assert kvbm(DYN_KVBM_DISK_CACHE_GB="8").pools == ()
+    ports = {what: one.value for what, one in kvbm(DYN_KVBM_CPU_CACHE_GB="1").ports}
+    assert ports == {"KVBM pub port": 56001, "KVBM ack port": 56002}
+
+
+def test_what_kvbm_refuses_and_takes_for_something_else() -> None:
+    assert "At least one cache tier" in kvbm().refused[0]
+    lost = kvbm(DYN_KVBM_CPU_CACHE_GB="20GB")
+    assert lost.refused
+    assert lost.misread == ("DYN_KVBM_CPU_CACHE_GB=20GB: not a number to KVBM, which takes 0",)
+    small = kvbm(DYN_KVBM_CPU_CACHE_GB="20", DYN_KVBM_DISK_CACHE_GB="8")
+    assert "is less than DYN_KVBM_CPU_CACHE_GB" in small.ignored[0]
+    blocks = kvbm(DYN_KVBM_CPU_CACHE_OVERRIDE_NUM_BLOCKS="1000")
+    assert (blocks.refused, "1000 blocks" in blocks.uncounted[0]) == ((), True)
+
+
+def test_dynamos_connector_is_its_kvbm() -> None:
+    module = {"kv_connector_module_path": "kvbm.vllm_integration.connector"}
+    config = json.dumps({**transfer("DynamoConnector"), **module})
+    found = read(
+        "serve", "m", "--kv-transfer-config", config, environment={"DYN_KVBM_CPU_CACHE_GB": "4"}
+    )
+    assert [pool.memory.bytes for pool in found.pools] == [4 * 10**9]
+    assert found.uncounted == ()
+
+
+def test_dynamos_pd_connector_is_a_multi_connector() -> None:
+    """dynamo kvbm.vllm_integration.connector.pd_connector: KVBM first, then NIXL."""
+    module = {"kv_connector_module_path": "kvbm.vllm_integration.connector"}
+    children = [{**transfer("DynamoConnector"), **module}, transfer("NixlConnector")]
+    config = {**transfer("PdConnector"), **module}
+    config["kv_connector_extra_config"] = {"connectors": children}
+    words = ("serve", "m", "--kv-transfer-config", json.dumps(config))
+    found = read(*words, environment={"DYN_KVBM_CPU_CACHE_GB": "4"})
+    assert found.connectors == ("PdConnector", "DynamoConnector", "NixlConnector")
+    assert [pool.memory.bytes for pool in found.pools] == [4 * 10**9]
+    assert found.uncounted == ("what NixlConnector takes",)
+    config["kv_connector_module_path"] = "another.connector"
+    words = ("serve", "m", "--kv-transfer-config", json.dumps(config))
+    assert read(*words).uncounted == ("what PdConnector takes",)

@@ -13,12 +13,13 @@ from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import Consumer
 from preflight.consumers.lmcache import (
+    lmcache_values,
     mooncake_setup,
+    overridden,
     read_lmcache,
     read_lmcache_server,
     setup_client,
 )
-from preflight.consumers.lmcache_settings import lmcache_values, overridden
 from preflight.launches.source import Origin, Word
 from preflight.programs.memory_records import StoreClient
 from preflight.sizing.launch_needs import launch_needs

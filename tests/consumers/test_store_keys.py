@@ -11,7 +11,7 @@ from checks.base.finding import Status
 from checks.base.root import Root
 from preflight.cli.main import run
 from preflight.inputs.written_launch import read_launch, size_written
-from preflight.judging.store_checks import key_findings
+from preflight.judging.launch_checks import key_findings
 from preflight.judging.store_keys import KeyMatch, Meeting, Unsure, compared, launch_keys, matches
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_sizing import LaunchSizing

@@ -12,7 +12,7 @@ from checks.base.pages import Spot
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
 from preflight.capacity.deployment import Cluster
-from preflight.capacity.store_tiers import segments
+from preflight.capacity.tiers import segments
 from preflight.inputs.host_source import Host, Sized, open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.rehearsal.members import members_of

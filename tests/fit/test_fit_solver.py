@@ -21,10 +21,9 @@ from checks.run.facts import READERS, read_facts
 from preflight.base.usage_error import UsageError
 from preflight.fit.fit_launch import Description, Fitted, fitted
 from preflight.fit.hints import hints
-from preflight.fit.judged_values import KEEP, SizeBound
+from preflight.fit.judged_values import KEEP, SizeBound, planned_root
 from preflight.fit.launch_edit import edited, launch_texts
 from preflight.fit.launch_values import SizeValues
-from preflight.fit.planned_root import planned_root
 from preflight.fit.solver import largest, largest_from
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.refusal import REFUSED

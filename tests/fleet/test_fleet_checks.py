@@ -14,13 +14,12 @@ import pytest
 
 import preflight.fleet
 from checks.base.finding import Status
-from preflight.check.catalogue import catalogue
+from preflight.check.catalogue import FLEET_CHECKS, catalogue
 from preflight.cli.explain import list_rows, list_text
 from preflight.cli.main import run
 from preflight.fleet.remote.reply import NodeReply, answer_of
 from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NO_REPORT, NOT_REACHED, FleetFinding
-from preflight.judging.fleet_checks import FLEET_CHECKS
 from tests.fleet import test_rails
 from tests.fleet.merge_fleets import (
     MADE,
@@ -133,7 +132,7 @@ def test_no_finding_of_a_fleet_is_a_pass() -> None:
 def test_the_declarations_load_nothing_else() -> None:
     """``list`` and ``explain`` need neither ClusterShell nor the code of the fleet."""
     code = (
-        "import sys; import preflight.judging.fleet_checks; "
+        "import sys; import preflight.check.catalogue; "
         "print(*(n for n in sys.modules if n.split('.')[0] in ('ClusterShell', 'click', 'json')"
         " or n.startswith('preflight.fleet.') and 'fleet_checks' not in n))"
     )

@@ -46,7 +46,7 @@ from preflight.fleet.pairs.outcome import (
     pair_object,
     read_answer,
 )
-from preflight.verbs.ctypes_objects import (
+from preflight.verbs.objects import (
     LID_OFFSET,
     QPN_OFFSET,
     Attributes,
@@ -55,7 +55,7 @@ from preflight.verbs.ctypes_objects import (
     RegionFields,
     WorkRequest,
 )
-from preflight.verbs.ctypes_objects import Path as Path_
+from preflight.verbs.objects import Path as Path_
 from tests.paths import ROOT
 from tests.valid import valid
 

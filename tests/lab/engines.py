@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from checks.base.root import Root
-from checks.base.units import GIB, MIB
+from checks.base.units import GIB
 from checks.base.unknown import known
 from checks.rdma.registration import pinned_bytes, registration_of
 from preflight.consumers.lmcache import mooncake_setup
-from preflight.consumers.others import trtllm_store
 from preflight.consumers.vllm import store_config
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.processes.processes import LaunchOptions
@@ -34,7 +33,6 @@ P2P = {"metadata_server": "P2PHANDSHAKE", "master_server_address": MASTER}
 SETTLED: dict[str, str] = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE"}
 HUGE = {"MC_STORE_USE_HUGEPAGE": "1"}
 SIZES: dict[str, Any] = {"global_segment_size": "80mb", "local_buffer_size": "16mb"}
-BYTES: dict[str, Any] = {"global_segment_size": 80 * MIB, "local_buffer_size": 16 * MIB}
 
 
 class Engine(NamedTuple):
@@ -78,7 +76,6 @@ ALL = (
     Engine("vLLM and LMCache: two stores of a worker",
            {**SIZES, "protocol": "rdma", **SETTLED, "mooncake_master_server_addr": MASTER},
            {"protocol": "rdma"}, {}, 12),
-    Engine("TensorRT-LLM: capacity alone", {**BYTES, "model_key": "m", "role": "capacity"}),
 )  # fmt: skip
 
 
@@ -88,8 +85,6 @@ def _launch(one: Engine) -> str:
     front += "MOONCAKE_CONFIG_PATH=mc.json " * bool(one.file)
     extra = {**SETTLED, **one.extra}
     gib = one.pool_mib / 1024
-    if one.id.startswith("TensorRT-LLM"):
-        return f"{front}trtllm-serve m --config trt.yaml"
     if "server" in one.id:
         adapter = {"type": "mooncake_store", "master_server_addr": MASTER, **extra}
         words = f"--l1-size-gb {gib} --eviction-policy LRU --no-l1-use-lazy"
@@ -116,7 +111,6 @@ def _launch(one: Engine) -> str:
 def predicted_bytes(one: Engine, folder: Path) -> int:
     """Return what the worker pins on both devices together, by its launch."""
     (folder / "mc.json").write_text(json.dumps({**P2P, **one.file}))
-    (folder / "trt.yaml").write_text("kv_connector_config: {connector: mooncake_store}\n")
     (folder / "launch.sh").write_text(_launch(one) + "\n")
     host = Root(str(folder / "host"))
     found = read_launch((str(folder / "launch.sh"),), (), {}, host)
@@ -135,8 +129,7 @@ def _order(one: Engine, port: int) -> dict[str, Any]:
     setups: list[Any] = []
     protocol = one.extra.get("protocol", "tcp")
     if one.file:
-        read = trtllm_store if one.id.startswith("TensorRT-LLM") else store_config
-        file = read(json.dumps({**P2P, **one.file}))
+        file = store_config(json.dumps({**P2P, **one.file}))
         sizes = (file["global_segment_size"], file["local_buffer_size"])
         setups.append([f"127.0.0.1:{port}", "P2PHANDSHAKE", *sizes, file["protocol"], ""])
         protocol = file["protocol"]

@@ -180,8 +180,7 @@ def measured_here() -> list[Any]:
 
 
 def main() -> None:
-    for name in ("probes.registration", "probes.report"):
-        import_module(f"preflight.{name}")  # once for all the forks
+    import_module("preflight.probes.registration")  # once for all the forks
     prepare()
     for order in json.loads(Path(sys.argv[1]).read_text()):
         began = time.monotonic()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checks.base.root import Root
-from preflight.inputs.host_words import host_words
+from preflight.inputs.written_launch import host_words
 from preflight.launches.shell_script import read_script
 
 

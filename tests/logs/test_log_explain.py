@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.check.catalogue import catalogue
-from preflight.logs.conclusions import COMPUTE
 from preflight.logs.explain import (
+    COMPUTE,
     Explanation,
     explain_log,
     explanations_object,

@@ -9,10 +9,9 @@ from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
-from checks.memory.cgroup import MemoryHeadroom
-from checks.memory.facts import MemoryFacts
+from checks.memory.facts import MemoryFacts, MemoryHeadroom
 from checks.numa.facts import NumaFacts, NumaNode
-from checks.numa.meminfo import Meminfo
+from checks.numa.nodes import Meminfo
 from checks.run.facts import Facts
 
 PAGE = 2 * MIB

@@ -20,8 +20,8 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.rdma import calls as calls_registration
+from checks.rdma.device_table import DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.facts import RdmaFacts, read_rdma
-from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.verbs import CgroupLimit
 from checks.run.facts import Facts
 from preflight.base.command_frame import run_command
@@ -49,8 +49,15 @@ from preflight.probes.limits import (
 )
 from preflight.probes.measure import KernelLog, Measurement, Order, ProbeError, measure, search
 from preflight.probes.memory import Layout, map_range, plan_layout
-from preflight.probes.registration import Sizes, _chosen, _order, judge
-from preflight.probes.report import ProbeAnswer, answer_object, answer_text
+from preflight.probes.registration import (
+    ProbeAnswer,
+    Sizes,
+    _chosen,
+    _order,
+    answer_object,
+    answer_text,
+    judge,
+)
 from tests.checks.limit_hosts import facts as limit_facts
 from tests.checks.limit_hosts import limits
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, launch, process

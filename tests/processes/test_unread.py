@@ -118,7 +118,7 @@ NIXL = """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv
         ("lmcache_server 0.0.0.0 8100", ProcessKind.LMCACHE),
         ("python3 -m lmcache.v1.server 0.0.0.0 8100", ProcessKind.LMCACHE),
         (f"python3 -m dynamo.vllm --model m {NIXL}", ProcessKind.DYNAMO_VLLM),
-        ("trtllm-serve m", ProcessKind.TRTLLM),
+        ("trtllm-serve m", ProcessKind.ENGINE),
         ("text-generation-launcher --model-id m", ProcessKind.ENGINE),
     ],
 )

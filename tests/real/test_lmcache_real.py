@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from preflight.consumers.lmcache import mooncake_setup
-from preflight.consumers.lmcache_settings import lmcache_settings, lmcache_values, overridden
+from preflight.consumers.lmcache import lmcache_settings, lmcache_values, mooncake_setup, overridden
 from preflight.judging.store_keys import Meeting, compared, launch_keys
 from tests.builders.examples import seeded
 from tests.consumers.test_store_keys import lmcache, sized

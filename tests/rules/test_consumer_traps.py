@@ -2,7 +2,7 @@
 
 A row: the trap, a launch that has it, the id that says it, words of what is said, and the same
 launch without the trap, in which that id says nothing of it. Sources: vLLM 0.33.0, LMCache 0.5.6,
-ai-dynamo 1.6.1, TensorRT-LLM and vllm-ascend as on docs/consumers.md.
+ai-dynamo 1.6.1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from preflight.judging.store_checks import key_findings
+from preflight.judging.launch_checks import key_findings
 from tests.processes.test_unread import sized
 
 MASTER = "10.0.0.1:50051"
@@ -63,8 +63,6 @@ SGLANG = (
 )
 NO_ROLE = {"kv_connector": "MooncakeConnector"}
 ROLE = {**NO_ROLE, "kv_role": "kv_both"}
-TRT = f"{FILE}trtllm-serve m --config trt.yaml"
-ASCEND = FILE + vllm("AscendStoreConnector")
 ENGINE_ID = (
     "vllm serve m --port {} --kv-transfer-config.kv_connector LMCacheConnectorV1 "
     "--kv-transfer-config.kv_role kv_both --kv-transfer-config.engine_id e"
@@ -98,7 +96,6 @@ def of_file(
     return Trap(trap, (line,), id_, says, (line,), {**base, key: value}, fixed)
 
 
-TRT_FILE = {**P2P, "model_key": "m", "role": "capacity", "protocol": "tcp"}
 BY_ASSUMED = "consumer-refused-by-assumed"
 REFUSED, MISREAD, IGNORED = "consumer-refused", "consumer-misread", "consumer-ignored"
 READ_APART = "store-file-read-differently"
@@ -380,60 +377,15 @@ TRAPS = (
         "is less than DYN_KVBM_CPU",
         ("DYN_KVBM_DISK_CACHE_GB=3 " + kvbm("2"),),
     ),
-    # 6. Others
-    of_file(
-        "GB is ambiguous to TensorRT-LLM",
-        "global_segment_size",
-        "4GB",
-        "ambiguous unit",
-        line=TRT,
-        right="4GiB",
-        base=TRT_FILE,
-    ),
-    of_file(
-        "TensorRT-LLM without a model key",
-        "model_key",
-        None,
-        "needs a model key",
-        line=TRT,
-        right="m",
-        base=TRT_FILE,
-    ),
-    Trap(
-        "TensorRT-LLM with pipeline stages",
-        (f"{TRT} --pp_size 2",),
-        REFUSED,
-        "does not support pipeline parallelism",
-        (TRT,),
-        TRT_FILE,
-    ),
-    of_file(
-        "AscendStore with another protocol",
-        "protocol",
-        "rdma",
-        "does not support protocol",
-        line=ASCEND,
-        right="ascend",
-    ),
-    Trap(
-        "AscendStore's SSD path is relative",
-        (ASCEND,),
-        REFUSED,
-        "must be an absolute path",
-        (ASCEND,),
-        {**P2P, "enable_ssd_offload": True, "ssd_offload_path": "x"},
-        {**P2P, "enable_ssd_offload": True, "ssd_offload_path": "/x"},
-    ),
-    # 7. Between them
+    # 6. Between them
     of_file(
         "one file, two sizes",
         "global_segment_size",
-        "1.5GiB",
-        "refused to vLLM server",
+        "1.5gb",
+        "refused to SGLang server",
         READ_APART,
-        line=f"{STORE} &\n{TRT}",
+        line=f"{STORE} &\nSGLANG_HICACHE_MOONCAKE_CONFIG_PATH=mc.json {SGLANG}",
         right=1 << 30,
-        base=TRT_FILE,
     ),
     Trap(
         "clients of one master on different metadata servers",
@@ -480,7 +432,6 @@ def said(folder: Path, launch: tuple[str, ...], file: Mapping[str, Any], id_: st
     """What that rule or check says of the launch."""
     folder.mkdir()
     (folder / "mc.json").write_text(json.dumps(file))
-    (folder / "trt.yaml").write_text("kv_connector_config: {connector: mooncake_store}\n")
     sizing = sized(folder, " &\n".join(launch) + "\n")
     found = [(one.rule.id, one.text) for one in sizing.inputs.findings]
     found += [(one.check, one.text) for one in key_findings(sizing)]

@@ -18,8 +18,8 @@ from preflight.launches.launch_files import read_source
 from preflight.processes.processes import LaunchOptions, SglangServer
 from preflight.rules.launch_rules import RULE_SETS, RULES
 from preflight.rules.rules import Rule, Versions
+from preflight.sglang.model import well_known_model
 from preflight.sglang.model_geometry import ModelGeometry
-from preflight.sglang.well_known_models import well_known_model
 from preflight.sizing.launch_sizing import size_launch
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, SERVICE, STORE, understood

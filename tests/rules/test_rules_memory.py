@@ -11,8 +11,8 @@ from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.rules.launch_rules import findings
 from preflight.rules.rules import Versions
+from preflight.sglang.model import well_known_model
 from preflight.sglang.model_geometry import geometry_from_config
-from preflight.sglang.well_known_models import well_known_model
 from tests.builders.launch_text import HICACHE, understood
 from tests.builders.rule_examples import GOOD, Line, env
 

@@ -29,9 +29,9 @@ from preflight.settings.apply_plan import (
     apply_plan,
     undo_changes,
 )
+from preflight.settings.commands import LIMITS_FILE, SYSCTL_FILE, UNIT_FILE, WANTS_FILE, header
 from preflight.settings.plan import kept_settings, plan, plan_of
 from preflight.settings.records import Gap, Plan
-from preflight.settings.targets import LIMITS_FILE, SYSCTL_FILE, UNIT_FILE, WANTS_FILE, header
 from preflight.settings.undo import (
     BOOT_ID,
     SCHEMA,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from preflight.settings.apply_plan import undo_changes
-from preflight.settings.targets import LIMITS_FILE, SYSCTL_FILE
+from preflight.settings.commands import LIMITS_FILE, SYSCTL_FILE
 from preflight.settings.writer import Writer
 from tests.settings.test_apply import MEMLOCK, YES, applied, host, machine, planned
 

@@ -9,7 +9,7 @@ import pytest
 from checks.base.finding import Finding, Kind, Setting, Status, command
 from checks.base.needs import ContainerLimits, RdmaUse
 from checks.base.unknown import Unknown
-from checks.memory.mapping_checks import CHECKS as MAPPING_CHECKS
+from checks.memory.judge import CHECKS as MAPPING_CHECKS
 from checks.run.facts import Facts
 from checks.run.runner import judge
 from preflight.settings.plan import plan, safer

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from checks.base.finding import Kind, Setting
+from preflight.settings.commands import CONTAINERD, SYSCTL_FILE, UNIT_FILE, drop_in
 from preflight.settings.dialects import ArtefactNames, render
 from preflight.settings.plan import plan
 from preflight.settings.records import Plan
-from preflight.settings.targets import CONTAINERD, SYSCTL_FILE, UNIT_FILE, drop_in
 from tests.builders.plans import (
     anywhere,
     facts_on,

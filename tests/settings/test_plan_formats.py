@@ -40,10 +40,7 @@ from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.env_files import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv
-from preflight.settings.dialects import FORMATS, ArtefactNames, missing, render
-from preflight.settings.plan import plan, plan_object
-from preflight.settings.records import Plan, PoolTarget
-from preflight.settings.targets import (
+from preflight.settings.commands import (
     CONTAINERD,
     LIMITS_FILE,
     NOT_OF_A_CONTAINER,
@@ -53,6 +50,9 @@ from preflight.settings.targets import (
     header,
     is_ours,
 )
+from preflight.settings.dialects import FORMATS, ArtefactNames, missing, render
+from preflight.settings.plan import plan, plan_object
+from preflight.settings.records import Plan, PoolTarget
 from tests.builders.examples import fewer
 from tests.builders.plans import (
     anywhere,

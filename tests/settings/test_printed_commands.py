@@ -22,9 +22,8 @@ from checks.software.software_checks import pip_install
 from checks.storage import judge as storage
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
-from preflight.settings.commands import Context, commands
+from preflight.settings.commands import Context, commands, drop_in
 from preflight.settings.dialects import ArtefactNames, render
-from preflight.settings.targets import drop_in
 from tests.builders.plans import environment_plan, of_settings, plain_facts
 from tests.checks.launches import facts_of, findings
 from tests.checks.test_software_checks import environment

@@ -20,8 +20,7 @@ from preflight.sglang.device_pool import (
 )
 from preflight.sglang.host_pool_records import HostPools, PoolRequest
 from preflight.sglang.host_pools import host_pools
-from preflight.sglang.model import checkpoint_bytes
-from preflight.sglang.well_known_models import WellKnownModel, well_known_model
+from preflight.sglang.model import WellKnownModel, checkpoint_bytes, well_known_model
 
 NEWEST = sglang_release("0.5.23")
 

@@ -14,6 +14,7 @@ from checks.releases.sglang import RELEASES, SglangRelease, sglang_release
 from preflight.sglang import pools as server_pools
 from preflight.sglang.host_pool_records import HostBytes, HostPools, PoolRequest, Refusal
 from preflight.sglang.host_pools import MOST_TOKEN_BYTES, host_pools
+from preflight.sglang.model import WellKnownModel, well_known_model
 from preflight.sglang.model_geometry import (
     AttentionKind,
     Heads,
@@ -23,7 +24,6 @@ from preflight.sglang.model_geometry import (
 )
 from preflight.sglang.pool_request import Purpose
 from preflight.sglang.pools import ServerMemory
-from preflight.sglang.well_known_models import WellKnownModel, well_known_model
 
 NEWEST = sglang_release("0.5.23")
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from checks.base.unknown import Unknown
+from preflight.sglang.model import WellKnownModel, well_known_model, well_known_names
 from preflight.sglang.model_geometry import (
     AttentionKind,
     Heads,
@@ -14,7 +15,6 @@ from preflight.sglang.model_geometry import (
     ModelGeometry,
     geometry_from_config,
 )
-from preflight.sglang.well_known_models import WellKnownModel, well_known_model, well_known_names
 
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -18,9 +18,9 @@ import pytest
 
 from checks.base.unknown import Unknown
 from checks.releases.sglang import parse_version, sglang_release
+from preflight.sglang.model import WellKnownModel, well_known_model
 from preflight.sglang.model_geometry import ModelGeometry, geometry_from_config
 from preflight.sglang.pool_request import GpuKind, Hardware, SizedServer, _row
-from preflight.sglang.well_known_models import WellKnownModel, well_known_model
 from tests.paths import ROOT
 
 VERSIONS = ("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from checks.base.unknown import Unknown
-from preflight.sglang.model_geometry import AttentionKind, LayerKind
-from preflight.sglang.well_known_models import (
+from preflight.sglang.model import (
     WellKnownModel,
     _table,
     well_known_model,
     well_known_names,
 )
+from preflight.sglang.model_geometry import AttentionKind, LayerKind
 
 
 def known(path: str) -> WellKnownModel:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.units import format_bytes, format_page_size, round_up
-from preflight.sizing.sizes import parse_size
+from checks.base.units import format_bytes, format_page_size, parse_size, round_up
 
 
 @pytest.mark.parametrize(

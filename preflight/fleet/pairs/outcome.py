@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from preflight.base.one_line import clean
-from preflight.base.program_version import program_version
+from preflight.base.program import program_version
 from preflight.fleet.base.decode import Json, WrongError, decoded, no_constant
 from preflight.fleet.remote.program import OLD_PYTHON
 from preflight.fleet.remote.reply import NOT_FOUND, NodeReply, why_none

@@ -15,8 +15,7 @@ from ipaddress import ip_address
 from signal import SIGINT
 from typing import NamedTuple, TypeVar
 
-from preflight.base.output import columns, painter, say, say_json
-from preflight.base.progress import Progress
+from preflight.base.output import Progress, columns, painter, say, say_json
 from preflight.base.usage_error import UsageError
 from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text, verdict
 from preflight.fleet.pairs.outcome import PairOutcome, is_lost, outcome, trouble

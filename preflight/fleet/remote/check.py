@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from signal import SIGINT
 
-from preflight.base.output import say
-from preflight.base.progress import Progress
+from preflight.base.output import Progress, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
 from preflight.fleet.base.decode import Json

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checks.base.finding import Kind
-from preflight.settings.dialects import ArtefactNames, Rendering
-from preflight.settings.dialects.kernel import needs_unit, sysctl_values, sysfs
-from preflight.settings.dialects.limits import of_unit, pam_rows, unit_limits
-from preflight.settings.records import Plan
-from preflight.settings.targets import (
+from preflight.settings.commands import (
     LIMITS_FILE,
     SYSCTL_FILE,
     UNIT_FILE,
@@ -17,6 +13,10 @@ from preflight.settings.targets import (
     drop_in,
     header,
 )
+from preflight.settings.dialects import ArtefactNames, Rendering
+from preflight.settings.dialects.kernel import needs_unit, sysctl_values, sysfs
+from preflight.settings.dialects.limits import of_unit, pam_rows, unit_limits
+from preflight.settings.records import Plan
 
 _COLLECTIONS = "ansible.posix and community.general"
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from checks.base.finding import Kind
 from preflight.base.shell import quote, visible
+from preflight.settings.commands import header
 from preflight.settings.dialects import ArtefactNames, Rendering, service_name
 from preflight.settings.dialects.environment import variables
 from preflight.settings.dialects.limits import container_limits
 from preflight.settings.records import Plan
-from preflight.settings.targets import header
 
 
 def docker(plan: Plan, names: ArtefactNames) -> Rendering:

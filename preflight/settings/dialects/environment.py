@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from checks.base.finding import Kind
 from preflight.base.shell import is_hidden, posix_assignment
-from preflight.settings.commands import is_variable
+from preflight.settings.commands import header, is_variable
 from preflight.settings.dialects import ArtefactNames, Rendering
 from preflight.settings.records import Plan
-from preflight.settings.targets import header
 
 
 def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:

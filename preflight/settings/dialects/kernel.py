@@ -13,9 +13,7 @@ from checks.hugetlb.boot import (
     shares_after_boot,
 )
 from preflight.base.shell import is_hidden
-from preflight.settings.dialects import ArtefactNames, Rendering
-from preflight.settings.records import Plan, PoolTarget
-from preflight.settings.targets import (
+from preflight.settings.commands import (
     NR_HUGEPAGES,
     ORDERS,
     SYSCTL_FILE,
@@ -23,6 +21,8 @@ from preflight.settings.targets import (
     UNIT_NAME,
     header,
 )
+from preflight.settings.dialects import ArtefactNames, Rendering
+from preflight.settings.records import Plan, PoolTarget
 
 # kernel-parameters.txt: hugepages=<node>:<pages> since 5.16.
 _NODES_AT_BOOT = (5, 16)

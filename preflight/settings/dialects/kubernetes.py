@@ -7,11 +7,11 @@ from typing import Any
 from checks.base.finding import Kind
 from checks.base.units import GIB, MIB, round_up
 from preflight.base.shell import quote
+from preflight.settings.commands import header
 from preflight.settings.dialects import ArtefactNames, Rendering, service_name
 from preflight.settings.dialects.environment import variables
 from preflight.settings.dialects.limits import ulimits
 from preflight.settings.records import Plan
-from preflight.settings.targets import header
 
 _SHM_VOLUME = "mooncake-shm"
 # Where the kinds of Kubernetes itself have their pod; kubectl knows how to merge into no others.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from checks.base.finding import Kind
 from checks.limits.runtimes import RUNTIME_UNITS
-from preflight.settings.dialects import DEFAULT_SERVICE, ArtefactNames, Rendering
-from preflight.settings.records import Plan
-from preflight.settings.targets import (
+from preflight.settings.commands import (
     CONTAINERD,
     LIMITS_FILE,
     NOT_OF_A_CONTAINER,
@@ -14,6 +12,8 @@ from preflight.settings.targets import (
     header,
     limit_line,
 )
+from preflight.settings.dialects import DEFAULT_SERVICE, ArtefactNames, Rendering
+from preflight.settings.records import Plan
 
 # limits.conf(5): sizes are in KiB, the others as the kernel counts them.
 _KIB_LIMITS = ("memlock", "as", "data", "fsize")

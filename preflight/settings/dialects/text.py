@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from checks.base.finding import Kind
 from checks.base.units import format_bytes
-from checks.hugetlb.refusal import ASK_FIT, grows_pool
+from checks.hugetlb.targets import ASK_FIT, grows_pool
 from preflight.base.output import columns
 from preflight.base.shell import wanted_text
 from preflight.render.text import wrapped

@@ -1,8 +1,21 @@
-"""L3 and SSD: what the store holds of one server's pages.
+"""What each tier holds: L1 and L2 of a server's own ranks, L3 and SSD of the store.
+
+The tensor-parallel ranks of one replica hold shards of the same tokens, those of latent attention a
+whole copy each: tokens count once for each replica and each data-parallel attention group.
+
+In the store a page of the KV cache is objects. A rank stores K and V of a page as an object each, a
+rank of latent attention the row as one, and then the first rank alone: all have the same (SGLang
+0.5.23 ``mooncake_store.py``, ``_k`` and ``_v`` keys; ``cache_controller.py``). Data-parallel
+attention groups share keys: the rank in a key is the one within its group.
+
+Mooncake's offset allocator rounds an object up to a bin. Bins are small floats of three mantissa
+bits, so eight for each power of two: nothing is lost at their edges, and up to a ninth just above
+one. A segment above 3.75 GiB is counted in units of the least power of two with which its size fits
+32 bits' worth of bins. Source: ``mooncake-store/src/offset_allocator.cpp`` (``SmallFloat``,
+``calculateMultiplier``); held against a real store in ``tests/capacity/test_capacity_real.py``.
 
 The pool evicts where its objects pass the watermark, or where the next one finds no place: the
 allocator's rounding to bins counts for the second alone. The least of the two is what it holds.
-
 Source: Mooncake ``mooncake-store/include/types.h`` (defaults, by release), ``master.cpp`` (flags)
 and ``master_service.cpp`` (``EvictionThreadFunc``: objects count with their own size, not with the
 bins that they take).
@@ -28,7 +41,6 @@ from preflight.capacity.deployment import (
     cluster_hosts,
     instances,
 )
-from preflight.capacity.page_objects import PageObjects, objects_that_fit, occupied_bytes
 from preflight.consumers.consumer import Client, Consumer
 from preflight.launches.source import Word
 from preflight.processes.processes import LaunchProcess, ProcessKind
@@ -36,9 +48,240 @@ from preflight.processes.storage import offload_of
 from preflight.programs.memory_records import StoreClient
 from preflight.programs.mooncake_flags import value_of
 from preflight.programs.sglang_arguments import unresolved
+from preflight.sglang.host_pool_records import (
+    HostPools,
+    PoolKind,
+    PoolRequest,
+    RowBytes,
+    stage_rows,
+)
+from preflight.sglang.host_pools import host_pools
 from preflight.sglang.launch import server_client, server_ranks
-from preflight.sglang.model_geometry import AttentionKind
+from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
+from preflight.sglang.pool_request import ratio_tokens
 from preflight.sizing.launch_inputs import LaunchInputs
+
+
+class PageObjects(NamedTuple):
+    """The objects of one page, all writing ranks together, in bytes.
+
+    whole: what every page has. beside: what comes on top for some or all of them (the keys of a
+    sliding window, a draft's cache): between none and all of it is stored.
+    """
+
+    page_tokens: int
+    whole: tuple[int, ...]
+    beside: tuple[int, ...] = ()
+
+    @property
+    def token_bytes(self) -> int:
+        return sum(self.whole) // self.page_tokens
+
+
+@or_unknown
+def page_objects(request: PoolRequest) -> PageObjects:
+    """Return the objects of a page of the server; Unknown where its model's are not known."""
+    geometry = model_of(request)
+    whole: list[int] = []
+    beside: list[int] = []
+    page = request.page_tokens
+    for row in _rows(request):
+        if geometry.kind is AttentionKind.MLA:
+            whole += [page * row.parts[0], page * row.index_per_layer * row.index_layers]
+        else:
+            writers = request.attention_ranks
+            whole += [page * size for size in _halves(row.parts)] * writers
+            beside += [page * size for size in _halves(row.sliding_parts)] * writers
+    if request.draft is not None:
+        beside += known(page_objects(request.of_draft())).whole
+    kept = tuple(size for size in whole if size)
+    if not kept:
+        raise UnknownFactError(Unknown(f"{geometry.name}: no layer of it keeps every token"))
+    return PageObjects(page, kept, tuple(size for size in beside if size))
+
+
+def model_of(request: PoolRequest) -> ModelGeometry:
+    """Return the model; raise UnknownFactError with what to give where it is not known."""
+    if isinstance(request.geometry, Unknown):
+        raise UnknownFactError(Unknown(f"{request.geometry.reason}: give --model-config"))
+    return request.geometry
+
+
+def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
+    """Return one rank's row in each pipeline stage. Raises UnknownFactError."""
+    geometry = model_of(request)
+    why = ""
+    if request.dcp > 1:
+        why = "decode context parallelism: how tokens spread over ranks is not computed"
+    elif LayerKind.LINEAR in geometry.layers:
+        why = (
+            f"{geometry.name} has linear-attention layers, whose states follow requests and "
+            "not tokens"
+        )
+    if why:
+        raise UnknownFactError(Unknown(why))
+    return stage_rows(request)
+
+
+@or_unknown
+def held_token_bytes(request: PoolRequest) -> Bounds:
+    """Return the bytes of one token on the ranks of one group.
+
+    The bounds differ by the sliding-window layers, which hold a part of the tokens.
+    """
+    rows = _rows(request)
+    row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
+    sliding = sum(row.sliding for row in rows)
+    return Bounds(row, row + sliding).times(request.attention_ranks)
+
+
+def _halves(parts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes of K and V: halves of one tensor, or a tensor each where widths differ."""
+    return (parts[0] // 2, parts[0] // 2) if len(parts) == 1 else parts
+
+
+_MANTISSA_BITS = 3
+# SmallFloat::MAX_BIN_SIZE, in units.
+_MOST_UNITS = 4026531840
+
+
+def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
+    """Return what an object of ``object_bytes`` takes; None where it is larger than any bin."""
+    unit_bits = 0
+    while segment_bytes >> unit_bits > _MOST_UNITS:
+        unit_bits += 1
+    units = -(-object_bytes // (1 << unit_bits))
+    if units > _MOST_UNITS:
+        return None
+    return _bin_units(units) << unit_bits
+
+
+def _bin_units(units: int) -> int:
+    """Return the size of the least bin that is not smaller than ``units``."""
+    if units < 1 << _MANTISSA_BITS:
+        return units
+    step = 1 << (units.bit_length() - 1 - _MANTISSA_BITS)
+    return -(-units // step) * step
+
+
+def objects_that_fit(object_bytes: int, segment_bytes: int) -> int:
+    """Return how many objects of one size a segment takes."""
+    taken = occupied_bytes(object_bytes, segment_bytes)
+    return 0 if not taken else segment_bytes // taken
+
+
+# A pool of sliding-window layers is split by what the GPU holds: where that is not known, from one
+# page to more than any GPU has.
+_MOST_DEVICE_TOKENS = 1 << 40
+
+
+def gpu_tier(deployment: Deployment) -> Tier:
+    """Return the server's L1 tier."""
+    request = deployment.request
+    tokens = request if isinstance(request, Unknown) else ratio_tokens(deployment.given, request)
+    if isinstance(request, Unknown) or isinstance(tokens, Unknown):
+        assert isinstance(tokens, Unknown)
+        if not isinstance(request, Unknown) and tokens is request.geometry and tokens.absent:
+            tokens = Unknown(f"{tokens.reason}: give --model-config")
+        return Tier("L1", "GPU memory", tokens, tokens, "", group_tokens=tokens)
+    own, groups = Bounds(tokens.least, tokens.most), deployment.groups
+    each = held_token_bytes(request)
+    size = each
+    if not isinstance(each, Unknown):
+        size = Bounds(own.least * each.least, own.most * each.most).times(groups)
+    formula = tokens.reason if groups == 1 else f"{groups} x {tokens.reason}"
+    return Tier("L1", "GPU memory", size, own.times(groups), formula, group_tokens=own)
+
+
+def host_tier(deployment: Deployment) -> Tier | None:
+    """Return the server's L2 tier; None where it has none."""
+    if not deployment.server.hicache:
+        return None
+    own, memory = _l2_tokens(deployment), deployment.memory
+    most = memory.most_pools_bytes
+    size: Bounds | Unknown
+    if isinstance(most, Unknown):
+        size = most
+    else:
+        size = Bounds(sum(memory.least_pools_bytes), sum(most)).times(deployment.ranks)
+    total = own if isinstance(own, Unknown) else own.times(deployment.groups)
+    formula = f"{memory.why}; {_spread(deployment)}"
+    return Tier("L2", "host memory", size, total, formula, group_tokens=own)
+
+
+def _spread(deployment: Deployment) -> str:
+    """Return in words how a token lies on the ranks."""
+    ranks, groups = deployment.ranks, deployment.groups
+    each = ranks // groups
+    geometry = deployment.given.hardware.geometry
+    if each == 1:
+        said = "each rank holds tokens of its own"
+    elif isinstance(geometry, ModelGeometry) and geometry.kind is AttentionKind.MLA:
+        said = f"{each} ranks hold the same tokens, each a whole copy"
+        if deployment.given.ranks.pp > 1:
+            said += " of its stage's layers"
+    else:
+        said = f"{each} ranks hold shards of the same tokens"
+    return said if groups == 1 else f"{said}, {groups} times over"
+
+
+@or_unknown
+def _l2_tokens(deployment: Deployment) -> Bounds:
+    """Return the L2 tokens of one group: what all of its ranks hold at once."""
+    request, memory = known(deployment.request), deployment.memory
+    if memory.refused is not None:
+        raise UnknownFactError(memory.refused)
+    model_of(request)
+    if request.dcp > 1:
+        why = "decode context parallelism: how tokens spread over ranks is not computed"
+        raise UnknownFactError(Unknown(why))
+    known(deployment.given.hardware.drafts.own)
+    if request.size_gb > 0:
+        return _sized_tokens(deployment, request)
+    known(memory.most_pools_bytes)
+    if not memory.pools:
+        raise UnknownFactError(Unknown(memory.why))
+    most = _tokens(HostPools(memory.pools))
+    if memory.least_pools_bytes == memory.most_pools_bytes:
+        return most
+    # Between the bounds of a ratio the pools shrink alike, so as the first of them does.
+    taken = memory.pools[0].allocations_bytes[0]
+    least_bytes = memory.least_pools_bytes[0] if memory.least_pools_bytes else 0
+    if request.release.pinned_power_of_two:
+        least_bytes //= 2  # rounded up to a power of two: the tokens take more than half of it
+    least = most.least * least_bytes // taken // request.page_tokens * request.page_tokens
+    return Bounds(least, most.most)
+
+
+def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
+    """Return the tokens of ``--hicache-size``; bounds for sliding windows without a GPU's size."""
+    counts: list[int | None] = [None]
+    if model_of(request).sliding is not None:
+        device, page = ratio_tokens(deployment.given, request), request.page_tokens
+        if isinstance(device, Unknown):
+            counts = [page, _MOST_DEVICE_TOKENS]
+        else:
+            counts = [max(device.least, page), max(device.most, page)]
+    found: list[Bounds] = []
+    for count in counts:
+        for stage in range(request.pp):
+            draft = request.draft if stage == request.pp - 1 else None
+            asked = request._replace(stage=stage, draft=draft, device_tokens=count)
+            pools = host_pools(asked)
+            if not isinstance(pools, HostPools):  # bounds, or Unknown: not told apart by tokens
+                raise UnknownFactError(Unknown(pools.reason))
+            found.append(_tokens(pools))
+    # A token is reusable where every stage has it.
+    highest = min if len(counts) == 1 else max
+    return Bounds(min(one.least for one in found), highest(one.most for one in found))
+
+
+def _tokens(pools: HostPools) -> Bounds:
+    """Return the main pool's tokens; at least those of a smaller pool for sliding windows."""
+    own = pools.pools[0].tokens
+    windows = [pool.tokens for pool in pools.pools if pool.kind is PoolKind.WINDOW]
+    return Bounds(min([own, *windows]), own)
+
 
 # Measured: what mooncake_master 0.3.13.post1 grows by for each key of 100 characters with one
 # replica in memory (54 MiB without any, 316 MiB with 300,000).

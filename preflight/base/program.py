@@ -1,8 +1,14 @@
-"""Where the tables lie that the program reads at run time."""
+"""What the program has of itself: its version, and the folder of its tables."""
 
 from __future__ import annotations
 
 import os
+
+
+def program_version() -> str:
+    """Return the version that ``pyproject.toml`` has; a test holds the two together."""
+    return "0.1.0"
+
 
 _FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
 
