@@ -46,7 +46,7 @@ from preflight.fleet.pairs.outcome import (
     pair_object,
     read_answer,
 )
-from preflight.verbs.objects import (
+from preflight.verbs.ctypes_objects import (
     LID_OFFSET,
     QPN_OFFSET,
     Attributes,
@@ -55,7 +55,7 @@ from preflight.verbs.objects import (
     RegionFields,
     WorkRequest,
 )
-from preflight.verbs.objects import Path as Path_
+from preflight.verbs.ctypes_objects import Path as Path_
 from tests.paths import ROOT
 from tests.valid import valid
 

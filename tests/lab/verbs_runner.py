@@ -1,4 +1,4 @@
-"""In the guest: one connection of a device to itself, and registrations, through libibverbs."""
+"""In the guest: one connection of a device to itself, and registrations, through each binding."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import faulthandler
 import json
 import mmap
 import resource
+import sys
+from importlib import import_module
 
 from preflight.fleet.pairs.end import BUFFER_BYTES, SMALL_BYTES, Connection
 from preflight.probes.measure import OpenDevice
+from preflight.verbs import objects as libraries
 from preflight.verbs.objects import VerbsError
 
 DEVICE, PORT, GID_INDEX = "rxe0", 1, 1
@@ -17,9 +20,12 @@ MIB = 1 << 20
 LATE_SECONDS = 120  # all of it takes some 20 s, emulated
 
 
-def tried() -> dict[str, object]:
-    """What came of it. Raises VerbsError."""
+def tried(library: str) -> dict[str, object]:
+    """What came of it. Raises VerbsError, and ImportError where the binding is not installed."""
     found: dict[str, object] = {}
+    opened = import_module(f"preflight.verbs.{library}").open_device
+    libraries.LIBRARIES = (library, "ctypes_objects")
+    found["kind"] = type(opened(DEVICE)).__name__
     here, there = (Connection(DEVICE, PORT, GID_INDEX, 1024) for _ in range(2))
     here.connect(there.end)
     there.connect(here.end)
@@ -52,12 +58,13 @@ def tried() -> dict[str, object]:
 def main() -> None:
     faulthandler.dump_traceback_later(LATE_SECONDS)  # to the console, which a failure shows
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 * MIB, 64 * MIB))
-    try:
-        answer = tried()
-    except Exception as error:
-        call = getattr(error, "call", "")
-        answer = {"error": f"{type(error).__name__}: {call} {error}"}
-    print(json.dumps(answer), flush=True)
+    for library in sys.argv[1:]:
+        try:
+            answer = tried(library)
+        except Exception as error:
+            call = getattr(error, "call", "")
+            answer = {"error": f"{type(error).__name__}: {call} {error}"}
+        print(json.dumps({"library": library, **answer}), flush=True)
 
 
 if __name__ == "__main__":
