@@ -9,7 +9,7 @@ from checks.base.finding import Evidence, Finding, Status
 from checks.base.unknown import Unknown
 from preflight.advisories.facts import AdvisorySubject, clients_by_network, fact, may_give
 from preflight.advisories.records import (
-    PACKAGES,
+    PRODUCTS,
     SEVERITIES,
     Advisory,
     advisories,
@@ -77,7 +77,7 @@ def _verdict(one: Advisory, subject: AdvisorySubject) -> Verdict:
     for each in one.affected:
         # Whose code does not run here is not asked for its release.
         product = program_of(each.product)
-        asked = each.product in PACKAGES and product != "nixl"
+        asked = PRODUCTS[each.product][0] == "PyPI" and product != "nixl"
         user = value(f"uses.{product}") if asked else True
         if user is False:
             continue

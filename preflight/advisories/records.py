@@ -1,4 +1,4 @@
-"""The records of known problems: read from the files beside this one.
+"""The records of known problems: read from the files beside this one, and written as OSV.
 
 A record has OSV's shape (https://ossf.github.io/osv-schema/), with what OSV has no field for in
 ``database_specific``. ``package`` is a product: all wheels of Mooncake are one. The conditions are
@@ -19,15 +19,24 @@ from checks.base.finding import Consequence
 from checks.base.unknown import Unknown
 
 FOLDER = os.path.dirname(__file__)
+OSV_VERSION = "1.7.4"
+# OSV's own mark of a database that no other one collects.
+OSV_PREFIX = "x_"
 # What a finding of a record is called: ids of checks are lower case.
 CHECK_PREFIX = "advisory."
 
 _MOONCAKE = "mooncake-transfer-engine"
-_SUFFIXES = "-cuda13 -non-cuda -efa -efa-cuda13 -efa-non-cuda -rocm -npu -musa".split()
-_WHEELS = (_MOONCAKE, *(f"{_MOONCAKE}{suffix}" for suffix in _SUFFIXES))
-# What a record may be of: Python packages, whose versions PEP 440 orders, and others.
-PACKAGES = frozenset(("mooncake", "sglang", "vllm", "lmcache", "nixl", *_WHEELS))
-PRODUCTS = PACKAGES | {"kernel", "rdma-core", "nvidia-driver", "gpu-operator"}
+_WHEELS = ("", "-cuda13", "-non-cuda", "-efa", "-efa-cuda13", "-efa-non-cuda", "-rocm", "-npu")
+# Product -> ecosystem and packages of OSV; those that it has no ecosystem for have none.
+PRODUCTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "mooncake": ("PyPI", tuple(f"{_MOONCAKE}{suffix}" for suffix in (*_WHEELS, "-musa"))),
+    **{f"{_MOONCAKE}{suffix}": ("PyPI", (f"{_MOONCAKE}{suffix}",)) for suffix in _WHEELS},
+    **{name: ("PyPI", (name,)) for name in ("sglang", "vllm", "lmcache", "nixl")},
+    "kernel": ("Linux", ("Kernel",)),
+    "rdma-core": ("", ()),
+    "nvidia-driver": ("", ()),
+    "gpu-operator": ("", ()),
+}
 SEVERITIES: Mapping[str, Consequence | None] = {
     "will not start": Consequence.WILL_NOT_START,
     "wrong output": Consequence.CORRUPTS,
@@ -239,7 +248,7 @@ def _holds(test: Comparison, value: Any) -> bool | Unknown:
 
 def program_of(product: str) -> str:
     """Return whose release it is: each wheel of Mooncake is Mooncake."""
-    return "mooncake" if product in _WHEELS else product
+    return "mooncake" if product in PRODUCTS["mooncake"][1] else product
 
 
 def in_ranges(affected: Affected, version: str) -> bool | Unknown:
@@ -265,7 +274,7 @@ def version_key(product: str, text: str) -> Any:
     Of wheels by PEP 440 without the part that names a build, of others (``7.0.0-31-generic``,
     ``595.71.05``) by their leading numbers.
     """
-    if product in PACKAGES:
+    if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version
 
         try:
@@ -312,3 +321,53 @@ def condition_text(condition: Expression | None) -> str:
         for part in condition.parts
     )
     return join.join(parts)
+
+
+def as_osv(one: Advisory) -> dict[str, Any]:
+    """Return a record in OSV's own form. What OSV has no ecosystem for stands in
+    ``database_specific`` alone."""
+    affected = []
+    for each in one.affected:
+        ecosystem, names = PRODUCTS[each.product]
+        events = [event for bounds in each.ranges for event in _events(bounds)]
+        for name in names:
+            package = {"ecosystem": ecosystem, "name": name}
+            ranges = [{"type": "ECOSYSTEM", "events": events}]
+            affected.append({"package": package, "ranges": ranges})
+    return {
+        "schema_version": OSV_VERSION,
+        "id": f"{OSV_PREFIX}{one.id}",
+        "modified": one.modified,
+        "summary": one.summary,
+        "details": f"{one.details}\n\nSeen: {one.seen}\n\nWhat to do: {one.remedy}",
+        "affected": affected,
+        "references": [{"type": kind, "url": url} for kind, url in one.references],
+        "database_specific": {
+            "severity": one.severity,
+            "evidence": list(one.evidence),
+            "condition": condition_text(one.when),
+            "arises": one.arises,
+            "affected": [range_text(each) for each in one.affected],
+            "judged_by": list(one.covered_by or (one.check,)),
+        },
+    }
+
+
+def for_scanners(one: Advisory) -> bool:
+    """Tell whether a record holds of a package alone, which is all that a scanner knows.
+
+    A wheel that is bad by itself, or what a scanner is there for; never one without an end, which
+    would be found in every release to come.
+    """
+    ends = all(bounds.fixed or bounds.last for each in one.affected for bounds in each.ranges)
+    by_itself = one.severity == "security" or one.affected[0].product in PRODUCTS["mooncake"][1]
+    return ends and by_itself
+
+
+def _events(bounds: Range) -> list[dict[str, str]]:
+    events = [{"introduced": bounds.introduced}]
+    if bounds.fixed:
+        events.append({"fixed": bounds.fixed})
+    if bounds.last:
+        events.append({"last_affected": bounds.last})
+    return events

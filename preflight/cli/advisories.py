@@ -142,3 +142,32 @@ def _row(one: Advisory, said: str, paint: Any, width: int) -> str:
         return head
     more = f"{said}. {one.remedy[:1].upper()}{one.remedy[1:]}."
     return "\n".join([head, *("              " + line for line in wrapped(more, width - 14, 0))])
+
+
+def print_osv(zip_path: str | None) -> int:
+    """Print the records as OSV, or write what osv-scanner calls ``all.zip`` of an ecosystem.
+
+    The .zip has one JSON file a record, of those that a wheel's release alone decides.
+    """
+    import json
+
+    from preflight.advisories.records import advisories as records
+    from preflight.advisories.records import as_osv, for_scanners
+    from preflight.base.output import say
+
+    if zip_path is None:
+        say(json.dumps([as_osv(one) for one in records()], indent=2))
+        return 0
+    import io
+    import zipfile
+
+    from preflight.base.within import limit_seconds, save
+
+    wanted = [as_osv(one) for one in records() if for_scanners(one)]
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as made:
+        for each in wanted:
+            made.writestr(f"{each['id']}.json", json.dumps(each))
+    save(f"--osv-zip {zip_path}", zip_path, content.getvalue(), 0o644, limit_seconds())
+    say(f"{len(wanted)} records in {zip_path}")
+    return 0

@@ -58,6 +58,12 @@ NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
 @click.option(
     "--all", "every_one", is_flag=True, help="With --advisories: all, and whether each affects it."
 )
+@click.option("--osv", is_flag=True, help="With --advisories: as OSV, one JSON array.")
+@click.option(
+    "--osv-zip",
+    metavar="FILE",
+    help="With --advisories: a .zip for scanners, of those that a wheel's release alone decides.",
+)
 @click.option("--here", is_flag=True, help="Make the checks that it names on this host too.")
 @click.option(
     "--launch",
@@ -84,6 +90,8 @@ def explain(
     index: bool,
     advisories: bool,
     every_one: bool,
+    osv: bool,
+    osv_zip: str | None,
     here: bool,
     launch: LaunchWords,
     root: str | None,
@@ -113,12 +121,16 @@ def explain(
             raise click.UsageError("--advisories is about one launch, and about no log")
         from preflight.cli.advisories import print_advisories
 
+        if osv or osv_zip is not None:
+            from preflight.cli.advisories import print_osv
+
+            return print_osv(osv_zip)
         of = launch._replace(words=what or launch.words) if what or at is not None else None
         return print_advisories(
             of, place.root, timeout_seconds, every=every_one, as_json=as_json, color=color
         )
-    if every_one:
-        raise click.UsageError("--all is for --advisories")
+    if every_one or osv or osv_zip is not None:
+        raise click.UsageError("--all, --osv and --osv-zip are for --advisories")
     if at is None and any(launch._replace(words=())):
         raise click.UsageError("what is said of a launch goes with it: give --launch FILE")
     if index and at is not None:

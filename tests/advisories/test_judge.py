@@ -557,3 +557,21 @@ def test_check_takes_a_records_id_for_a_waiver(
     found = json.loads(capsys.readouterr().out)
     (row,) = (row for row in found["findings"] if row["ignored"])
     assert (row["check"], row["consequence"]) == ("advisory.mp-2026-0006", "corrupts data")
+
+
+def test_the_zip_holds_what_is_true_of_a_wheel_alone(tmp_path: Path, capsys: Any) -> None:
+    import zipfile
+
+    assert run(["explain", "--advisories", "--osv-zip", str(tmp_path / "all.zip")]) == 0
+    with zipfile.ZipFile(tmp_path / "all.zip") as made:
+        rows = [json.loads(made.read(name)) for name in made.namelist()]
+    # The wheel without CUDA that needs it, and the Go in old wheels.
+    assert {row["id"] for row in rows} == {"x_MP-2026-0002", "x_MP-2026-0027"}
+    for row in rows:
+        assert {each["package"]["ecosystem"] for each in row["affected"]} == {"PyPI"}
+        events = [event for each in row["affected"] for event in each["ranges"][0]["events"]]
+        assert any("last_affected" in event or "fixed" in event for event in events)
+    assert run(["explain", "--advisories", "--osv-zip", str(tmp_path / "none" / "all.zip")]) == 64
+    capsys.readouterr()
+    assert run(["explain", "--advisories", "--osv"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) >= 60

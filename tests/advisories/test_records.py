@@ -1,4 +1,4 @@
-"""Each record of a known problem is whole, and has its edges where it says."""
+"""Each record of a known problem is whole, has its edges where it says, and is OSV."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from checks.base.unknown import Unknown
@@ -19,6 +20,7 @@ from preflight.advisories.records import (
     Affected,
     Range,
     advisories,
+    as_osv,
     comparisons_of,
     condition_text,
     expression,
@@ -313,3 +315,12 @@ def test_a_record_has_what_a_record_may_have(path: Path) -> None:
             ((op, parts),) = condition.items()
             assert op in ("all", "any", "not")
             assert parts
+
+
+@pytest.mark.parametrize("one", RECORDS, ids=lambda one: one.id)
+def test_the_export_is_osv(one: Advisory) -> None:
+    schema = json.loads((ROOT / "tests/data/osv/schema.json").read_text())
+    found = as_osv(one)
+    jsonschema.Draft202012Validator(schema).validate(found)
+    names = {each["package"]["name"] for each in found["affected"]}
+    assert names == {name for each in one.affected for name in PRODUCTS[each.product][1]}

@@ -66,6 +66,7 @@ BESIDE = {
     "diff --locked": (),
     "explain --env-file": ("hugetlb.shortage", "--launch", "LAUNCH"),
     "explain --launch": ("hugetlb.shortage",),
+    "explain --osv-zip": ("--advisories",),
     "explain --root": ("hugetlb.shortage",),
     "fit --html": (*TRACED, "--trace", "TRACE"),
     "fit --svg": (*TRACED, "--trace", "TRACE"),
