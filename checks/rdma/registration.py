@@ -144,7 +144,6 @@ def load_of(
     process: ProcessNeeds,
     largest_bytes: int | Unknown,
     release: MooncakeRelease | None,
-    page_bytes: int = BASE_PAGE_BYTES,
 ) -> Load | Unknown:
     """Return what ``process`` registers with each NIC; Unknown where its memory is.
 
@@ -158,7 +157,7 @@ def load_of(
         largest = region.bytes if isinstance(largest_bytes, Unknown) else largest_bytes
         registered = registration_of(region, largest, release)
         registrations += registered.keys
-        pinned += pinned_bytes(registered, page_bytes, region.offset_bytes)
+        pinned += pinned_bytes(registered, BASE_PAGE_BYTES, region.offset_bytes)
         page = region.page_bytes or BASE_PAGE_BYTES
         # An entry is a whole page: regions share none.
         touched = region.offset_bytes % page + registered.bytes if registered.bytes else 0

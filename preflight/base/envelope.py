@@ -21,33 +21,24 @@ Json = dict[str, Any]
 STATUSES = ("pass", "warn", "fail", "unknown", "error")
 # What a check's subjects are where they do not say it themselves: the longest beginning counts.
 SUBJECTS = {
-    "advisory.": "process",
-    "fleet.": "node",
-    "gpu.": "gpu",
-    "gpu.count": "launch",
-    "gpu.driver": "software",
-    "gpu.imex": "device",
-    "hugetlb.": "page pool",
-    "io-uring.": "process",
-    "limits.": "process",
-    "limits.threads": "kernel",
-    "memlock.": "service",
-    "memory.": "kernel",
-    "memory.cgroup": "cgroup",
-    "memory.host": "host",
-    "network.": "port",
-    "numa.": "numa node",
-    "numa.unknown-nic-node": "device",
-    "pci.": "device",
-    "rdma.": "device",
-    "rdma.cgroup-limit": "cgroup",
-    "service.": "service",
-    "sglang.": "process",
-    "shm.": "path",
-    "software.": "software",
-    "storage.": "path",
-    "store.": "process",
-    "topology.": "process",
+    beginning: kind
+    for kind, beginnings in {
+        "process": "advisory. io-uring. limits. sglang. store. topology.",
+        "node": "fleet.",
+        "gpu": "gpu.",
+        "launch": "gpu.count",
+        "software": "gpu.driver software.",
+        "device": "gpu.imex numa.unknown-nic-node pci. rdma.",
+        "page pool": "hugetlb.",
+        "kernel": "limits.threads memory.",
+        "service": "memlock. service.",
+        "cgroup": "memory.cgroup rdma.cgroup-limit",
+        "host": "memory.host",
+        "port": "network.",
+        "numa node": "numa.",
+        "path": "shm. storage.",
+    }.items()
+    for beginning in beginnings.split()
 }
 # Subjects that are what they are called.
 _ITSELF = {

@@ -57,62 +57,52 @@ _DYNAMOS_VALUES = {
     "--disaggregation-mode": {"agg": "null", "pd": "null", "encode": "null"},
     "--load-format": {"gms": "auto"},
 }
+
+
+def _by_name(kinds: Mapping[ProcessKind, str]) -> dict[str, ProcessKind]:
+    return {name: kind for kind, names in kinds.items() for name in names.split()}
+
+
 # A module (after -m) or a program's name, and what it is.
-_MODULES = {
-    "sglang.launch_server": ProcessKind.SGLANG,
-    "mooncake.mooncake_store_service": ProcessKind.STORE_SERVICE,
-    "mooncake.mooncake_master": ProcessKind.MASTER,
-    "mooncake.http_metadata_server": ProcessKind.METADATA,
-    "sglang_router.launch_router": ProcessKind.ROUTER,
-    # What guides used before the router had prefill and decode.
-    "sglang.srt.disaggregation.launch_lb": ProcessKind.ROUTER,
-    "sglang.srt.disaggregation.mini_lb": ProcessKind.ROUTER,
-    _WITH_ROUTER: ProcessKind.SGLANG,
-    "vllm.entrypoints.openai.api_server": ProcessKind.VLLM,
-    "vllm.entrypoints.api_server": ProcessKind.VLLM,
-    "vllm.entrypoints.cli.main": ProcessKind.VLLM,
-    "dynamo.sglang": ProcessKind.DYNAMO_SGLANG,
-    "dynamo.vllm": ProcessKind.DYNAMO_VLLM,
-    "dynamo.trtllm": ProcessKind.ENGINE,
-    "lmcache.server": ProcessKind.LMCACHE,
-    "lmcache.v1.server": ProcessKind.LMCACHE,
-    "lmcache.v1.multiprocess.server": ProcessKind.LMCACHE,
-    "lmcache.v1.multiprocess.http_server": ProcessKind.LMCACHE,
-    # They measure an engine of their own, in their own process or in one that they start.
-    "sglang.bench_offline_throughput": ProcessKind.ENGINE,
-    "sglang.bench_one_batch": ProcessKind.ENGINE,
-    "sglang.bench_one_batch_server": ProcessKind.ENGINE,
-    "infinistore.server": ProcessKind.ENGINE,
-    "llama_cpp.server": ProcessKind.ENGINE,
-    "mindie_llm.server": ProcessKind.ENGINE,
-    "atom.entrypoints.openai_server": ProcessKind.ENGINE,
-    "sglang_router": ProcessKind.ROUTER,
-    "tensorrt_llm.commands.serve": ProcessKind.ENGINE,
-}
-_PROGRAMS = {
-    "vllm": ProcessKind.VLLM,
-    "lmcache_server": ProcessKind.LMCACHE,
-    "infinistore": ProcessKind.ENGINE,
-    "llama-server": ProcessKind.ENGINE,
-    "lmdeploy": ProcessKind.ENGINE,
-    "memcached": ProcessKind.ENGINE,
-    "text-generation-launcher": ProcessKind.ENGINE,
-    "trtllm-serve": ProcessKind.ENGINE,
-    "tritonserver": ProcessKind.ENGINE,
-    "etcd": ProcessKind.ETCD,
-    "redis-server": ProcessKind.REDIS,
-    "valkey-server": ProcessKind.REDIS,
-    "nats-server": ProcessKind.NATS,
-    "sglang-router": ProcessKind.ROUTER,
-    "smg": ProcessKind.ROUTER,
-    "mooncake_store_service": ProcessKind.STORE_SERVICE,
-    "mc_store_rest_server": ProcessKind.STORE_SERVICE,
-    "mooncake_client": ProcessKind.CLIENT,
-    "mooncake_master": ProcessKind.MASTER,
-    "mooncake_http_metadata_server": ProcessKind.METADATA,
-    "bench_multiturn.py": ProcessKind.BENCHMARK,
-    "launch_server.py": ProcessKind.SGLANG,
-}
+_MODULES = _by_name(
+    {
+        ProcessKind.SGLANG: f"sglang.launch_server {_WITH_ROUTER}",
+        ProcessKind.STORE_SERVICE: "mooncake.mooncake_store_service",
+        ProcessKind.MASTER: "mooncake.mooncake_master",
+        ProcessKind.METADATA: "mooncake.http_metadata_server",
+        # The last two: what guides used before the router had prefill and decode.
+        ProcessKind.ROUTER: "sglang_router sglang_router.launch_router "
+        "sglang.srt.disaggregation.launch_lb sglang.srt.disaggregation.mini_lb",
+        ProcessKind.VLLM: "vllm.entrypoints.openai.api_server vllm.entrypoints.api_server "
+        "vllm.entrypoints.cli.main",
+        ProcessKind.DYNAMO_SGLANG: "dynamo.sglang",
+        ProcessKind.DYNAMO_VLLM: "dynamo.vllm",
+        ProcessKind.LMCACHE: "lmcache.server lmcache.v1.server lmcache.v1.multiprocess.server "
+        "lmcache.v1.multiprocess.http_server",
+        # The first three measure an engine of their own, in their own process or in another.
+        ProcessKind.ENGINE: "sglang.bench_offline_throughput sglang.bench_one_batch "
+        "sglang.bench_one_batch_server infinistore.server llama_cpp.server mindie_llm.server "
+        "atom.entrypoints.openai_server dynamo.trtllm tensorrt_llm.commands.serve",
+    }
+)
+_PROGRAMS = _by_name(
+    {
+        ProcessKind.VLLM: "vllm",
+        ProcessKind.LMCACHE: "lmcache_server",
+        ProcessKind.ENGINE: "infinistore llama-server lmdeploy memcached text-generation-launcher "
+        "trtllm-serve tritonserver",
+        ProcessKind.ETCD: "etcd",
+        ProcessKind.REDIS: "redis-server valkey-server",
+        ProcessKind.NATS: "nats-server",
+        ProcessKind.ROUTER: "sglang-router smg",
+        ProcessKind.STORE_SERVICE: "mooncake_store_service mc_store_rest_server",
+        ProcessKind.CLIENT: "mooncake_client",
+        ProcessKind.MASTER: "mooncake_master",
+        ProcessKind.METADATA: "mooncake_http_metadata_server",
+        ProcessKind.BENCHMARK: "bench_multiturn.py",
+        ProcessKind.SGLANG: "launch_server.py",
+    }
+)
 
 # SGLang 0.5.23 mem_cache/storage: the others keep memory of their own in each rank (hf3fs shared
 # memory, nixl and eic buffers of a batch of pages, aibrix a cache).

@@ -6,13 +6,15 @@ where nothing was recorded yet, and say so. The same seed makes the same trace.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count, islice
 from math import log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from preflight.base.program import data_file
 from preflight.traces.formats import Request, Trace, chained
 
 
@@ -50,50 +52,14 @@ class Profile(NamedTuple):
     chosen: int = 0
 
 
-PROFILES = {
-    "chat": Profile(
-        "people who chat, with one system prompt",
-        shared=1_000,
-        turns=4,
-        question=Lengths(80, 1.0),
-        answer=Lengths(300, 0.8),
-        pause_seconds=60,
-        per_second=2,
-    ),
-    "agent": Profile(
-        "agents that call tools, each call a request with all that was said",
-        shared=6_000,
-        turns=15,
-        question=Lengths(700, 1.2),
-        answer=Lengths(150, 0.8),
-        pause_seconds=8,
-        per_second=0.5,
-    ),
-    "documents": Profile(
-        "questions about long documents, some asked about by many",
-        shared=300,
-        turns=4,
-        question=Lengths(60, 0.6),
-        answer=Lengths(300, 0.8),
-        pause_seconds=45,
-        per_second=0.5,
-        document=Lengths(20_000, 0.8),
-        documents=2_000,
-        chosen=1,
-    ),
-    "rag": Profile(
-        "single questions, each behind five passages that a search found",
-        shared=500,
-        turns=1,
-        question=Lengths(60, 0.6),
-        answer=Lengths(250, 0.6),
-        pause_seconds=1,
-        per_second=5,
-        document=Lengths(512),
-        documents=20_000,
-        chosen=5,
-    ),
-}
+def _profile(row: dict[str, Any]) -> Profile:
+    """Return a row as a profile: a list is the median and the spread of lengths."""
+    lengths = {name: Lengths(*value) for name, value in row.items() if isinstance(value, list)}
+    return Profile(**row | lengths)
+
+
+with open(data_file("workloads.json"), encoding="utf-8") as _file:
+    PROFILES = {name: _profile(row) for name, row in json.load(_file).items()}
 
 
 class _Talk:
