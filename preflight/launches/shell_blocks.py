@@ -31,7 +31,7 @@ class ShellBlocks(ShellFlow):
     """Follows ``if``, ``case`` and loops; each ``on_`` method takes the node of its name."""
 
     def on_compound_statement(self, text: ShellText, node: Node) -> Truth:
-        """``{ a; b; }``, or ``((...))``."""
+        """Go through ``{ a; b; }``, or work ``((...))`` out."""
         if node.children[0].type == "((":
             formula = text.text(node)[2:-2]
             result = number(self.state, formula, text.origin(node), assigns=True)
@@ -286,7 +286,7 @@ class ShellBlocks(ShellFlow):
         return TRUE
 
     def on_c_style_for_statement(self, text: ShellText, node: Node) -> Truth:
-        """``for ((i = 0; i < 8; i++))``."""
+        """Go through ``for ((i = 0; i < 8; i++))``."""
         body, origin = node.child_by_field_name("body"), text.origin(node)
         head = re.match(r"for\s*\(\((.*?)\)\)\s*(?:;|do\b|\n|\{)", text.text(node), re.DOTALL)
         if body is None or head is None:

@@ -237,6 +237,26 @@ def test_every_launch_file_is_expected() -> None:
     assert {path.stem for path in LAUNCHES.glob("*.sh")} == set(EXPECTED)
 
 
+@pytest.mark.parametrize(
+    ("name", "programs"),
+    [
+        ("slurm-two-nodes.sbatch", ["sglang.launch_server"]),
+        ("server-by-arguments.bash", ["sglang.launch_server"] * 2),
+        ("sglang.service", ["sglang.launch_server"]),
+        ("sglang.Dockerfile", ["sglang.launch_server"]),
+        ("compose-store.yaml", ["mooncake_master", "sglang.launch_server"]),
+        ("offline-engine.py", ["mooncake_master", "sglang.launch_server"]),
+    ],
+)
+def test_launches_of_other_kinds_start_what_they_say(name: str, programs: list[str]) -> None:
+    """Small equivalents of public ones: a job of Slurm, a unit, an image, a project, Python."""
+    found = []
+    for command in read_source(str(LAUNCHES / name), {}).commands:
+        texts = [word.text for word in command.words]
+        found += [text for text in texts if text in ("mooncake_master", "sglang.launch_server")]
+    assert found == programs
+
+
 def test_what_nobody_sets_in_them() -> None:
     for name in EXPECTED:
         for command in launch(name).commands:
