@@ -29,32 +29,32 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
     from preflight.inputs.host_source import RECORD_SCHEMA, Host, launch_of
     from preflight.inputs.launch_record import launch_record
 
-    folder, words, env_files = "", launch.words, launch.env_files
-    if len(words) == 1 and not launch.is_command and os.path.exists(words[0]):
-        # By its own name alone, which findings say: where it lies here is nobody's business.
-        folder, name = os.path.split(words[0].rstrip("/"))
-        words = (name,)
-        env_files = tuple(os.path.relpath(path, folder or ".") for path in env_files)
     nowhere = Host(RecordingRoot(Root(os.devnull)), "/", {}, None)
 
     def read() -> bytes | None:
-        found = launch_of(launch._replace(words=words, env_files=env_files), nowhere)
-        if found is None:
-            return None
-        files = {
-            name: Unknown(f"{name}: not beside the launch", text.absent)
-            if isinstance(text, Unknown)
-            else text
-            for name, text in _beside(found[0], launch.sglang_version).items()
-        }
+        folder, words, env_files = "", launch.words, launch.env_files
+        if len(words) == 1 and not launch.is_command and os.path.exists(words[0]):
+            # By its own name alone, which findings say: where it lies here is nobody's business.
+            folder, name = os.path.split(words[0].rstrip("/"))
+            words = (name,)
+            env_files = tuple(os.path.relpath(path, folder or ".") for path in env_files)
+        here = os.getcwd()
+        os.chdir(folder or ".")
+        try:
+            found = launch_of(launch._replace(words=words, env_files=env_files), nowhere)
+            if found is None:
+                return None
+            files = {
+                name: Unknown(f"{name}: not beside the launch", text.absent)
+                if isinstance(text, Unknown)
+                else text
+                for name, text in _beside(found[0], launch.sglang_version).items()
+            }
+        finally:
+            os.chdir(here)
         return json.dumps({"schema": RECORD_SCHEMA, **launch_record(*found, files)}).encode()
 
-    here = os.getcwd()
-    os.chdir(folder or ".")
-    try:
-        return within(limit_seconds(), "the launch", read)
-    finally:
-        os.chdir(here)
+    return within(limit_seconds(), "the launch", read)
 
 
 def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
