@@ -266,7 +266,7 @@ class ShellBlocks(ShellFlow):
             for word in words
         )
         if not known or uncounted:
-            head = " ".join(text.text(child) for child in (variable, *values))
+            head = " ".join([name, *["in"] * bool(values), *map(text.text, values)])
             said = (
                 f"for {brief(head)}: how many times it runs is not known; "
                 f"read once, with {name} unknown"

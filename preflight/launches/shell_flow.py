@@ -195,7 +195,8 @@ class ShellFlow(ABC):
             ):
                 ended = self.not_read(text, node)
             else:
-                ended = self.and_or(text, node, behind is not None and behind.type == "&")
+                aside = behind is not None and behind.type == "&"
+                ended = self.and_or(text, node, aside or text.runs_aside(node))
         return ended
 
     def and_or(self, text: ShellText, node: Node, background: bool) -> Truth:

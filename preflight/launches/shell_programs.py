@@ -57,7 +57,7 @@ DEEPEST_CALLS = 4
 # read it took minutes. 1 MB of published launches starts 3000.
 _MOST_PROGRAMS = 10_000
 # What starts a server in a way that is not followed: it is named with its line.
-_NOT_FOLLOWED = frozenset(("coproc", "find", "trap"))
+_NOT_FOLLOWED = frozenset(("find", "trap"))
 # Programs that are taken to do what they are told; what any other one says is not known.
 _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
 # What starts a program in a job of its own.
@@ -282,10 +282,11 @@ class ShellPrograms(ShellBuiltins):
         names = [text.rpartition("/")[2] for text in texts]
         job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
         runs = names[0] in _NOT_FOLLOWED and STARTED.search(" ".join(texts)) is not None
-        if job or runs:
+        apart = names[0] == "coproc"
+        if job or runs or apart:
             said = f"{brief(' '.join(texts))}: what it starts, and when, is not read"
             self.note("script-not-read", f"{said}; give that on its own", origin)
-        return runs or names[0] == "coproc"
+        return runs or apart
 
     def given(
         self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None

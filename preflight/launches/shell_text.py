@@ -35,6 +35,7 @@ _HIDES = re.compile("[\ue000-\ue003]")
 _FILL_IN = re.compile("\ue000[^\ue001]*\ue001")
 _BROKEN = re.compile(rb"(?<!\\)\\[ \t]+(?:#[^\n]*)?(?:\n|\Z)")
 _DEEP = re.compile(r"(?:(?:\$?\(|[{`]|\b(?:if|while|until|case)\b)[ \t\n]*){300}")
+_ASIDE = re.compile(r"(<<-?[ \t]*(['\"]?)[A-Za-z_]\w*\2[^\n&|;]*?)[ \t]&[ \t]*$", re.M)
 _BLANK_WORD = "\ue002".encode()
 _QUOTED = frozenset(
     "string string_content raw_string ansi_c_string comment heredoc_body heredoc_content".split()
@@ -134,6 +135,9 @@ class ShellText:
             text = text[: text.rfind("\n", 0, deep.start()) + 1]
         hidden = _LAST_BACKSLASH.sub("\n", text.replace("\r\n", "\ue003\n"))
         hidden = _PLACEHOLDER.sub(_hide, hidden)
+        # ``cmd <<EOF &``: the grammar takes no & there.
+        self._aside = {hidden.count("\n", 0, m.start()) for m in _ASIDE.finditer(hidden)}
+        hidden = _ASIDE.sub(r"\1", hidden)
         self.root: Node
         self.bytes, self.root = _parse(hidden.encode(errors="surrogateescape"))
         self._words: dict[int, list[WrittenWord]] = {}
@@ -215,6 +219,12 @@ class ShellText:
     def ends_line(self, node: Node, behind: Node) -> bool:
         """Tell whether a line ends between two nodes, and does not go on."""
         return b"\n" in self.bytes[node.end_byte : behind.start_byte].replace(b"\\\n", b"")
+
+    def runs_aside(self, node: Node) -> bool:
+        """Tell whether an & stands behind the heredoc that a command announces."""
+        first, last = node.start_point[0], node.end_point[0]
+        heredoc = node.type == "redirected_statement"
+        return heredoc and any(first <= row <= last for row in self._aside)
 
     def pieces(self, node: Node) -> Pieces:
         """Return the pieces of a word, of an assignment's value or of a heredoc's text."""

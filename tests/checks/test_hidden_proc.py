@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
+from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.recorded_launch import recorded_launch
 from tests.checks.test_not_recorded import LAUNCH
 
 pytestmark = pytest.mark.slow
@@ -21,7 +23,7 @@ NOBODY = "65534"
 CHECK = """\
 mount -t proc -o {options} proc /proc || exit 99
 cd / && exec setpriv --reuid={user} --regid={user} --clear-groups env -i PATH=/usr/bin:/bin \\
-  /usr/bin/python3 {folder}/preflight check --json {folder}/launch.sh
+  /usr/bin/python3 {folder}/preflight check --json {folder}/launch.json
 """
 
 
@@ -32,6 +34,8 @@ def folder() -> Iterator[Path]:
         os.chmod(name, 0o755)
         place = Path(name)
         (place / "launch.sh").write_text(LAUNCH)
+        record = recorded_launch(LaunchWords((str(place / "launch.sh"),)))
+        (place / "launch.json").write_bytes(record or b"")
         assert run(["bundle", str(place / "preflight")]) == 0
         yield place
 

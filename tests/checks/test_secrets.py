@@ -229,7 +229,9 @@ def test_a_launch_is_judged_from_its_capture_as_it_was(
         code = run(["check", "--json", *given])
         rows = json.loads(capsys.readouterr().out)["findings"]
         # An address without its user info is another host's to ask; notices alike are one finding.
-        told = {(row["id"], row["status"]) for row in rows if not row["id"].startswith("service.")}
+        told = {
+            (row["check"], row["status"]) for row in rows if not row["check"].startswith("service.")
+        }
         found.append((code, told))
     assert found[0] == found[1]
 

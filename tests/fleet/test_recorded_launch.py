@@ -52,6 +52,8 @@ def checked(path: Path, capsys: pytest.CaptureFixture[str]) -> Json:
     del report["answer"]["machine"]["read_unix_seconds"]
     for finding in report["findings"]:  # the line to type has the launch's own file in it
         del finding["actions"]
+        if finding["check"] in ("launch.misread", "launch.not-read"):  # a record says what it is
+            del finding["text"]
     return report
 
 

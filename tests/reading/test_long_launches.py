@@ -59,7 +59,6 @@ TOO_LONG = {
         "for i in {1..900}; do x; x; x; x; x; x; x; x; x; x; x; x; done",
         "starts more than 10000 programs",
     ),
-    "words": ("x" + " a" * 200_001, "has more than 200000 words"),
 }
 
 

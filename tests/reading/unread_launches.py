@@ -180,7 +180,7 @@ LAUNCHES = (
     _shell("ssh", "SERVER &\nssh localhost /opt/kvd --size 400g\n", "/opt/kvd"),
     _shell("ssh-reads-the-list",
            "while read -r node; do\n  ssh $node nvidia-smi\n  SERVER --port 3000$node &\n"
-           "done <<T\n1\n2\nT\n", "ssh reads the rest of the list"),
+           "done <<T\n1\n2\nT\n", "how many times it runs is not known"),
     _shell("coproc", "coproc kvd --size 4g\nSERVER\n", "kvd"),
     _shell("at", "echo kvd | at now\nSERVER\n", "at now"),
     _shell("runuser", "runuser -u kv -- kvd --daemonize\nSERVER\n", "kvd --daemonize"),
