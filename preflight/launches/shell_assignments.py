@@ -42,8 +42,8 @@ class ShellAssignments(ShellBlocks):
 
     def assignment(self, text: ShellText, node: Node) -> Assignment:
         """Return the parts of ``A=x``, ``A+=x``, ``A[1]=x`` or ``A=(x y)``."""
-        target = node.child_by_field_name("name") or node.children[0]
-        behind, name = node.child_by_field_name("value"), text.text(target)
+        target, behind = node.child_by_field_name("name"), node.child_by_field_name("value")
+        name = text.text(target)
         index = None
         if target.type == "subscript":
             name, _, index = name.removesuffix("]").partition("[")
