@@ -43,8 +43,9 @@ class ShellAssignments(ShellBlocks):
     def assignment(self, text: ShellText, node: Node) -> Assignment:
         """Return the parts of ``A=x``, ``A+=x``, ``A[1]=x`` or ``A=(x y)``."""
         target, behind = node.child_by_field_name("name"), node.child_by_field_name("value")
-        name = text.text(target)
-        index = None
+        if target is None:  # of what does not parse
+            return Assignment("", None, False, (), None)
+        name, index = text.text(target), None
         if target.type == "subscript":
             name, _, index = name.removesuffix("]").partition("[")
         adds = any(child.type == "+=" for child in node.children)
@@ -59,8 +60,10 @@ class ShellAssignments(ShellBlocks):
         """Take an assignment that stays."""
         state, origin = self.state, text.origin(node)
         name, index, adds, pieces, nodes = self.assignment(text, node)
-        before = state.array(name)
-        held = state.variables.get(name)
+        if not name:
+            self.not_read(text, node)
+            return
+        before, held = state.array(name), state.variables.get(name)
         keyed = state.held.get(("odd", name)) is not None
         if nodes is not None:
             words: list[Word] = []

@@ -11,7 +11,6 @@ from preflight.launches.shell_assignments import ShellAssignments
 from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import fields, number, value
 from preflight.launches.shell_flow import STARTED
-from preflight.launches.shell_output import printed
 from preflight.launches.shell_text import ShellText
 from preflight.launches.source import (
     Origin,
@@ -109,12 +108,7 @@ class ShellBuiltins(ShellAssignments):
         elif program == "set":
             self.set_options(words)
         elif program == "printf" and len(arguments) > 2 and arguments[0] == "-v":
-            known = None
-            if not any(word.unresolved for word in words):
-                known = printed(arguments[2:])
             state.lose(arguments[1], origin)
-            if known is not None:
-                state.assign(arguments[1], Word(known, origin))
         elif program == "read":
             return self.read_names(text, words, settings, given)
         elif program in ("mapfile", "readarray", "getopts"):

@@ -138,9 +138,7 @@ class ShellPrograms(ShellBuiltins):
     def simple(self, text: ShellText, node: Node, redirections: Sequence[Redirection]) -> Truth:
         """Read a simple command, a declaration or assignments."""
         kind = node.type
-        sets = [c for c in (node, *node.children) if c.type == "variable_assignment"]
-        unnamed = any(each.child_by_field_name("name") is None for each in sets)
-        if unnamed or node.has_error or any(r.node.has_error for r in redirections):
+        if node.has_error or any(r.node.has_error for r in redirections):
             return self.not_read(text, node)
         called = node.child_by_field_name("name")
         keyword = called is not None and text.text(called) in _KEYWORDS

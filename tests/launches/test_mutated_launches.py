@@ -58,7 +58,7 @@ def watched() -> Iterator[None]:
 def _seeds() -> list[tuple[str, str]]:
     other, pods = test_other_kinds, test_kubernetes_pods
     return [
-        *((p.name, p.read_text()) for p in sorted((ROOT / "tests/data/launches").glob("*"))),
+        *((p.name, p.read_text()) for p in sorted((ROOT / "tests/data/launches").glob("*.*"))),
         *(("x.service", unit(number)[0]) for number in range(4)),
         *(("x.service", other.UNIT), ("Dockerfile", other.DOCKERFILE)),
         ("job.yaml", other.SRT),

@@ -165,7 +165,6 @@ class Maker:
             f"IFS={self.pick(',', ', ', '')} read -r {name} B <<< {self.pick(*LINES)}",
             f"read -r {name} <<< {self.pick(*LINES)}",
             f"read -ra {array} <<< {self.pick(*LINES)}",
-            f"printf -v {name} '%s:%d%%' {self.quoted(simple)} {self.random.randrange(99)}",
             self.pick("IFS=,", "IFS=', '", "IFS=", "IFS=$' \\t\\n'", "unset IFS", "IFS=x-"),
             f'{name}="${{{array}[*]}}"',
             f"{name}=${{{array}[*]}}",
