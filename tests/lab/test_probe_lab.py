@@ -42,7 +42,8 @@ def test_the_measured_ceiling_is_the_predicted_one(rows: Rows, name: str) -> Non
     assert answer, rows[name]
     kind = "RLIMIT_MEMLOCK" if name in ids(MEMLOCK) else "rdma cgroup"
     unit = "bytes" if name in ids(MEMLOCK) else "regions"
-    predicted = min(row[unit] for row in answer["predicted"] if row["kind"] == kind)
+    key = "size_bytes" if unit == "bytes" else unit
+    predicted = min(row[key] for row in answer["predicted"] if row["kind"] == kind)
     held = answer["measured"][f"held_{unit}"]
     assert (answer["met"]["kind"], held) == (kind, predicted), answer
     assert answer["met"]["sure"]
