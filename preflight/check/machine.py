@@ -194,7 +194,8 @@ def _gpus(gpus: Any) -> Pairs:
     yield "gpu.count", on_pci if isinstance(on_pci, Unknown) else len(on_pci)
     yield "gpu.peer_modules", peers if isinstance(peers, Unknown) else " ".join(peers)
     if isinstance(nvml, Unknown):
-        yield "gpu.driver", nvml if gpus.kernel_module_version else None
+        module = gpus.kernel_module_version
+        yield "gpu.driver", nvml if isinstance(module, Unknown) or module else None
         return
     if nvml.error:
         yield "gpu.driver", Unknown(nvml.error)
