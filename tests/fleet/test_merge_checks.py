@@ -104,6 +104,11 @@ def test_a_lone_node_may_be_its_own_master(tmp_path: Path) -> None:
     ("change", "check", "expected"),
     [
         (
+            launch(services=[["advertised", "10.1.1.1", True]]),
+            "fleet.advertised",
+            [("fail", "gpu[1-4]", "10.1.1.1")],
+        ),
+        (
             launch(services=[["metadata-http", "localhost:8080", False]]),
             "fleet.metadata",
             [("fail", "gpu[1-4]", "localhost:8080")],
@@ -138,3 +143,19 @@ def test_the_ends_of_a_path_have_one_mtu(
     for report in reports:
         report["launch"]["mtu_limit_bytes"] = limit
     assert told(merged_reports(tmp_path, reports), "fleet.path-mtu") == expected
+
+
+def test_a_store_that_speaks_another_protocol_than_most(tmp_path: Path) -> None:
+    reports = fleet_reports("gpu[1-5]", {"gpu3": launch(protocol="tcp")})
+    assert told(merged_reports(tmp_path, reports), "fleet.protocol") == [("warn", "gpu3", "tcp")]
+
+
+def test_an_address_that_two_machines_have_fails(tmp_path: Path) -> None:
+    """Link-local and loopback addresses are each machine's own; a text is no address."""
+    reports = fleet_reports("gpu[1-5]")
+    reports[3]["rails"][2] = reports[1]["rails"][2]
+    expected = [("fail", "gpu[2,4]", "10.12.0.2 on mlx5_2 of each")]
+    assert told(merged_reports(tmp_path, reports), "fleet.address") == expected
+    for report in reports:
+        report["rails"][0]["addresses"] = ["169.254.0.1/16", "127.0.0.1/8", "fe80::1/64", "x/1"]
+    assert told(merged_reports(tmp_path, reports), "fleet.address") == expected

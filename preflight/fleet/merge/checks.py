@@ -7,6 +7,7 @@ right value, those that have another.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from checks.rdma.reach_checks import DEFAULT_MTU_BYTES
@@ -86,8 +87,11 @@ def fleet_findings(
     for kind, (check, what, follows) in _SERVICES.items():
         said = {name: launch.addresses_of(kind) for name, launch in launches.items()}
         yield from _one_address(check, what, said, follows, owners)
+    yield from _advertised(rows, launches)
     yield from _versions(launches, facts, owners)
+    yield from _protocols(launches)
     yield from _same_machine(rows)
+    yield from _addresses(rows)
     yield from _ages(rows)
     yield from _path_mtus(rows)
     yield from rail_findings(rows)
@@ -143,6 +147,64 @@ def _differ(some: Sequence[ServiceAddress], others: Sequence[ServiceAddress]) ->
         one.port != other.port or (one.node and other.node and one.node != other.node)
         for one, other in zip(some, others, strict=True)
     )
+
+
+def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
+    """Judge one name under which the stores of several machines register their segments."""
+    names = grouped(
+        (host, name)
+        for name, launch in launches.items()
+        for host in launch.hosts_of("advertised")
+        if not loops(host)
+    )
+    for host, nodes in names.items():
+        if len({rows[name].boot or name for name in nodes}) > 1:
+            text = "the others look for the segments of all of them on one machine"
+            need = "a name or address of its own for each node"
+            finding = FleetFinding("fleet.advertised", "fail", "launch", host, need, text)
+            yield OnNodes(finding, list(dict.fromkeys(nodes)))
+
+
+def _protocols(launches: Launches) -> Iterator[OnNodes]:
+    protocols = [(launch.share.protocol, name) for name, launch in launches.items()]
+    groups = grouped((value, name) for value, name in protocols if isinstance(value, str) and value)
+    if len(groups) < 2:
+        return
+    right, others = by_size(groups)
+    need = "one protocol" if right is None else f"{right}, as {fold(groups[right])}"
+    text = "segments are reached over the protocol that their owner speaks"
+    for protocol in others:
+        finding = FleetFinding("fleet.protocol", "warn", "launch", protocol, need, text)
+        yield OnNodes(finding, groups[protocol])
+
+
+def _addresses(rows: Rows) -> Iterator[OnNodes]:
+    """Judge addresses of RDMA ports that two machines have."""
+    owners = grouped(
+        (address.partition("/")[0], (name, rail.device))
+        for name, row in rows.items()
+        for rail in row.known_rails
+        for address in rail.known_addresses
+    )
+    for address, holders in owners.items():
+        if _is_every_hosts_own(address):
+            continue
+        devices = dict(holders)
+        if len({rows[name].boot or name for name in devices}) > 1:
+            have = f"{address} on {', '.join(sorted(set(devices.values())))} of each"
+            text = "two machines have one address: transfers to either reach the one that ARP finds"
+            need = "an address of its own"
+            finding = FleetFinding("fleet.address", "fail", address, have, need, text)
+            yield OnNodes(finding, in_order(devices))
+
+
+def _is_every_hosts_own(address: str) -> bool:
+    """Return whether each host may have an address: loopback, link-local; or it is no address."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return True
+    return parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified
 
 
 def _versions(

@@ -146,6 +146,15 @@ class NodeLaunch(NamedTuple):
         )
 
 
+    def hosts_of(self, kind: str) -> tuple[str, ...]:
+        """Return the known hosts of services of one kind, in small letters."""
+        return tuple(
+            one.host.lower()
+            for one in self.services
+            if one.kind == kind and isinstance(one.host, str)
+        )
+
+
 class NodeRow(NamedTuple):
     """One report, or what stands for a node without one. unread: facts that could not be read.
 
