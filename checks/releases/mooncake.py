@@ -65,6 +65,9 @@ class MooncakeRelease(NamedTuple):
         False  # else setup knows no SSD offload, and SGLang calls it again without
     )
     locks_offload_folder: bool = False
+    # What a heartbeat leaves over, less than a bucket, never reaches SSD (file_storage.cpp
+    # OffloadObjects; Mooncake #3006).
+    forgets_carried_objects: bool = False
     tenants: bool = False  # setup takes tenant_id
     eviction_watermark: float = 1.0  # the part of the pool above which the master evicts
     eviction_ratio: float = 0.1  # the part of all objects that it evicts at once
@@ -122,6 +125,7 @@ _CHANGES = (
         reads_te_filters=True,
         ranks_gids=True,
         service_reads_units=True,
+        forgets_carried_objects=True,
         together=frozenset("0.3.12 0.3.12.post1".split()),
     ),
     # A client 0.3.14 was not tried with an older master.

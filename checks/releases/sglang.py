@@ -170,6 +170,19 @@ class SglangRelease(NamedTuple):
     buffer_only: bool = False  # --hicache-host-memory-mode buffer_only has a ratio of its own
     # UnifiedRadixCache keeps L1 and L2 of every model; before, HiRadixCache that of most.
     unified_cache: bool = False
+    # With write_back, pages reach the storage backend (hiradix_cache.py writing_check; before, only
+    # write_through's do).
+    write_back_stores: bool = False
+    # Decode offload hashes single tokens, with EAGLE too, where prefill's cache hashes pairs
+    # (decode_kvcache_offload_manager.py).
+    decode_hashes_single: bool = False
+    # With EAGLE, models with linear-attention layers hash single tokens (unified_tree_core.py).
+    linear_hashes_single: bool = False
+    # The LoRA adapter is part of a page's key in L3 (storage_namespace_seed).
+    adapters_in_keys: bool = False
+    # As many tokens may be prefetched at a time as 0.8 x (L2 - L1); later 0.5 x L2
+    # (cache_controller.py prefetch_capacity_limit).
+    budget_of_difference: bool = True
     probes_numactl: bool = False  # a rank that numactl cannot bind goes on unbound; else it ends
     store: StoreReader = StoreReader()
 
@@ -199,6 +212,7 @@ _CHANGES = (
     _change("0.5.8", stage_in_keys=True, refuses_sparse_dtypes="DSA"),
     _change(
         "0.5.9",
+        write_back_stores=True,
         indexer=Indexer.INSIDE_PER_LAYER,
         looks_up_devices=True,
         typed=_PREFETCH | _PREFIX,
@@ -211,6 +225,7 @@ _CHANGES = (
         blackwell_trtllm=True,
         raw_on_amd=frozenset({"tilelang"}),
     ),
+    _change("0.5.10.post1", decode_hashes_single=True),
     _change("0.5.11", indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE),
     _change(
         "0.5.12",
@@ -233,7 +248,13 @@ _CHANGES = (
         asymmetric_heads=True,
         raw_on_amd=frozenset({"tilelang", "aiter"}),
     ),
-    _change("0.5.15", must_exceed_device=False, stages_share_tokens=True, probes_numactl=True),
+    _change(
+        "0.5.15",
+        must_exceed_device=False,
+        stages_share_tokens=True,
+        probes_numactl=True,
+        budget_of_difference=False,
+    ),
     _change("0.5.16", mem_fraction_rules=True, linear_layer_first=False),
     _change(
         "0.5.17",
@@ -241,7 +262,14 @@ _CHANGES = (
         decode_offload_allocates=True,
         absent=frozenset(),
     ),
-    _change("0.5.18", draft_indexer=True, packed_drafts=True, decode_ratio=1.0, numa_switch=True),
+    _change(
+        "0.5.18",
+        draft_indexer=True,
+        packed_drafts=True,
+        decode_ratio=1.0,
+        numa_switch=True,
+        linear_hashes_single=True,
+    ),
     _change(
         "0.5.19",
         ranks_share_memory=True,
@@ -251,7 +279,12 @@ _CHANGES = (
         buffer_only=True,
         unified_cache=True,
     ),
-    _change("0.5.20", role_decides_row=True, raw_on_amd=frozenset({"tilelang", "aiter", "triton"})),
+    _change(
+        "0.5.20",
+        role_decides_row=True,
+        raw_on_amd=frozenset({"tilelang", "aiter", "triton"}),
+        adapters_in_keys=True,
+    ),
     _change(
         "0.5.21",
         cgroup_headroom=True,

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import parse_version
-from checks.releases.sglang import sglang_release
+from checks.releases.sglang import NEWEST_KNOWN, SglangRelease, sglang_release
 from preflight.consumers.consumer import Client, Consumer, attempt
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.processes.services import master_address
 from preflight.programs.consumer_grammar import human_readable_int
 from preflight.programs.store_config import StoreConfig
-from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
+from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
 from preflight.sizing.launch_sizing import LaunchSizing
 
 
@@ -194,17 +194,17 @@ def _sglang(
     groups = server.attention_dp
     if isinstance(tp, int) and isinstance(groups, int):
         tp = tp // max(1, groups)
-    draft = server.value("speculative_algorithm")
-    pairs = draft if isinstance(draft, Unknown) else str(draft).upper() in _PAIRS
+    try:
+        sglang = sglang_release(release)
+    except ValueError:  # none that is known, or none at all: as the newest
+        sglang = sglang_release(NEWEST_KNOWN)
+    pairs = _hashes_pairs(server, sglang, geometry)
     page = server.value("page_size")
     layout = server.value("hicache_mem_layout")
     split = lcm if layout == "page_head" and lcm not in (None, 0) else tp
     # Latent rows are whole on every rank: one rank writes them, and no rank is named.
     shards: Any = 1 if mla is True else split
-    try:
-        stage_in_keys = sglang_release(release).stage_in_keys
-    except ValueError:  # none that is known, or none at all: as the newest
-        stage_in_keys = True
+    stage_in_keys = sglang.stage_in_keys
     # The rank and the stage are bare numbers: one's 0 reads as the other's 0.
     staged = pp if isinstance(pp, Unknown) else pp > 1 and stage_in_keys
     numbers: Any = staged if isinstance(staged, Unknown) else (mla is not True) + staged
@@ -237,10 +237,31 @@ def _sglang(
     rank = (stage or "_" * stage_in_keys) if mla is True else f"_<rank>{stage}"
     pattern = f"{prefix if isinstance(prefix, str) else '<model>'}_<sha256 of a page>{rank}_k"
     tenant = store.settings["tenant_id"].value
-    where = _master(
-        store.value("master_server_address"), "default" if tenant in (None, "") else tenant
-    )
+    if tenant in (None, "") or store.value("standalone_storage") is True:  # setup_dummy has none
+        tenant = "default"
+    where = _master(store.value("master_server_address"), tenant)
     return StoreKeys(process, "SGLang HiCache", named, held, pattern, "", where)
+
+
+def _hashes_pairs(
+    server: SglangServer, sglang: SglangRelease, geometry: ModelGeometry | Unknown
+) -> bool | Unknown:
+    """Return whether keys are hashed from pairs of tokens: with an EAGLE draft, as a rule.
+
+    Decode offload hashes single tokens from 0.5.10.post1 on, and so do models with linear attention
+    from 0.5.18 on (unified_tree_core.py).
+    """
+    draft = server.value("speculative_algorithm")
+    offloads = server.value("disaggregation_decode_enable_offload_kvcache")
+    if isinstance(draft, Unknown) or str(draft).upper() not in _PAIRS:
+        return draft if isinstance(draft, Unknown) else False
+    if server.mode == "decode" and offloads is True and sglang.decode_hashes_single:
+        return False
+    if not sglang.linear_hashes_single:
+        return True
+    if isinstance(geometry, Unknown):
+        return Unknown(f"whether it has linear attention: {geometry.reason}")
+    return LayerKind.LINEAR not in geometry.layers
 
 
 def _extra(store: StoreConfig, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from checks.releases.mooncake import MooncakeRelease
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.rules import (
     consumers,
@@ -13,6 +14,7 @@ from preflight.rules import (
     offload,
     programs,
     store,
+    tier_use,
     variables,
 )
 from preflight.rules.rules import Rule, RuleFinding, Severity, Versions
@@ -23,6 +25,7 @@ RULE_SETS = (
     devices.RULES,
     variables.RULES,
     offload.RULES,
+    tier_use.RULES,
     programs.RULES,
     memory.RULES,
     consumers.RULES,
@@ -34,12 +37,14 @@ _WORST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 def findings(
     processes: tuple[LaunchProcess, ...],
     servers: Sequence[tuple[SglangServer, Versions]] = (),
+    mooncake: MooncakeRelease | None = None,
 ) -> tuple[RuleFinding, ...]:
     """Return everything that the rules find, the worst first.
 
-    servers: each with the versions that it runs on.
+    servers: each with the versions that it runs on. mooncake: the release of the launch; without
+    it the rules about that are left out.
     """
-    found = [finding for rules in RULE_SETS for finding in rules.findings(processes)]
+    found = [finding for rules in RULE_SETS for finding in rules.findings(processes, mooncake)]
     for server, versions in servers:
         for rules in RULE_SETS:
             found += rules.memory_findings(server, versions)

@@ -60,7 +60,7 @@ def offload_without_switch(process: LaunchProcess) -> Iterator[Seen]:
 @RULES.process("offload-switch-misplaced")
 def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Seen]:
     environment = process.command.environment
-    off = store_clients(process) and _is_on(process) is False
+    off = store_clients(process) and uses_offload(process) is False
     if not off or _SWITCHES.get(process.kind) in environment:
         return
     for name in _SWITCHES.values():
@@ -72,20 +72,20 @@ def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Seen]:
 @RULES.launch("offload-one-sided")
 def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     masters = [process for process in processes if process.kind is ProcessKind.MASTER]
-    if not masters or any(_offers_offload(master) is not False for master in masters):
+    if not masters or any(offers_offload(master) is not False for master in masters):
         return
     for process in processes:
-        if _is_on(process) is True:
+        if uses_offload(process) is True:
             yield Seen(f"{process.name} offloads, the master does not", process.command.origin)
 
 
 @RULES.launch("offload-unused")
 def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     clients = [process for process in processes if store_clients(process)]
-    if not clients or any(_is_on(client) is not False for client in clients):
+    if not clients or any(uses_offload(client) is not False for client in clients):
         return
     for process in processes:
-        if process.kind is ProcessKind.MASTER and _offers_offload(process) is True:
+        if process.kind is ProcessKind.MASTER and offers_offload(process) is True:
             yield Seen(f"{process.name} offers offload, no client uses it", process.command.origin)
 
 
@@ -158,7 +158,7 @@ class _Offload(NamedTuple):
 def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
     """Yield every process of which it is known that it offloads, and where to."""
     for process in processes:
-        if _is_on(process) is not True:
+        if uses_offload(process) is not True:
             continue
         environment, ranks, named = process.command.environment, 1, False
         given: object = process.store.offload_path if process.store else None
@@ -177,7 +177,7 @@ def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
             yield _Offload(process, folder, ranks, named)
 
 
-def _is_on(process: LaunchProcess) -> bool | None:
+def uses_offload(process: LaunchProcess) -> bool | None:
     """Return whether a store client offloads.
 
     None where a variable decides it, or the process is no client.
@@ -190,7 +190,7 @@ def _is_on(process: LaunchProcess) -> bool | None:
     return None if isinstance(offload, Unknown) else offload
 
 
-def _offers_offload(process: LaunchProcess) -> bool | None:
+def offers_offload(process: LaunchProcess) -> bool | None:
     """Return whether a master starts with offload; None where a file or a variable decides it."""
     given = [one.name for one in read_flags(process.arguments, flags_of("mooncake_master"))]
     if "config_path" in given and "enable_offload" not in given:

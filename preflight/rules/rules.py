@@ -78,6 +78,7 @@ class Versions(NamedTuple):
 ServerCheck = Callable[[SglangServer], Iterable[Seen]]
 StoreCheck = Callable[[SglangServer, StoreConfig], Iterable[Seen]]
 ProcessCheck = Callable[[LaunchProcess], Iterable[Seen]]
+ReleaseCheck = Callable[[tuple[LaunchProcess, ...], MooncakeRelease], Iterable[Seen]]
 MemoryCheck = Callable[[SglangServer, Versions], Iterable[Seen]]
 LaunchCheck = Callable[[tuple[LaunchProcess, ...]], Iterable[Seen]]
 
@@ -103,8 +104,9 @@ class RuleSet:
     """The rules of one topic's page, each checked by the function that names it.
 
     server: about one SGLang server. store: about one with a store. process: about one process.
-    launch: about all processes of a host together. memory: about one SGLang server with its model
-    and versions. What is not known of a server or process breaks no rule.
+    launch: about all processes of a host together. released: about those and the release of
+    Mooncake. memory: about one SGLang server with its model and versions. What is not known of a
+    server or process breaks no rule.
     """
 
     def __init__(self, topic: str) -> None:
@@ -112,6 +114,7 @@ class RuleSet:
         with open(path, encoding="utf-8") as file:
             self.page = read_page(file.read())
         self.launch_checks: list[tuple[Rule, LaunchCheck]] = []
+        self.release_checks: list[tuple[Rule, ReleaseCheck]] = []
         self.memory_checks: list[tuple[Rule, MemoryCheck]] = []
 
     def launch(self, id_: str) -> Callable[[LaunchCheck], LaunchCheck]:
@@ -154,6 +157,13 @@ class RuleSet:
 
         return add
 
+    def released(self, id_: str) -> Callable[[ReleaseCheck], ReleaseCheck]:
+        def add(check: ReleaseCheck) -> ReleaseCheck:
+            self.release_checks.append((self.page[id_], check))
+            return check
+
+        return add
+
     def memory(self, id_: str) -> Callable[[MemoryCheck], MemoryCheck]:
         def add(check: MemoryCheck) -> MemoryCheck:
             self.memory_checks.append((self.page[id_], check))
@@ -161,11 +171,17 @@ class RuleSet:
 
         return add
 
-    def findings(self, processes: tuple[LaunchProcess, ...]) -> Iterator[RuleFinding]:
+    def findings(
+        self, processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease | None
+    ) -> Iterator[RuleFinding]:
         """Yield what the rules about servers and launches find, rule by rule."""
         for rule, check in self.launch_checks:
             for seen in check(processes):
                 yield RuleFinding(rule, *seen)
+        if mooncake is not None:
+            for rule, of_release in self.release_checks:
+                for seen in of_release(processes, mooncake):
+                    yield RuleFinding(rule, *seen)
 
     def memory_findings(self, server: SglangServer, versions: Versions) -> Iterator[RuleFinding]:
         """Yield what the rules about memory find in one server."""

@@ -101,7 +101,7 @@ def gather_launch(
         (server, Versions(hardware[number].geometry, sglang, mooncake, *unsure))
         for number, server in servers.items()
     ]
-    found = findings(processes, versions)
+    found = findings(processes, versions, mooncake)
     if not version.assumed:
         found = (*refused_by_release(processes, str(version.value)), *found)
     memory: dict[int, ServerMemory] = {}

@@ -76,6 +76,9 @@ EQUAL, NEVER, COLLIDE = Meeting.EQUAL, Meeting.NEVER, Meeting.COLLIDE
 UNKNOWN, APART = Meeting.UNKNOWN, Meeting.APART
 SEED = "PYTHONHASHSEED=0"
 EXTRA = "--hicache-storage-backend-extra-config"
+EAGLE = "--speculative-algorithm EAGLE3 --speculative-draft-model-path d"
+MAMBA = SGLANG.replace("Qwen/Qwen3-8B", "Qwen/Qwen3-Next-80B-A3B-Instruct")
+ALONE = "MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=10.0.0.2:50052"
 PAIRS = [
     (SGLANG, f"{SGLANG} --port 30001", EQUAL, ""),
     (SGLANG, SGLANG.replace("size 64", "size 32"), NEVER, "page size: 64 against 32"),
@@ -91,6 +94,15 @@ PAIRS = [
         NEVER,
         "tokens in a key: single against pairs",
     ),
+    (  # decode offload hashes single tokens, whatever drafts
+        f"{SGLANG} {EAGLE} --disaggregation-mode prefill",
+        f"{SGLANG} {EAGLE} --disaggregation-mode decode "
+        "--disaggregation-decode-enable-offload-kvcache",
+        NEVER,
+        "tokens in a key: pairs against single",
+    ),
+    (MAMBA, f"{MAMBA} --speculative-algorithm NEXTN", EQUAL, ""),
+    (f"{ALONE} MOONCAKE_TENANT_ID=blue {SGLANG}", f"{ALONE} {SGLANG}", EQUAL, ""),
     (SGLANG, SGLANG.replace("page_first", "page_first_direct"), COLLIDE, "memory layout"),
     (
         f"{SGLANG} --served-model-name q",

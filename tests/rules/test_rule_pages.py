@@ -34,9 +34,12 @@ LEAVE_OUT = "leave it out"
 RELEASES = (("0.5.23", "0.3.14"), ("0.5.18", "0.3.11.post1"))
 # Mended by another release or size, by nothing, or by what is no word of a launch; or of Compose.
 WITHOUT = {
+    "adapters-share-keys",
     "consumer-misread",
     "consumer-release",
     "decode-host-pool",
+    "decode-offload-hashes-differ",
+    "decode-offload-unread",
     "draft-on-top",
     "gate-blind-to-hugepages",
     "host-pools-refused",
@@ -46,10 +49,12 @@ WITHOUT = {
     "offload-folder-shared",
     "pd-registration-silent",
     "pin-result-ignored",
+    "prefetch-budget-small",
     "segment-times-dp",
     "service-misdirected",
     "store-file-read-differently",
     "store-reset-shared",
+    "write-back-stores-nothing",
 }
 
 
@@ -72,6 +77,8 @@ LAUNCHES = (
     Launch(OFFLOADS, FOLDER),
     Launch("mooncake_client", {}, ("mooncake_master --memory_allocator=cachelib",)),
     Launch("", {}, (OFFLOADS,)),
+    Launch("", {}, ("mooncake_client",)),
+    Launch(STORE, MASTER, ("mooncake_client",)),
     Launch("", FOLDER, ((OFFLOADS, FOLDER),)),
     Launch("", {}, ((SERVICE, MASTER),)),
     Launch(f"{STORE} --model-path other", MASTER, ((f"{STORE} --served-model-name x", MASTER),)),
@@ -102,6 +109,10 @@ def holds(rule: Rule, launch: Launch, text: str) -> bool:
         for one, check in rules.launch_checks:
             if one is rule:
                 return any(True for _ in check(processes))
+        for one, of_release in rules.release_checks:
+            if one is rule:
+                releases = [mooncake_release(version) for _, version in RELEASES]
+                return any(True for release in releases for _ in of_release(processes, release))
         for one, of_server in rules.memory_checks:
             if one is rule:
                 servers = [process.server for process in processes if process.server]

@@ -145,7 +145,6 @@ class NodeLaunch(NamedTuple):
             sorted(one.address for one in self.services if one.kind in wanted and one.address)
         )
 
-
     def hosts_of(self, kind: str) -> tuple[str, ...]:
         """Return the known hosts of services of one kind, in small letters."""
         return tuple(

@@ -1,0 +1,249 @@
+"""Rules about launches that start, and then do not use a tier that was asked for.
+
+Each condition was read in SGLang's or Mooncake's released source, or measured on the real library;
+the page beside this module names where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.unknown import Unknown, known
+from checks.releases.mooncake import MooncakeRelease
+from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
+from preflight.programs.mooncake_flags import is_on, value_of
+from preflight.programs.mooncake_variables import Reader, read_number
+from preflight.programs.store_config import StoreConfig
+from preflight.rules.offload import offers_offload, uses_offload
+from preflight.rules.rules import RuleSet, Seen, Versions
+from preflight.sglang.launch import configured_segment
+
+RULES = RuleSet("tier_use")
+# storage_backend.h: how much a bucket takes; file_storage.h: how often one is written.
+BUCKET_KEYS, HEARTBEAT_SECONDS = 500, 10
+_KEYS, _HEARTBEAT = (
+    "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT",
+    "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS",
+)
+# A bucket that fills at fewer objects a second is one that nearly any service fills.
+_FEW_KEYS_A_SECOND = 5.0
+# A lease of less than a second was meant in seconds: the shortest default is 5,000 ms.
+_SHORT_LEASE_MS = 1000
+# Drafts of these kinds make the radix cache hash pairs of tokens (radix_cache.py is_eagle).
+_EAGLE = ("EAGLE", "EAGLE3", "NEXTN")
+_TIMEOUTS = ("prefetch_timeout_base", "prefetch_timeout_per_ki_token", "prefetch_timeout_max")
+# What `setup_dummy` is not given (mooncake_store.py); its mooncake_client has its own.
+_OF_STANDALONE_CLIENT = ("tenant_id", "enable_ssd_offload", "device_name", "global_segment_size")
+
+
+@RULES.released("ssd-bucket-lost")
+def ssd_bucket_lost(
+    processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
+) -> Iterator[Seen]:
+    for process in processes if mooncake.forgets_carried_objects else ():
+        environment = process.command.environment
+        backend = environment.get("MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR")
+        buckets = backend is None or backend.text == "bucket_storage_backend"
+        keys, seconds = (
+            default
+            if name not in environment
+            else read_number(Reader.WHOLE, environment[name].text).value
+            for name, default in ((_KEYS, BUCKET_KEYS), (_HEARTBEAT, HEARTBEAT_SECONDS))
+        )
+        if not buckets or uses_offload(process) is not True or not keys or not seconds:
+            continue
+        if keys / seconds < _FEW_KEYS_A_SECOND:
+            continue
+        rate = f"{keys} objects or a bucket's bytes within {seconds} s"
+        page = process.server.value("page_size") if process.server is not None else None
+        if isinstance(page, int):
+            tokens = keys * page // 2 // seconds  # an object for K and one for V of each page
+            rate += (
+                f" (with two objects a page of {page} tokens: some {tokens} new tokens a second)"
+            )
+        yield Seen(f"{process.name}: SSD gets nothing of what comes at less than {rate}")
+
+
+@RULES.store("l3-repeats-l2")
+def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    """Only where the master is this host's own: at another's, other hosts may add segments."""
+    size, segment = server.value("hicache_size"), configured_segment(server)
+    master = store.value("master_server_address")
+    local = isinstance(master, str) and master.partition(":")[0] in ("127.0.0.1", "localhost")
+    through = server.value("hicache_write_policy") == "write_through"
+    standalone = store.value("standalone_storage") is not False
+    if not local or not through or standalone or not isinstance(size, int) or size <= 0:
+        return
+    # The rank of latent attention keeps what the others keep: one of them counts.
+    if segment and segment < size * 10**9:
+        origin = store.settings["global_segment_size"].origin
+        yield Seen(
+            f"L3 has a segment of {segment / 1e9:.1f} GB ({origin}) behind {size} GB of L2 a rank"
+        )
+
+
+@RULES.memory("write-back-stores-nothing")
+def write_back_stores_nothing(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    stores = server.hicache and server.value("hicache_storage_backend") is not None
+    wrote_back = server.value("hicache_write_policy") == "write_back"
+    certain = not versions.sglang.write_back_stores and not versions.sglang_unsure
+    if stores and wrote_back and certain:
+        yield Seen("--hicache-write-policy write_back with a storage backend")
+
+
+@RULES.launch("ssd-evicts-nothing")
+def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for master in _offering_masters(processes):
+        forced = is_on(master.arguments, "mooncake_master", "offload_force_evict")
+        evicts = is_on(master.arguments, "mooncake_master", "offload_on_evict")
+        if evicts is not True or forced is not False:
+            continue
+        for owner in _owners(processes):
+            if uses_offload(owner) is False:
+                yield Seen(
+                    f"{owner.name} gives a segment and does not offload; "
+                    f"{master.name} has --offload_on_evict",
+                    owner.command.origin,
+                )
+
+
+@RULES.launch("ssd-beside-segment")
+def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    owners = list(_owners(processes))
+    if not owners or any(uses_offload(owner) is not False for owner in owners):
+        return
+    for process in processes:
+        server = process.server
+        if server is not None and uses_offload(process) and configured_segment(server) == 0:
+            yield Seen(
+                f"{process.name} offloads and has no segment; {owners[0].name} has one and does "
+                "not offload",
+                process.command.origin,
+            )
+
+
+@RULES.memory("decode-offload-hashes-differ")
+def decode_offload_hashes_differ(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    algorithm = server.value("speculative_algorithm")
+    pairs = isinstance(algorithm, str) and algorithm.upper() in _EAGLE
+    linear = not isinstance(versions.geometry, Unknown) and bool(versions.geometry.linear)
+    if _offloads_decode(server) and pairs and versions.sglang.decode_hashes_single and not linear:
+        yield Seen(f"decode offload with --speculative-algorithm {algorithm}")
+
+
+@RULES.launch("decode-offload-unread")
+def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    servers = [process.server for process in processes if process.server is not None]
+    decoding = [server for server in servers if _offloads_decode(server)]
+    for server in servers if decoding else ():
+        policy, backend = (
+            server.value(name) for name in ("hicache_write_policy", "hicache_storage_backend")
+        )
+        if server.mode != "prefill":
+            continue
+        if not server.hicache or backend is None:
+            yield Seen("the prefill server has no storage backend", server.command.origin)
+        elif isinstance(policy, str) and policy != "write_through":
+            yield Seen(f"the prefill server has {policy}", server.command.origin)
+
+
+@RULES.memory("adapters-share-keys")
+def adapters_share_keys(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    stores = server.hicache and server.value("hicache_storage_backend") is not None
+    adapters = server.value("enable_lora") is True or bool(server.value("lora_paths"))
+    if stores and adapters and not versions.sglang.adapters_in_keys and not versions.sglang_unsure:
+        yield Seen("LoRA adapters with a storage backend")
+
+
+@RULES.store("standalone-settings-ignored")
+def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    if known(store.value("standalone_storage")) is not True:
+        return
+    given = [
+        f"{key} ({setting.origin})"
+        for key, setting in store.settings.items()
+        if key in _OF_STANDALONE_CLIENT and setting.written_as and setting.value
+    ]
+    if given:
+        yield Seen(f"standalone storage, and {', '.join(given)}")
+
+
+@RULES.server("l2-ratio-ignored")
+def l2_ratio_ignored(server: SglangServer) -> Iterator[Seen]:
+    size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
+    given = server.arguments.given("hicache_ratio")
+    if server.hicache and given and isinstance(size, int) and size > 0:
+        yield Seen(f"--hicache-ratio {ratio:g} beside --hicache-size {size}")
+
+
+@RULES.process("ssd-promotes-slowly")
+def ssd_promotes_slowly(process: LaunchProcess) -> Iterator[Seen]:
+    if process.kind is not ProcessKind.MASTER:
+        return
+    promotes = is_on(process.arguments, "mooncake_master", "promotion_on_hit")
+    if promotes is True and value_of(process.arguments, "promotion_max_per_heartbeat") is None:
+        yield Seen("--promotion_on_hit without --promotion_max_per_heartbeat")
+
+
+@RULES.store("device-map-stages")
+def device_map_stages(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    devices, stages = store.value("device_name"), known(server.number("pp_size"))
+    if stages > 1 and isinstance(devices, str) and devices.lstrip().startswith("{"):
+        tp = known(server.number("tp_size"))
+        yield Seen(f"{stages} pipeline stages: ranks {tp} and up take the devices of 0 and up")
+
+
+@RULES.process("lease-in-milliseconds")
+def lease_in_milliseconds(process: LaunchProcess) -> Iterator[Seen]:
+    if process.kind is ProcessKind.MASTER:
+        word = value_of(process.arguments, "default_kv_lease_ttl")
+        if word is not None and word.text.isdecimal() and 0 < int(word.text) < _SHORT_LEASE_MS:
+            yield Seen(f"--default_kv_lease_ttl={word.text} is {word.text} ms", word.origin)
+
+
+@RULES.store("prefetch-timeout-unread")
+def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    policy = server.value("hicache_storage_prefetch_policy")
+    given = [name for name in _TIMEOUTS if name in store.extra]
+    if given and isinstance(policy, str) and policy != "timeout":
+        yield Seen(f"{', '.join(given)} with the prefetch policy {policy}")
+
+
+@RULES.memory("prefetch-budget-small")
+def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Up to 0.5.14 the budget is 0.8 x (L2 - L1) tokens: with a ratio it follows from that."""
+    ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
+    reads = server.hicache and server.value("hicache_storage_backend") is not None
+    of_ratio = isinstance(ratio, float) and not (isinstance(size, int) and size > 0)
+    if reads and of_ratio and versions.sglang.budget_of_difference and not versions.sglang_unsure:
+        share = 0.8 * (ratio - 1)
+        if 0 < share < 0.25:
+            yield Seen(
+                f"--hicache-ratio {ratio:g}: prefetches of at most {share:.0%} of L1's tokens at a "
+                "time"
+            )
+
+
+def _offering_masters(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:
+    for process in processes:
+        if process.kind is ProcessKind.MASTER and offers_offload(process) is True:
+            yield process
+
+
+def _owners(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:
+    """Yield the store clients of which it is known that they give the pool a segment."""
+    for process in processes:
+        if process.server is not None:
+            standalone = process.server.store and process.server.store.value("standalone_storage")
+            if configured_segment(process.server) and standalone is False:
+                yield process
+        elif process.store is not None:
+            client = process.store.client
+            if not isinstance(client, Unknown) and client.segment_bytes:
+                yield process
+
+
+def _offloads_decode(server: SglangServer) -> bool:
+    """Return whether a decode server stores what it generates (decode offload)."""
+    asks = server.value("disaggregation_decode_enable_offload_kvcache") is True
+    return asks and server.mode == "decode" and server.value("hicache_storage_backend") is not None

@@ -1,0 +1,183 @@
+"""Rules about tiers that are asked for and not used, and the small launches that meet them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checks.base.root import Root
+from checks.base.units import GIB
+from checks.base.unknown import Unknown
+from checks.releases.mooncake import mooncake_release
+from checks.releases.sglang import sglang_release
+from preflight.launches.launch_files import read_source
+from preflight.processes.processes import LaunchOptions
+from preflight.rules.launch_rules import findings
+from preflight.rules.rules import Versions
+from preflight.rules.tier_use import RULES
+from preflight.sglang.model import well_known_model
+from preflight.sizing.launch_sizing import size_launch
+from tests.builders.launch_text import HICACHE, MASTER, SERVER, STORE, understood
+from tests.builders.rule_examples import Example, Line, env, extra, name_of, prove
+
+SILENT_LAUNCHES = Path(__file__).parents[1] / "data" / "silent"
+LOCAL = "127.0.0.1:50051"
+DECODE = (
+    f"{SERVER} --disaggregation-mode decode --hicache-storage-backend mooncake "
+    "--disaggregation-decode-enable-offload-kvcache"
+)
+PREFILL = f"{SERVER} --disaggregation-mode prefill --enable-hierarchical-cache"
+L3 = "--hicache-storage-backend mooncake --hicache-write-policy"
+SSD = {"MOONCAKE_ENABLE_SSD_OFFLOAD": "1", "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "/ssd"}
+THROUGH = f"{STORE} --hicache-write-policy write_through --hicache-size 40"
+
+EXAMPLES = [
+    Example(
+        "l3-repeats-l2",
+        ((THROUGH, {"MOONCAKE_MASTER": LOCAL}),),
+        "a segment of 4.3 GB",
+        ((THROUGH, {"MOONCAKE_MASTER": "10.0.0.1:50051"}),),
+    ),
+    Example(
+        "ssd-evicts-nothing",
+        ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER)),
+        "gives a segment and does not offload",
+        ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER | SSD)),
+    ),
+    Example(
+        "ssd-beside-segment",
+        ("mooncake_client", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
+        "offloads and has no segment",
+        ("mooncake_client --enable_offload", env(**SSD, MOONCAKE_GLOBAL_SEGMENT_SIZE="0")),
+    ),
+    Example(
+        "decode-offload-unread",
+        (PREFILL, (DECODE, MASTER)),
+        "no storage backend",
+        ((f"{PREFILL} {L3} write_through", MASTER), (DECODE, MASTER)),
+    ),
+    Example(
+        "decode-offload-unread",
+        ((f"{PREFILL} {L3} write_through_selective", MASTER), (DECODE, MASTER)),
+        "write_through_selective",
+        ((f"{PREFILL} {L3} $POLICY", MASTER), (DECODE, MASTER)),
+    ),
+    Example(
+        "standalone-settings-ignored",
+        (env(MOONCAKE_STANDALONE_STORAGE="1", MOONCAKE_TENANT_ID="blue"),),
+        "tenant_id",
+        (env(MOONCAKE_TENANT_ID="blue"),),
+    ),
+    Example(
+        "l2-ratio-ignored",
+        (f"{HICACHE} --hicache-ratio 2 --hicache-size 16",),
+        "--hicache-ratio 2 beside --hicache-size 16",
+        (f"{HICACHE} --hicache-ratio 2 --hicache-size 0",),
+    ),
+    Example(
+        "ssd-promotes-slowly",
+        ("mooncake_master --promotion_on_hit",),
+        "--promotion_max_per_heartbeat",
+        ("mooncake_master --promotion_on_hit --promotion_max_per_heartbeat=9",),
+    ),
+    Example(
+        "device-map-stages",
+        ((f"{STORE} --pp-size 2", {**MASTER, "MOONCAKE_DEVICE": '{"0": "mlx5_0"}'}),),
+        "ranks 8 and up take the devices of 0 and up",
+        ((STORE, {**MASTER, "MOONCAKE_DEVICE": '{"0": "mlx5_0"}'}),),
+    ),
+    Example(
+        "lease-in-milliseconds",
+        ("mooncake_master --default_kv_lease_ttl 120",),
+        "is 120 ms",
+        ("mooncake_master --default_kv_lease_ttl 10s",),
+    ),
+    Example(
+        "prefetch-timeout-unread",
+        (extra('{"prefetch_timeout_base": 10}', STORE.replace(" timeout", " wait_complete")),),
+        "prefetch policy wait_complete",
+        (extra('{"prefetch_timeout_base": 10}'),),
+    ),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_a_rule_finds_what_it_declares(example: Example) -> None:
+    """It speaks of the wrong launch, and is silent where the same launch is written right."""
+    prove(example)
+
+
+def ids(
+    *lines: Line, sglang: str = "0.5.23", mooncake: str = "0.3.14", model: str = ""
+) -> set[str]:
+    """Return the rules of this topic that hold in a launch, with its releases."""
+    processes = understood(*lines)
+    known = well_known_model(model or "Qwen/Qwen3-32B")
+    assert not isinstance(known, Unknown)
+    release = mooncake_release(mooncake)
+    versions = Versions(known.geometry, sglang_release(sglang), release)
+    servers = [(process.server, versions) for process in processes if process.server]
+    return {
+        finding.rule.id
+        for finding in findings(processes, servers, release)
+        if finding.rule.id in RULES.page
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "fires", "silent", "rule"),
+    [
+        (f"{L3} write_back", "0.5.8", "0.5.9", "write-back-stores-nothing"),
+        (f"{L3} write_through --enable-lora", "0.5.19", "0.5.20", "adapters-share-keys"),
+        (f"{L3} write_through --hicache-ratio 1.2", "0.5.14", "0.5.15", "prefetch-budget-small"),
+    ],
+)
+def test_it_holds_up_to_a_release(words: str, fires: str, silent: str, rule: str) -> None:
+    launch = (f"{HICACHE} {words}", MASTER)
+    assert rule in ids(launch, sglang=fires)
+    assert rule not in ids(launch, sglang=silent)
+
+
+def test_the_ssd_loses_what_fills_no_bucket_from_0_3_12_on() -> None:
+    """Ten keys a bucket were seen to be written; another storage backend has no buckets."""
+    launch = env(**SSD)
+    assert "ssd-bucket-lost" in ids(launch, mooncake="0.3.12")
+    assert "ssd-bucket-lost" not in ids(launch, mooncake="0.3.11.post1")
+    assert "ssd-bucket-lost" not in ids(env(**SSD, MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT="10"))
+    other = "offset_allocator_storage_backend"
+    launch = env(**SSD, MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR=other)
+    assert "ssd-bucket-lost" not in ids(launch)
+
+
+def test_a_hybrid_mamba_model_hashes_single_tokens_with_eagle_too() -> None:
+    launch = (f"{DECODE} --speculative-algorithm EAGLE", MASTER)
+    assert "decode-offload-hashes-differ" in ids(launch)
+    assert "decode-offload-hashes-differ" not in ids(launch, sglang="0.5.9")
+    mamba = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+    assert "decode-offload-hashes-differ" not in ids(launch, model=mamba)
+
+
+# Small launches that start and leave a tier unused, each with what is to be said of it.
+SILENT = {
+    "dec1.sh": {"decode-offload-unread"},
+    "dec2.sh": {"decode-offload-hashes-differ"},
+    "dec3.sh": {"decode-offload-unread"},
+    "l3s.sh": {"l3-repeats-l2", "l2-ratio-ignored"},
+    "ooe.sh": {"ssd-evicts-nothing", "ssd-promotes-slowly"},
+    "pol.sh": {"l3-repeats-l2", "prefetch-timeout-unread"},
+    "ppm.sh": {"device-map-stages"},
+    "ssd1.sh": {"ssd-beside-segment", "ssd-bucket-lost"},
+    "std2.sh": {"standalone-settings-ignored"},
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_launch_that_leaves_a_tier_unused(name: str) -> None:
+    path = SILENT_LAUNCHES / name
+    source = read_source(str(path), {})
+    options = LaunchOptions(gpu_bytes=80 * GIB)
+    root = Root("/nowhere")
+    sizing = size_launch(source, name, options, root, root.text)
+    every = {finding.rule.id for finding in sizing.inputs.findings}
+    assert every & RULES.page.keys() == SILENT[name]
