@@ -372,8 +372,16 @@ def _headed(row: Row, paint: Paint, width: int) -> str:
 
 
 def _passes(report: Report, paint: Paint, width: int) -> str:
+    """Return a line for each pass; notes about the launch with what they say and their advice."""
     rows = report.of(Status.PASS)
-    return _table(rows, paint, width) or "\n".join(_headed(row, paint, width) for row in rows)
+    notes = [row for row in rows if row.finding.text]
+    plain_rows = [row for row in rows if not row.finding.text]
+    table = _table(plain_rows, paint, width)
+    lines = [table] if table else [_headed(row, paint, width) for row in plain_rows]
+    for row in notes:
+        text = "; ".join(filter(None, (row.finding.text, row.finding.advice)))
+        lines += [_headed(row, paint, width), _indented(clean(text), width)]
+    return "\n".join(lines)
 
 
 def _skips(report: Report, paint: Paint, width: int) -> str:

@@ -486,3 +486,16 @@ def test_the_step_of_sglangs_gate_speaks_of_pages_only_where_pages_help(
     assert len(steps) == 1
     assert "lower --hicache-size" in steps[0]
     assert "huge pages" not in steps[0]
+
+
+def test_v_prints_what_a_note_about_the_launch_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = tmp_path / "launch.sh"
+    launch.write_text(
+        "mooncake_master --enable_offload=true &\nMOONCAKE_MASTER=127.0.0.1:50051 python3 -m "
+        "sglang.launch_server --model-path Qwen/Qwen3-14B --enable-hierarchical-cache "
+        "--hicache-size 1 --hicache-storage-backend mooncake\n"
+    )
+    shown = " ".join(text(capsys, "-v", "--root", "demo:h800", str(launch)).split())
+    assert "turn offload on in the clients, or off in the master" in shown
