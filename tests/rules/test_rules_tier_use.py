@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from preflight.sglang.model import well_known_model
 from preflight.sizing.launch_sizing import size_launch
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, STORE, understood
 from tests.builders.rule_examples import Example, Line, env, extra, name_of, prove
+from tests.paths import ROOT
 
 SILENT_LAUNCHES = Path(__file__).parents[1] / "data" / "silent"
 LOCAL = "127.0.0.1:50051"
@@ -181,3 +183,9 @@ def test_a_launch_that_leaves_a_tier_unused(name: str) -> None:
     sizing = size_launch(source, name, options, root, root.text)
     every = {finding.rule.id for finding in sizing.inputs.findings}
     assert every & RULES.page.keys() == SILENT[name]
+
+
+def test_the_page_of_symptoms_has_every_rule() -> None:
+    text = (ROOT / "docs/is-it-used.md").read_text()
+    names = set(re.findall(r"`([a-z0-9-]+)`", text))
+    assert RULES.page.keys() <= names
