@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from checks.base.finding import Status
+from checks.base.finding import Kind, Status
 from checks.base.fold import fold_alike, one_of
 from checks.base.units import Quantity
 from preflight.base.one_line import clean, shortened, with_last_name, with_short_paths
@@ -48,6 +49,27 @@ _FOLLOWS = {
 }
 # So many of one check, or for one reason, are one line.
 LEAST_TOGETHER = 3
+# What a capture lacks is one line, with what to do about it.
+_NOT_RECORDED = ("not in this capture", "not recorded")
+# So many findings and steps are a page, and all that fail; the rest is counted, and in -v.
+MOST_GROUPS, MOST_STEPS = 7, 5
+# Of a finding and of a step so many lines are shown; a failure is said whole. -v has the rest.
+MOST_LINES, MOST_FAIL_LINES = 2, 3
+# What a person calls the checks of a topic, in the order in which they are shown.
+_TOPICS = {
+    "hugetlb": "huge pages",
+    "memlock": "locked memory",
+    "limits": "limits",
+    "memory": "memory",
+    "numa": "NUMA",
+    "gpu": "GPUs",
+    "rdma": "RDMA",
+    "pci": "PCIe",
+    "network": "network",
+    "service": "services",
+    "storage": "storage",
+    "software": "versions",
+}
 # A page of more lines ends with the verdict again.
 SCREEN_LINES = 24
 # What Kubernetes shows of a container's log that ended with an error.
@@ -70,7 +92,7 @@ def report_text(
     and what to do; above 0 what was seen of each, and every pass and skip too.
     """
     word = report.verdict.value.upper()
-    said = f"{verdict_reason(report)} ({count_text(report)})"
+    said = with_short_paths(f"{verdict_reason(report)} ({count_text(report)})", width - 4)
     verdict = headed(word, said, width, paint(word, COLOURS[report.verdict]))
     if verbosity < 0:
         lost = filled(f"    {clean('; '.join(report.left_out))}", width) if report.left_out else ""
@@ -80,6 +102,8 @@ def report_text(
     if report.understood:
         head += f"\n{filled(f'    read: {clean(report.understood)}', width)}"
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
+    if fine := _fine_topics(report, wanting):
+        head += f"\n{filled(f'    fine: {fine}', width)}"
     if verbosity > 0:
         parts = [head, _table(wanting, paint, width)]
         parts += [_details(row, paint, width) for row in wanting]
@@ -95,9 +119,15 @@ def report_text(
     text = "\n\n".join(part for part in parts if part)
     if text.count("\n") < SCREEN_LINES and len(text.encode()) < TAIL_BYTES:
         return text
-    # The end of a log tells it too, and what weighs most.
-    worst = _lines(by_cause(wanting)[:1], paint, width, launch_file(report))
-    return f"{text}\n\n{verdict}\n{worst}".rstrip()
+    # The end of a log tells it too.
+    return f"{text}\n\n{verdict}"
+
+
+def _fine_topics(report: Report, wanting: Iterable[Row]) -> str:
+    """Return the topics of which something passed, and nothing is wanting or unknown."""
+    lacking = {row.finding.check.partition(".")[0] for row in wanting}
+    passing = {row.finding.check.partition(".")[0] for row in report.of(Status.PASS)} - lacking
+    return ", ".join(name for topic, name in _TOPICS.items() if topic in passing)
 
 
 def launch_file(report: Report) -> str:
@@ -164,6 +194,8 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
 
 def _together(rows: Sequence[Row]) -> bool:
     """Tell whether rows of a group are one line: many, or two that say the same of two subjects."""
+    if rows[0].finding.cause in _NOT_RECORDED:
+        return True
     return len(rows) >= LEAST_TOGETHER or (len(rows) > 1 and _alike(rows))
 
 
@@ -172,22 +204,24 @@ def _alike(rows: Iterable[Row]) -> bool:
 
 
 def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str) -> str:
-    """Return each group in three lines at most: ``fail     memlock.limit: rank 0-7: have .., ..``.
+    """Return each group in two lines, a failure in three: ``fail     memlock.limit: rank 0-7: ..``.
 
-    In two where names can give way, on a narrower terminal in as many as hold the same.
-    file: a path that the verdict has said, which is called by its last name here.
+    On a narrower terminal in as many as hold the same. file: a path that the verdict has said,
+    which is called by its last name here.
     """
-    lines_each, lines_most = (max(n, math.ceil(n * TABLE_COLUMNS / width)) for n in (2, 3))
     above: set[str] = set()
     lines = []
-    for rows in groups:
+    most = max(MOST_GROUPS, sum(_fails(rows) for rows in groups))
+    for rows in groups[:most]:
         word = label(rows[0])
         so = "  so " if _FOLLOWS.get(rows[0].finding.check) in above else ""
         above.add(rows[0].finding.check)
         further = " " * (_LABEL_COLUMNS + 2 + len(so) // 2)
+        lines_each = _line_count(MOST_LINES, width)
+        lines_most = _line_count(MOST_FAIL_LINES if _fails(rows) else MOST_LINES, width)
         # Names give way to what is said of them, and paths: -v has all of it whole.
-        for most, longest in ((MOST_NAMES, None), (MOST_NAMES, width // 2), (1, width // 2)):
-            said = with_last_name(said_of(rows, most), file)
+        for names, longest in ((MOST_NAMES, None), (MOST_NAMES, width // 2), (1, width // 2)):
+            said = with_last_name(said_of(rows, names), file)
             text = f"{word:{_LABEL_COLUMNS}}{so}{said}"
             text = text if longest is None else with_short_paths(text, longest)
             if len(told := _told(text, width, further)) <= lines_each:
@@ -196,7 +230,18 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str)
             told = _told(text, width, further, lines_most)
         told[0] = told[0].replace(word, paint(word, _colour(rows[0])), 1)
         lines += told
+    if len(groups) > most:
+        lines.append(f"and {len(groups) - most} more, which -v shows")
     return "\n".join(lines)
+
+
+def _fails(rows: Sequence[Row]) -> bool:
+    return rows[0].finding.status is Status.FAIL and rows[0].ignored is None
+
+
+def _line_count(lines: int, width: int) -> int:
+    """Return how many lines of a terminal hold what ``lines`` hold on one of 80 columns."""
+    return max(lines, math.ceil(lines * TABLE_COLUMNS / width))
 
 
 def _told(text: str, width: int, further: str, most: int | None = None) -> list[str]:
@@ -227,6 +272,8 @@ def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
     if rows[0].ignored is not None:
         said = f"was {finding.status.value}; ignored: {clean(rows[0].ignored)}"
     names = list(dict.fromkeys(row.finding.check for row in rows))
+    if finding.cause in _NOT_RECORDED:
+        return finding.cause, f"{fold_alike(names, most)}: {clean(finding.advice)}"
     if len(names) > 1:
         texts = [row.finding.text for row in rows]
         # Where the cause alone does not say what is not known for it, the reasons do.
@@ -274,7 +321,9 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
         return clean(give_variables(variables) if row.finding.sets else row.finding.advice)
 
     for rows in groups:
-        wanted = [row for row in rows if row.ignored is None]
+        wanted = [
+            row for row in rows if row.ignored is None and row.finding.cause not in _NOT_RECORDED
+        ]
         own: dict[str, list[Row]] = {}
         for row in wanted:
             own.setdefault(advised(row), []).append(row)
@@ -306,12 +355,16 @@ def _to_do(groups: Sequence[Sequence[Row]], width: int, file: str) -> str:
     """Return the steps, numbered: a sentence, and the commands for this place."""
     found = steps(groups)
     lines = ["To do:"] if found else []
-    for number, step in enumerate(found, 1):
+    most = max(MOST_STEPS, len(steps([rows for rows in groups if _fails(rows)])))
+    for number, step in enumerate(found[:most], 1):
         head = f"{number:>2}. {step.head}"
         advice = with_last_name(step.advice, file)
-        lines += wrapped(f"{head}: {advice}" if advice else head, width)
+        text = f"{head}: {advice}" if advice else head
+        lines += _told(text, width, " " * 5, _line_count(MOST_LINES, width))
         # A command is not wrapped: it is to be copied.
         lines += [f"      {line}" for line in step.commands]
+    if len(found) > most:
+        lines.append(f"    and {len(found) - most} more, which -v shows")
     return "\n".join(lines)
 
 
@@ -398,6 +451,8 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
         if verbosity >= 0
     ]
     groups = by_cause(report.of(Status.FAIL, Status.UNKNOWN, Status.WARN))
+    whole = _all_settings(report, width) if groups and verbosity == 0 else ""
+    lines += [whole] if whole else []
     if groups:
         asked = ", ".join(options) if verbosity == 0 else "without -q" if verbosity < 0 else ""
         page = f"mooncake-preflight explain {groups[0][0].finding.check}"
@@ -405,6 +460,27 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
     elif verbosity == 0 and "-v" in options:
         lines.append("More: -v lists what was looked at")
     return "\n".join(lines)
+
+
+def _all_settings(report: Report, width: int) -> str:
+    """Return the command that sets all that was found wanting, or prints it; "" without settings.
+
+    apply does it on the host itself, where sysctl and huge pages are all that is wanting. The
+    command stands alone where its file does not fit: it takes what this one was given.
+    """
+    wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
+    kinds = {setting.kind for row in wanting for setting in row.finding.settings}
+    file = "" if report.needs is None else report.needs.source
+    if not kinds or not file:
+        return ""
+    mends_all = all(row.finding.settings for row in wanting) and kinds <= {Kind.SYSCTL, Kind.SYSFS}
+    command, given = "Every setting: mooncake-preflight plan", [file]
+    if report.root != "/":
+        given = ["--root", report.root, file]
+    elif mends_all:
+        command = "All of it: sudo mooncake-preflight apply"
+    whole = f"{command} {shlex.join(given)}"
+    return whole if len(whole) <= width else command
 
 
 def _indented(text: str, width: int) -> str:

@@ -348,9 +348,7 @@ def _shm(setting: Setting, context: Context) -> Lines:
     if context.container in ("docker", "podman"):
         return [
             *_start(context, f"--shm-size={size}"),
-            comment(
-                "(without --ipc=host, which takes the host's /dev/shm whatever --shm-size says)"
-            ),
+            comment("(not with --ipc=host: that is the host's /dev/shm)"),
         ]
     if context.container == "kubernetes":
         volume = f"{{medium: Memory, sizeLimit: {size}}}"

@@ -196,7 +196,7 @@ def test_a_line_keeps_its_subject_and_takes_more_lines_for_the_reason() -> None:
     assert f"storage.files: {path}: have absent, need model" in said
     at = lines.index(next(line for line in lines if line.startswith("unknown")))
     assert lines[at].startswith("unknown  launch.unread: launch.sh:7: why")
-    assert lines[at + 2].endswith(" ...")
+    assert lines[at + 1].endswith(" ...")
     assert lines[at + 3] == ""
 
 
@@ -216,7 +216,7 @@ def test_a_page_longer_than_a_screen_ends_with_the_verdict() -> None:
     text = report_text(reported(many), plain, 80, 0)
     verdict = text.split("\n\n")[0]
     tail = text.encode()[-TAIL_BYTES:].decode()
-    assert f"\n\n{verdict}\nfail     a.c0: rank 0: have 8.00 MiB" in tail
+    assert tail.endswith(f"\n\n{verdict}")
     assert report_text(reported([LONG]), plain, 80, 0).count("FAIL") == 1
 
 

@@ -1,0 +1,39 @@
+"""The default answer over real launches: short, and no wider than the terminal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from preflight.cli.main import run
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+LAUNCHES = sorted(
+    path
+    for folder in ("launches", "silent")
+    for path in (ROOT / "tests/data" / folder).iterdir()
+    if path.suffix in (".sh", ".yaml", ".sbatch", ".bash", ".service", ".py")
+)
+MOST_LINES = 45
+STEP = re.compile(r" ?\d+\. (.*)")
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.name)
+def test_an_answer_is_a_page(
+    path: Path, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands alone may be wider: they are to be copied."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.chdir(path.parent)
+    run(["check", "--root", "demo:h800", path.name])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= MOST_LINES
+    assert [line for line in lines if len(line) > width and not line.startswith("      ")] == []
+    steps = [step[1] for line in lines if (step := STEP.fullmatch(line))]
+    assert len(set(steps)) == len(steps)
+    assert [step for step in steps if ":" not in step and "(" not in step] == []
