@@ -197,7 +197,7 @@ def test_a_line_keeps_its_subject_and_takes_more_lines_for_the_reason() -> None:
     at = lines.index(next(line for line in lines if line.startswith("unknown")))
     assert lines[at].startswith("unknown  launch.unread: launch.sh:7: why")
     assert lines[at + 1].endswith(" ...")
-    assert lines[at + 3] == ""
+    assert lines[at + 2] == ""
 
 
 def test_findings_that_say_different_things_in_too_many_words_are_the_first_and_a_count() -> None:
