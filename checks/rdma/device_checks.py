@@ -26,7 +26,16 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown, known
 from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
 from checks.rdma.per_device import NO_RDMA, judge_nics, rdma_launch
-from checks.rdma.use import Cause, ChosenBy, DevicesInUse, Transport, Use, reach_problem, uses
+from checks.rdma.use import (
+    EFA,
+    Cause,
+    ChosenBy,
+    DevicesInUse,
+    Transport,
+    Use,
+    reach_problem,
+    uses,
+)
 
 CHECKS = CheckSet()
 
@@ -197,8 +206,10 @@ def _unset(use: Use, name: str) -> Setting:
 
 IWARP, UNSPECIFIED = "RNIC", "unspecified"
 ERDMA = "erdma"
-# Their devices have no reliable-connected queue pairs, which Mooncake makes for every peer.
-WITHOUT_RC = ("efa",)
+_GO_BY_EFA = (
+    "go by Mooncake's transport efa: the wheel mooncake-transfer-engine-efa (-efa-cuda13), and "
+    "MOONCAKE_PROTOCOL=efa with SGLang 0.5.13 or newer"
+)
 
 
 @CHECKS.check("rdma.node-type", any_launch)
@@ -218,15 +229,19 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
                 return finding.unknown(mode)
         if kind == IWARP:
             text = "it is iWARP: the first transfer fails with 'Failed to modify QP to RTS'"
-        elif nic.driver in WITHOUT_RC:
+        elif nic.driver == EFA:
             text = f"the driver {nic.driver} has no reliable connections: no transfer succeeds"
         elif kind == UNSPECIFIED:
             text = "Mooncake was not made for this type of device"
         else:
             return finding
-        certain = needs is not None and (kind == IWARP or nic.driver in WITHOUT_RC)
+        certain = needs is not None and (kind == IWARP or nic.driver == EFA)
         judged = finding.failed if certain else finding.warned
-        return judged(text, "leave it out: name the other devices")
+        advice = "leave it out: name the other devices"
+        if nic.driver == EFA:
+            rest = any(other.driver != EFA for other in rdma.present)
+            advice = f"{advice}, or {_GO_BY_EFA}" if rest else _GO_BY_EFA
+        return judged(text, advice)
 
     known(rdma.nics)
     return judge_nics(rdma, needs, lambda nic, _: judge(nic))

@@ -92,7 +92,8 @@ class Erdma(NamedTuple):
 class RdmaFacts(NamedTuple):
     """nics: by name. cpus: online ones, as the C++ library counts them. topologies: the files of
     MC_CUSTOM_TOPO_JSON that the launch names, by path. uverbs_class: ib_uverbs shows devices.
-    measured: what the probe found of these devices before. docker_runtime: Docker's default."""
+    measured: what the probe found of these devices before. docker_runtime: Docker's default.
+    parts: what is built into the Mooncake here, as the topic of software has it."""
 
     nics: tuple[Nic, ...] | Unknown
     netdevs: Mapping[str, Netdev]
@@ -106,6 +107,7 @@ class RdmaFacts(NamedTuple):
     topologies: Mapping[str, str | Unknown]
     measured: tuple[Measured, ...] = ()
     docker_runtime: str | Unknown = ""
+    parts: frozenset[str] | Unknown = Unknown("not read")
 
     @property
     def present(self) -> tuple[Nic, ...]:

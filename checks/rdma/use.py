@@ -17,6 +17,12 @@ from checks.rdma.devices import GidChoice, choose_gid
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.releases.mooncake import MooncakeRelease, release_of
 
+# The driver of AWS's devices, which have no reliable-connected queue pairs: Mooncake's RDMA makes
+# one for every peer, its transport "efa" none.
+EFA = "efa"
+# Switches another engine on, where that is built in.
+TENT = "MC_USE_TENT"
+
 
 class Cause(Enum):
     """Why a device that a process would take is not used."""
@@ -157,8 +163,9 @@ def devices_in_use(
     for unknown in (named, rdma.nics):
         if isinstance(unknown, Unknown):
             return _unknown(unknown)
-    if "MC_USE_TENT" in environment:
-        return _unknown(Unknown("MC_USE_TENT: that engine chooses its devices by itself"))
+    tent = _tent(rdma, process) if TENT in environment else None
+    if tent is not None:
+        return _unknown(tent)
     assert not isinstance(named, Unknown)
     wanted, chosen, how = _wanted(rdma, named, environment, process.rdma.origin)
     if isinstance(wanted, Unknown):
@@ -205,6 +212,21 @@ def devices_in_use(
     if not reached:
         transport = without
     return DevicesInUse(names, candidates, lost, transport, how, without, chosen)
+
+
+def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
+    """Return why TENT, which is asked for, leaves its devices open; None where it is not built in.
+
+    Without it the classic engine runs; seen in the wheels 0.3.13.post1 and 0.3.14 (client_service
+    .cpp, isUsingTent).
+    """
+    own = process.container is not None
+    parts = Unknown("its container has its own") if own else rdma.parts
+    if isinstance(parts, Unknown):
+        return parts.of(f"{TENT}: whether this Mooncake has that engine is not known: ")
+    if "tent" not in parts:
+        return None
+    return Unknown(f"{TENT}: that engine chooses its devices by itself")
 
 
 def _without_problem(

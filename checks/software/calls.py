@@ -24,6 +24,13 @@ STANDARD_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 WANTED = ("engine", "store", "_store", "mooncake_master", "mooncake_client")
 # Those of them that are programs: the same file for every Python, and with --version.
 PROGRAMS = ("mooncake_master", "mooncake_client")
+# What stands in a compiled file only where that part is built in: its class, or TENT's namespace.
+# Read in the wheels 0.3.9 to 0.3.14, the EFA ones too, and in Mooncake's transfer_engine.cpp.
+PARTS = {
+    "efa": b"EfaTransport",
+    "redis": b"RedisStoragePlugin",
+    "tent": b"8mooncake4tent",
+}
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
 _NT_GNU_BUILD_ID = 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
@@ -83,12 +90,7 @@ def libraries(package: str) -> list[dict[str, Any]]:
     """
     loader = Loader()
     found = []
-    for name in sorted(os.listdir(package)):
-        if name.split(".")[0] not in WANTED or name.endswith((".py", ".pyi")):
-            continue
-        path = os.path.join(package, name)
-        if not os.path.isfile(path):
-            continue
+    for name, path in _wanted(package):
         elf = read_elf(path)
         if elf is not None:
             missing = [list(pair) for pair in loader.missing(path)]
@@ -96,6 +98,31 @@ def libraries(package: str) -> list[dict[str, Any]]:
             identity = _identity(path, elf) if name in PROGRAMS else {}
             found.append({"file": name, "missing": missing, "rpath": own, **identity})
     return found
+
+
+def _wanted(package: str) -> list[tuple[str, str]]:
+    """Return name and path of each file of a ``mooncake`` folder that a launch loads or runs."""
+    names = [name for name in sorted(os.listdir(package)) if name.split(".")[0] in WANTED]
+    paths = [os.path.join(package, name) for name in names if not name.endswith((".py", ".pyi"))]
+    return [(os.path.basename(path), path) for path in paths if os.path.isfile(path)]
+
+
+def parts(package: str) -> list[str]:
+    """Return which of ``PARTS`` the compiled files of a ``mooncake`` folder have.
+
+    Raises OSError where there is none to read, or one is too large.
+    """
+    loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
+    if not loaded:
+        raise FileNotFoundError(f"{package}: no compiled file")
+    found = set()
+    for path in loaded:
+        with open(path, "rb") as file:
+            if not 0 < os.fstat(file.fileno()).st_size <= _PROGRAM_LIMIT_BYTES:
+                raise OSError(f"{path}: empty, or too large to be looked through")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                found |= {name for name, mark in PARTS.items() if content.find(mark) >= 0}
+    return sorted(found)
 
 
 def program(path: str) -> dict[str, str]:

@@ -11,9 +11,10 @@ from functools import cache
 from typing import NamedTuple
 
 from checks.base.installed import OTHER_ENGINES, Installed, distribution_of, is_mooncake
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.rdma.use import TENT
 
 # Folders of NVIDIA's wheels that hold libcudart.so: CUDA 12's, CUDA 13's.
 _CUDA_WHEELS = ("cuda_runtime", "cu12", "cu13")
@@ -87,13 +88,15 @@ class Master(NamedTuple):
 class SoftwareFacts(NamedTuple):
     """environments: the interpreters looked at, this one first. files: compiled files of the
     Mooncake of ``engine``, None without one. programs: on PATH, name -> file or None. records: of
-    the wheels of ``engine``. master: None where PATH has none."""
+    the wheels of ``engine``. master: None where PATH has none. parts: what of ``calls.PARTS`` its
+    compiled files have, asked for only where the launch names one."""
 
     environments: tuple[Environment, ...] | Unknown
     files: tuple[CompiledFile, ...] | Unknown | None
     programs: dict[str, str | None] | Unknown
     records: tuple[Record, ...] | Unknown = ()
     master: Master | Unknown | None = None
+    parts: frozenset[str] | Unknown = Unknown("not asked: the launch names none", absent=True)
 
     @property
     def engine(self) -> Environment | Unknown | None:
@@ -128,7 +131,7 @@ def installed_engine(root: Root) -> Installed | None:
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
-    """Return what is installed below ``root``; ``needs`` changes nothing here."""
+    """Return what is installed below ``root``; ``needs`` says whether ``parts`` are asked for."""
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)
@@ -137,8 +140,46 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
         files = _files(root.call("software.libraries", engine.package))
     programs = _programs(search)
     records = _records(root, engine)
-    master = _master(root, environments, programs)
-    return SoftwareFacts(environments, files, programs, records, master)
+    found = SoftwareFacts(
+        environments, files, programs, records, _master(root, environments, programs)
+    )
+    package = engine.package if isinstance(engine, Environment) else None
+    if package is None or needs is None or not any(asked_parts(needs)):
+        return found
+    return found._replace(parts=_parts(root.call("software.parts", package)))
+
+
+class AskedPart(NamedTuple):
+    """A part of Mooncake that not every build has: who asks for it, and in which words.
+
+    part: one of ``calls.PARTS``. process: None where a service is shared.
+    """
+
+    part: str
+    who: str
+    words: str
+    process: ProcessNeeds | None = None
+
+
+def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
+    """Yield each part that a launch asks for."""
+    for process in needs.processes:
+        if process.transport == "efa":
+            yield AskedPart("efa", process.name, "protocol efa", process)
+        if TENT in process.environment:
+            words = f"{TENT}={process.environment[TENT]}"
+            yield AskedPart("tent", process.name, words, process)
+    for service in needs.services:
+        if service.kind == "metadata-redis":
+            yield AskedPart("redis", service.owner, f"redis at {service.origin}")
+
+
+@or_unknown
+def _parts(answer: object) -> frozenset[str] | Unknown:
+    answer = known(answer)
+    if not isinstance(answer, list):
+        return Unknown("software.parts: not a list")
+    return frozenset(map(str, answer))
 
 
 @or_unknown

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.finding import (
+    Consequence,
     Evidence,
     Finding,
     Kind,
@@ -23,8 +24,18 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, unread
 from checks.base.written_numbers import is_release
 from checks.gpu.hardware_use import probes_numactl
+from checks.rdma.facts import RdmaFacts
+from checks.rdma.use import EFA
 from checks.releases.mooncake import work_together
-from checks.software.facts import CompiledFile, Environment, Master, Record, SoftwareFacts
+from checks.software.facts import (
+    AskedPart,
+    CompiledFile,
+    Environment,
+    Master,
+    Record,
+    SoftwareFacts,
+    asked_parts,
+)
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
@@ -380,6 +391,56 @@ def _judge_skew(name: str, wanted: str, have: str) -> Finding:
         "the needs were computed for another release than the one here",
         f"install {name} {wanted}, or give what is here: --{name.lower()}-version {have}",
     )
+
+
+@CHECKS.check("software.not-built-in", the_launch)
+def not_built_in(
+    needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts, rdma: RdmaFacts
+) -> Iterator[Finding]:
+    asked = list(asked_parts(needs))
+    if not asked:
+        yield skip("the launch asks for nothing that only some builds of Mooncake have")
+        return
+    yield from fold(_judge_part(software, system, rdma, needs, one) for one in asked)
+
+
+@or_unjudged
+def _judge_part(
+    software: SoftwareFacts,
+    system: SystemFacts,
+    rdma: RdmaFacts,
+    needs: LaunchNeeds,
+    asked: AskedPart,
+) -> Finding:
+    of = needs.processes if asked.process is None else (asked.process,)
+    if any(elsewhere(system, one) for one in of):
+        return skip(OTHER_CONTAINER, asked.who)
+    found = passed(asked.who, need=f"{asked.part} built in ({asked.words})")
+    engine = found.known(software.engine)
+    if engine is None or engine.package is None:
+        return skip("no Mooncake is installed here", asked.who)
+    if asked.part in found.known(software.parts):
+        return found._replace(have="built in")
+    evidence = (Evidence(engine.package, f"its compiled files have no {asked.part}"),)
+    found = found._replace(have="not built in", evidence=evidence)
+    if asked.part == "tent":
+        return found._replace(text=f"{asked.words} switches nothing on: the classic engine runs")
+    if asked.part == "redis":
+        return found.failed(
+            'it aborts with "Unable to find metadata storage plugin redis"',
+            "name another metadata server: P2PHANDSHAKE, http://.., etcd://..",
+            consequence=Consequence.WILL_NOT_START,
+        )
+    name = engine.mooncake[0].name if engine.mooncake else ""
+    kind = next((end for end in ("-cuda13", "-non-cuda") if name.endswith(end)), "")
+    advice = f"install mooncake-transfer-engine-efa{kind} in place of {name or 'this Mooncake'}"
+    if kind == "-cuda13":
+        advice += ", or 0.3.14 of that, which has it too"
+    if any(nic.driver == EFA for nic in found.known(rdma.nics)):
+        text = "RDMA is taken in its place, without a message, and the first transfer ends with "
+        return found.failed(f'{text}"Failed to create QP: Operation not supported [95]"', advice)
+    text = "RDMA or TCP is taken in its place, without a message, whichever is found here"
+    return found.warned(text, advice)
 
 
 @CHECKS.check("software.numactl-missing", the_launch)

@@ -139,6 +139,7 @@ def _software(tree: Tree, host: SyntheticHost) -> None:
             {"file": name, "missing": [], "rpath": ["$ORIGIN"]}
             for name in ("engine.so", "store.so", "mooncake_master")
         ]
+        tree.calls[f"software.parts {SITE}/mooncake"] = []
 
 
 def _services(tree: Tree, host: SyntheticHost) -> None:

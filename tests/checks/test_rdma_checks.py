@@ -37,6 +37,7 @@ from tests.checks.rdma_hosts import (
     FakeHost,
     FakeNic,
     closed,
+    facts_of,
     findings,
     ipv4,
     launch,
@@ -505,6 +506,28 @@ def test_exclusive_devices_are_not_seen_from_a_network_of_its_own(
     ]
     assert inside.status == status
     assert bool(inside.settings) == (status in (FAIL, UNKNOWN))
+
+
+def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them(tmp_path: Path) -> None:
+    """On those hosts every other device is one of EFA's too: "name the others" is no way out."""
+    (_, judge_one) = next(
+        pair for pair in device_checks.CHECKS.checks if pair[0].id == "rdma.node-type"
+    )
+    here = facts_of(FakeHost((RXE0, RXE1)), tmp_path)
+    asking = launch(process())
+
+    def judged(*drivers: str) -> Finding:
+        nics = tuple(
+            nic._replace(driver=one) for nic, one in zip(here.present, drivers, strict=True)
+        )
+        return next(iter(judge_one(Facts({"rdma": here._replace(nics=nics)}), asking)))
+
+    alone = judged("efa", "efa")
+    assert alone.status is FAIL
+    assert "mooncake-transfer-engine-efa" in alone.advice
+    assert "0.5.13" in alone.advice
+    assert "other devices" not in alone.advice
+    assert "other devices" in judged("efa", "mlx5_core").advice
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,20 @@ def test_what_cannot_be_told_is_unknown(tmp_path: Path, asking: ProcessNeeds) ->
     assert isinstance(used(FakeHost((RXE0,)), tmp_path, asking).names, Unknown)
 
 
+@pytest.mark.parametrize("parts", [frozenset(), frozenset({"efa"})])
+def test_a_library_without_tent_goes_on_with_the_classic_engine(
+    tmp_path: Path, parts: frozenset[str]
+) -> None:
+    """The published wheels: the variable switches nothing on."""
+    here = facts_of(FakeHost((RXE0,)), tmp_path)._replace(parts=parts)
+    asking = process(environment={"MC_USE_TENT": "1"})
+    assert devices_in_use(here, asking).names == ("rxe0",)
+    for other in (here._replace(parts=parts | {"tent"}), here._replace(parts=Unknown("x"))):
+        assert isinstance(devices_in_use(other, asking).names, Unknown)
+    elsewhere = asking._replace(container=ContainerLimits("run.sh:1", "docker"))
+    assert isinstance(devices_in_use(here, elsewhere).names, Unknown)
+
+
 def test_one_device_in_doubt_makes_the_set_unknown(tmp_path: Path) -> None:
     """Registered memory is charged per device, so a guess would understate it."""
     host = FakeHost((RXE0, RXE1), calls={"rdma.verbs rxe1": {"unknown": "not recorded"}})

@@ -15,6 +15,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.releases.sglang import sglang_release
 from checks.run.runner import every_check, judge
+from checks.software.calls import parts
 from checks.software.facts import (
     CompiledFile,
     Distribution,
@@ -24,7 +25,7 @@ from checks.software.facts import (
     read_software,
 )
 from preflight.sizing.chosen_releases import choose_sglang, engines_of
-from tests.checks.limit_hosts import facts, launch, rank, system, tree
+from tests.checks.limit_hosts import facts, launch, rank, rdma, system, tree
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
 OTHER = "/usr/local/lib/python3.12/dist-packages"
@@ -249,14 +250,17 @@ CONTAINER = ContainerLimits("docker run", "docker")
         "software.mooncake-missing",
         "software.library-missing",
         "software.version-skew",
+        "software.not-built-in",
         "software.numactl-missing",
     ],
 )
 def test_another_containers_software_is_not_judged(id_: str) -> None:
     """From the host nothing is known of what an image has; inside it is."""
-    needs = launch(rank(container=CONTAINER, node=0), mooncake_version="0.3.13.post1")
+    efa = rank(container=CONTAINER, node=0, transport="efa")
+    needs = launch(efa, mooncake_version="0.3.13.post1")
     assert one(id_, needs, software()).status is Status.SKIP
-    assert Status.PASS in [finding.status for finding in found(id_, needs, software(), "docker")]
+    seen = software(parts=frozenset({"efa"}))
+    assert Status.PASS in [finding.status for finding in found(id_, needs, seen, "docker")]
 
 
 def test_several_wheels_overwrite_each_other() -> None:
@@ -488,3 +492,72 @@ def test_numactl_is_not_needed_by_all() -> None:
         assert one("software.numactl-missing", needs, missing).status is Status.SKIP
     unread = software(programs=Unknown("not recorded"))
     assert one("software.numactl-missing", launch(rank(node=0)), unread).status is Status.UNKNOWN
+
+
+EFA, TENT = rank(transport="efa", rdma=None), rank(environment={"MC_USE_TENT": "1"})
+REDIS = Service("metadata-redis", "10.0.0.1", 6379, "", "rank 0", "launch.sh:2", False)
+
+
+@pytest.mark.parametrize(
+    ("needs", "parts", "driver", "status"),
+    [
+        (launch(EFA), frozenset({"efa"}), "efa", Status.PASS),
+        (launch(EFA), frozenset(), "efa", Status.FAIL),
+        (launch(EFA), frozenset(), "mlx5_core", Status.WARN),
+        (launch(EFA), Unknown("not recorded"), "efa", Status.UNKNOWN),
+        (launch(TENT), frozenset(), "mlx5_core", Status.PASS),
+        (launch(TENT), frozenset({"tent"}), "mlx5_core", Status.PASS),
+        (launch(TENT), Unknown("not recorded"), "mlx5_core", Status.UNKNOWN),
+        (launch(rank(), services=(REDIS,)), frozenset(), "mlx5_core", Status.FAIL),
+        (launch(rank(), services=(REDIS,)), frozenset({"redis"}), "mlx5_core", Status.PASS),
+        (launch(rank()), Unknown("not asked"), "mlx5_core", Status.SKIP),
+    ],
+)
+def test_what_only_some_builds_have(
+    needs: LaunchNeeds, parts: frozenset[str] | Unknown, driver: str, status: Status
+) -> None:
+    """A wheel without EFA takes the word and goes by whatever it finds."""
+    (check,) = (pair for pair in every_check() if pair[0].id == "software.not-built-in")
+    own = rdma(1)
+    assert isinstance(own.nics, tuple)
+    nics = tuple(nic._replace(driver=driver) for nic in own.nics)
+    host = facts(
+        system_facts=system("none"),
+        software=software(parts=parts),
+        rdma=own._replace(nics=nics, parts=parts),
+    )
+    (finding,) = judge(host, needs, [check])
+    assert finding.status is status
+
+
+@pytest.mark.parametrize(
+    ("wheel", "advised"),
+    [
+        ("mooncake-transfer-engine", "mooncake-transfer-engine-efa in place"),
+        ("mooncake-transfer-engine-cuda13", "mooncake-transfer-engine-efa-cuda13 in place"),
+        ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine-efa-non-cuda in place"),
+    ],
+)
+def test_the_wheel_that_has_efa_is_named(wheel: str, advised: str) -> None:
+    here = environment(mooncake=(Distribution(wheel, "0.3.13.post1", SITE),))
+    finding = one("software.not-built-in", launch(EFA), software(here, parts=frozenset()))
+    assert advised in finding.advice
+
+
+def test_parts_are_read_from_names_in_the_files_and_only_where_asked(tmp_path: Path) -> None:
+    package = tmp_path / "mooncake"
+    package.mkdir()
+    with pytest.raises(OSError, match="no compiled file"):
+        parts(str(package))
+    (package / "engine.so").write_bytes(b"\x7fELF" + b"N8mooncake12EfaTransportE\0")
+    (package / "store.cpython-312-x86_64-linux-gnu.so").write_bytes(b"N8mooncake4tent3OneE\0")
+    (package / "mooncake_master").write_bytes(b"RedisStoragePlugin")
+    assert parts(str(package)) == ["efa", "tent"]
+    (package / "store.so").write_bytes(b"")
+    with pytest.raises(OSError, match="empty, or too large"):
+        parts(str(package))
+    calls = {"software.search": SEARCH, f"software.parts {SITE}/mooncake": ["efa"]}
+    root = Root(str(tree(tmp_path / "host", INSTALLED, calls)))
+    assert read_software(root, launch(EFA)).parts == {"efa"}
+    assert isinstance(read_software(root, launch(rank())).parts, Unknown)
+    assert isinstance(read_software(root, None).parts, Unknown)
