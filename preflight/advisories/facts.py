@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
+from checks.rdma.facts import Nic
 from checks.rdma.use import forces_tcp
 from checks.releases.sglang import sglang_release
 from checks.software.facts import Environment
@@ -30,6 +31,7 @@ from preflight.processes.mooncake_users import (
 from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import as_integer, flags_of, is_on, value_of
 from preflight.programs.sglang_arguments import unresolved, word_value
+from preflight.sglang.launch import configured_segment
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import ModelGeometry
 from preflight.sglang.pool_request import layout_in_use
@@ -206,12 +208,37 @@ def _nic_drivers(subject: AdvisorySubject) -> frozenset[str]:
     return frozenset(str(known(nic.driven_by)) for nic in nics)
 
 
-def _nic_nodes(subject: AdvisorySubject) -> int:
+def _nics(subject: AdvisorySubject) -> list[Nic]:
+    """Return the NICs that the process names for its store, all of the host where it names none."""
     use = store_devices(subject.process, 0)
     names = () if use is None else known(use.devices)
     nics = known(subject.seen.facts.rdma.nics)
-    nodes = {known(nic.node) for nic in nics if not names or nic.name in names}
-    return len(nodes - {None})
+    return [nic for nic in nics if not names or nic.name in names]
+
+
+def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
+    """Return the largest object that the launch's SGLang servers put into the store."""
+    inputs, sizes = subject.sized.sizing.inputs, []
+    for process in inputs.processes:
+        if process.server is None or process.server.store is None:
+            continue
+        memory, page = inputs.memory.get(process.number), known(process.server.value("page_size"))
+        pools = [pool for pool in memory.pools if pool.tokens] if memory else []
+        if not pools:
+            missing = None if memory is None else memory.missing
+            return Unknown("the size of an object of the store") if missing is None else missing
+        sizes.append(pools[0].object_bytes(page))
+    return max(sizes) if sizes else Unknown("what the store holds is not in this launch")
+
+
+def _segment_bytes(subject: AdvisorySubject) -> int | None:
+    """Return what a store's client has of memory for the store; None where it is none."""
+    server = subject.process.server
+    if server is not None:
+        known(_of_store(subject, "global_segment_size"))
+        return configured_segment(server)
+    sizes = [known(own.client).segment_bytes for own in subject.process.stores]
+    return max(sizes, default=None)
 
 
 def _gpu_names(subject: AdvisorySubject) -> frozenset[str]:
@@ -365,6 +392,8 @@ FACTS: Mapping[str, Read] = {
     "engine.protocol": _engine_protocol,  # of the engine between prefill and decode
     "store.standalone": lambda s: _of_store(s, "standalone_storage"),  # in a mooncake_client
     "store.clients": _clients,
+    "store.object-bytes": _object_bytes,  # of the largest that the launch puts
+    "store.segment-bytes": _segment_bytes,
     "ranks.together": _ranks_together,  # ranks of one server that hold the same requests
     "model.attention": lambda s: None if (m := _model(s)) is None else m.kind.value,  # mha, mla
     "model.indexer": lambda s: (m := _model(s)) is not None and bool(m.index_layers),
@@ -376,7 +405,9 @@ FACTS: Mapping[str, Read] = {
     "memory.cma-total": lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
     "rdma-core": _rdma_core,
     "nic.driver": _nic_drivers,
-    "nic.nodes": _nic_nodes,  # on how many NUMA nodes those sit that the process takes
+    # On how many NUMA nodes those sit that the process takes, and how many they are.
+    "nic.nodes": lambda s: len({known(nic.node) for nic in _nics(s)} - {None}),
+    "nic.taken": lambda s: len(_nics(s)),
     "gpu.name": _gpu_names,
     "nvidia-driver": _driver,
 }

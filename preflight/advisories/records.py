@@ -222,7 +222,8 @@ def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
 def _test(test: Comparison, value: Any) -> bool | Unknown:
     if isinstance(value, Unknown):
         return value
-    values = value if isinstance(value, frozenset) else frozenset((value,))
+    one = tuple(value) if isinstance(value, list) else value  # --lora-paths a b
+    values = one if isinstance(one, frozenset) else frozenset((one,))
     if test.op == "given":
         return (values not in (frozenset(), frozenset((None,)))) is test.value
     return joined((_holds(test, one) for one in values if one is not None), False)

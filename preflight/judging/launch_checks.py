@@ -275,7 +275,7 @@ def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | U
     if not segments:
         text = "this host contributes no segment: its clients are elsewhere"
         return Finding(KEYS.id, Status.SKIP, subject, text=text)
-    object_bytes = pool.bytes // pool.tokens * max(1, page or 1) // pool.page_objects
+    object_bytes = pool.object_bytes(page)
     keys = segments // max(1, object_bytes)
     have, need = f"{keys:,} keys", f"at most {MOST_KEYS:,}"
     formula = f"{format_bytes(segments)} of segments / {format_bytes(object_bytes)} an object"

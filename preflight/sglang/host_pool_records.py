@@ -120,6 +120,10 @@ class HostPool(NamedTuple):
     def taken_bytes(self) -> int:
         return sum(self.allocations_bytes)
 
+    def object_bytes(self, page_tokens: int | None) -> int:
+        """Return the bytes of one object of the store; ``page_tokens`` as the launch has it."""
+        return self.bytes // self.tokens * max(1, page_tokens or 1) // self.page_objects
+
 
 class HostPools(NamedTuple):
     """All pools of one rank, in the order in which they are allocated."""

@@ -45,42 +45,47 @@ URING = "MOONCAKE_OFFLOAD_USE_URING=1 "
 # NIC: 65 to 67 (paths, subnets, no device), before 0.3.13 also 7, 24 and 52; of every user of
 # Mooncake 19 and 22, by TCP 53; of HiCache 64, and 61 where a failed pin is ignored. Ranks that
 # prefetch by timeout, the default from 0.5.12.post1 on, hear 34; those that copy by the kernel
-# backend, the default, 39 from 0.5.14 on. OLD has no radix cache of a decode
+# backend, the default, 39 from 0.5.14 on. HiCache's ranks hear 72 before 0.5.14, all of HiCache 73
+# before 0.5.10. OLD has no radix cache of a decode
 # server (33), and does not read what turns SSD offload on.
 LAUNCHES: dict[str, tuple[str, tuple[set[int], set[int], set[int]]]] = {
     "tcp": (
         TCP + MHA + CACHE,
-        ({19, 22, 53, 61, 64}, {1, 19, 22, 34, 53, 61, 63, 64}, {19, 22, 34, 39, 53, 64}),
+        (
+            {19, 22, 53, 61, 64, 72, 73},
+            {1, 19, 22, 34, 53, 61, 63, 64, 72},
+            {19, 22, 34, 39, 53, 64},
+        ),
     ),
     "rdma, huge pages": (
         HUGE + RDMA + MHA + CACHE,
         (
-            {7, 19, 22, 24, 25, 52, 61, 64, 65, 66, 67},
-            {7, 19, 22, 24, 25, 34, 52, 61, 63, 64, 65, 66, 67},
+            {7, 19, 22, 24, 25, 52, 61, 64, 65, 66, 67, 72, 73},
+            {7, 19, 22, 24, 25, 34, 52, 61, 63, 64, 65, 66, 67, 72},
             {19, 22, 28, 34, 39, 64, 65, 66, 67},
         ),
     ),
     "offload by io_uring": (
         SSD + URING + TCP + MHA + CACHE,
         (
-            {19, 22, 53, 61, 64},
-            {1, 6, 10, 12, 13, 15, 19, 22, 34, 53, 60, 61, 63, 64, 68},
+            {19, 22, 53, 61, 64, 72, 73},
+            {1, 6, 10, 12, 13, 15, 19, 22, 34, 53, 60, 61, 63, 64, 68, 72},
             {14, 19, 22, 34, 39, 53, 64, 68},
         ),
     ),
     "sparse attention, stages, a draft": (
         RDMA + DSA + " --pp-size 2" + CACHE + EAGLE,
         (
-            {7, 19, 22, 24, 35, 36, 38, 52, 61, 64, 65, 66, 67},
-            {7, 19, 22, 24, 34, 35, 38, 52, 61, 63, 64, 65, 66, 67},
+            {7, 19, 22, 24, 35, 36, 38, 52, 61, 64, 65, 66, 67, 72, 73, 74},
+            {7, 19, 22, 24, 34, 35, 38, 52, 61, 63, 64, 65, 66, 67, 72, 74, 77},
             {19, 22, 34, 39, 64, 65, 66, 67},
         ),
     ),
     "prefill, expandable segments": (
         NO_VMM + RDMA + MHA + CACHE + PREFILL,
         (
-            {7, 19, 22, 24, 52, 61, 64, 65, 66, 67},
-            {7, 19, 22, 24, 34, 52, 61, 63, 64, 65, 66, 67},
+            {7, 19, 22, 24, 52, 61, 64, 65, 66, 67, 72, 73},
+            {7, 19, 22, 24, 34, 52, 61, 63, 64, 65, 66, 67, 72},
             {9, 19, 22, 34, 39, 64, 65, 66, 67},
         ),
     ),

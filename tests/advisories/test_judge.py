@@ -47,6 +47,9 @@ VLLM = (
     'vllm serve m --kv-transfer-config \'{{"kv_connector": "MooncakeConnector", "kv_role": '
     '"kv_producer", "kv_connector_extra_config": {{"mooncake_protocol": "{}"}}}}\''
 )
+HOT, NO_SEGMENT = "MC_STORE_LOCAL_HOT_CACHE_SIZE=1000000000 ", "MOONCAKE_GLOBAL_SEGMENT_SIZE=0 "
+HTTP = META.format("http://10.0.0.1:8080/metadata")
+WHOLE = " --hicache-storage-prefetch-policy wait_complete"
 WARN = Status.WARN
 
 
@@ -219,6 +222,38 @@ def said(found: list[Finding]) -> dict[int, Status]:
         (TCP + DSA + CACHE + BEST, "0.3.13", "0.5.12.post1", 37, Status.FAIL),
         (TCP + DSA + CACHE + EAGLE, "0.3.13", "0.5.17", 38, Status.WARN),
         (TCP + DSA + CACHE, "0.3.13", "0.5.17", 38, None),
+        # 69: an object is K or V of a page on one rank: 10 KiB a token here.
+        (SSD + TCP + MHA + CACHE + " --page-size 2048", "0.3.11", "0.5.17", 69, WARN),
+        (SSD + TCP + MHA + CACHE + " --page-size 64", "0.3.11", "0.5.17", 69, None),
+        (SSD + TCP + MHA + CACHE + " --page-size 2048", "0.3.12", "0.5.17", 69, None),
+        (TCP + MHA + CACHE + " --page-size 2048", "0.3.11", "0.5.17", 69, None),
+        # 70: no segment of its own, RDMA and a hot cache.
+        (HOT + NO_SEGMENT + RDMA + MHA + CACHE, "0.3.11", "0.5.17", 70, WARN),
+        (HOT + RDMA + MHA + CACHE, "0.3.11", "0.5.17", 70, None),
+        (HOT + NO_SEGMENT + TCP + MHA + CACHE, "0.3.11", "0.5.17", 70, None),
+        (HOT.replace("=1", "=0") + NO_SEGMENT + RDMA + MHA + CACHE, "0.3.11", "0.5.17", 70, None),
+        (NO_SEGMENT + RDMA + MHA + CACHE, "0.3.11", "0.5.17", 70, None),
+        # 71: P2PHANDSHAKE, SGLang's default, has the address itself.
+        (HTTP + SSD + RDMA + MHA + CACHE, "0.3.10", "0.5.17", 71, WARN),
+        (SSD + RDMA + MHA + CACHE, "0.3.10", "0.5.17", 71, None),
+        (HTTP + SSD + NAMED + RDMA + MHA + CACHE, "0.3.10", "0.5.17", 71, None),
+        (HTTP + SSD + RDMA + MHA + CACHE, "0.3.10.post1", "0.5.17", 71, None),
+        # 73, 74: HiCache at all, and with stages.
+        (TCP + MHA + CACHE, "0.3.11", "0.5.9", 73, WARN),
+        (TCP + MHA, "0.3.11", "0.5.9", 73, None),
+        (MHA + " --pp-size 2 --enable-hierarchical-cache", "0.3.11", "0.5.12", 74, WARN),
+        (MHA + " --enable-hierarchical-cache", "0.3.11", "0.5.12", 74, None),
+        # 75: a client of the store; the engine reads the variable only where TENT is built in.
+        ("MC_USE_TENT=1 " + TCP + MHA + CACHE, "0.3.11.post1", "0.5.17", 75, Status.FAIL),
+        ("MC_USE_TENT=0 " + TCP + MHA + CACHE, "0.3.9", "0.5.9", 75, Status.FAIL),
+        ("MC_USE_TENT=1 " + TCP + MHA + CACHE, "0.3.13", "0.5.17", 75, None),
+        ("MC_USE_TENT=1 " + MHA + PREFILL, "0.3.11", "0.5.17", 75, None),
+        # 76: adapters with L3.
+        (TCP + MHA + CACHE + " --enable-lora", "0.3.13", "0.5.19", 76, Status.FAIL),
+        (TCP + MHA + CACHE + " --lora-paths a=/lora", "0.3.13", "0.5.19", 76, Status.FAIL),
+        (TCP + MHA + CACHE, "0.3.13", "0.5.19", 76, None),
+        (MHA + " --enable-lora --enable-hierarchical-cache", "0.3.13", "0.5.19", 76, None),
+        (TCP + MHA + CACHE + " --enable-lora", "0.3.13", "0.5.20", 76, None),
     ],
 )
 def test_a_condition_by_hand(
@@ -251,6 +286,11 @@ LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
         (TCP + MHA + CACHE, "0.3.12", "0.5.23", {34}, {35}),
         (TCP + MHA + " --dp 8 --enable-dp-attention" + CACHE, "0.3.12", "0.5.23", set(), {34}),
         (TCP + MHA + " --dp 4 --enable-dp-attention" + CACHE, "0.3.12", "0.5.23", {34}, set()),
+        # 72, 77: what only arises while it runs.
+        (TCP + MHA + CACHE, "0.3.12", "0.5.13", {72}, {77}),
+        (TCP + MHA + " --dp 8 --enable-dp-attention" + CACHE, "0.3.12", "0.5.13", set(), {72}),
+        (TCP + DSA + CACHE, "0.3.12", "0.5.16", {77}, {72}),
+        (TCP + DSA + CACHE + WHOLE, "0.3.12", "0.5.16", set(), {77}),
         # A client that MC_FORCE_TCP keeps on TCP registers with no NIC, unless devices are named.
         (RDMA + MHA + CACHE, "0.3.12", "0.5.23", {7, 24, 52, 65, 66, 67}, {53}),
         (FORCED + RDMA + MHA + CACHE, "0.3.12", "0.5.23", {53}, {7, 24, 52, 65, 66, 67}),
@@ -464,12 +504,20 @@ def test_what_a_check_judges_itself_has_no_second_finding(tmp_path: Path, host: 
 
 LAUNCHES = sorted((ROOT / "tests/data/launches").glob("*.sh"))
 # An old pair, one in use, and the newest. Read by hand: of these launches one alone offloads to SSD
-# (no eviction policy is set; io_uring is on by its older name), none has a TCP client beside
-# another, pipeline stages, a draft or huge pages with named NICs.
+# (no eviction policy is set; io_uring is on by its older name; its model is not known here, nor the
+# size of an object), none has a TCP client beside another, pipeline stages, a draft or huge pages
+# with named NICs. Those with HiCache hear of SGLang before 0.5.10 that its memory grows.
 PAIRS = [("0.3.8.post1", "0.5.9"), ("0.3.10.post2", "0.5.12.post1"), ("0.3.14", "0.5.23")]
+WITH_HICACHE = (
+    "a10-l1-l2-mooncake a10-l1-l2 best-practices-dynamic best-practices-hf3fs "
+    "best-practices-mooncake best-practices-prefill complete-guide-environment "
+    "complete-guide-extra-config dgx-l1-l2-mooncake dgx-l1-l2 h800-l1-l2-mooncake h800-l1-l2 "
+    "quick-start-prefill-decode quick-start"
+)
 AFFECTED = {
-    ("dgx-l1-l2-mooncake-ssd", PAIRS[0]): {10},
-    ("dgx-l1-l2-mooncake-ssd", PAIRS[1]): {6, 10},
+    **{(name, PAIRS[0]): {73} for name in WITH_HICACHE.split()},
+    ("dgx-l1-l2-mooncake-ssd", PAIRS[0]): {10, 69, 73},
+    ("dgx-l1-l2-mooncake-ssd", PAIRS[1]): {6, 10, 69},
 }
 
 

@@ -110,6 +110,15 @@ EDGES = """
 62 sglang                             -             0.5.2         0.5.4.post1   0.5.4.post2
 63 sglang                             0.5.9         0.5.10        0.5.14        0.5.15
 68 mooncake                           0.3.9         0.3.10        0.3.14        -
+69 mooncake                           0.3.7.post2   0.3.8         0.3.11.post1  0.3.12
+70 mooncake                           0.3.9         0.3.10        0.3.11.post1  0.3.12
+71 mooncake                           -             0.3.0         0.3.10        0.3.10.post1
+72 sglang                             -             0.5.2         0.5.13.post1  0.5.14
+73 sglang                             -             0.5.2         0.5.9         0.5.10
+74 sglang                             -             0.5.2         0.5.12.post1  0.5.13
+75 mooncake                           0.3.8.post1   0.3.9         0.3.11.post1  0.3.12
+76 sglang                             -             0.5.2         0.5.19        0.5.20
+77 sglang                             0.5.10.post1  0.5.11        0.5.16        0.5.17
 """
 ALWAYS = {
     "mooncake": (19, 21, 22, 53, 54, 55, 56, 57, 58, 59, 65, 66, 67),
@@ -219,6 +228,7 @@ FACTS: dict[str, Any] = {
     "unknown": WHY,
     "two": 2,
     "text": "page_first",
+    "list": ["a", "b"],
     "nics": frozenset(("mlx5_core", "erdma")),
     "no-nics": frozenset(),
     "mooncake": "0.3.10",
@@ -234,6 +244,7 @@ FACTS: dict[str, Any] = {
         ({"fact": "none", "given": False}, True),
         ({"fact": "no-nics", "given": True}, False),
         ({"fact": "text", "given": True}, True),
+        ({"fact": "list", "given": True}, True),
         ({"fact": "two", "at_least": 2}, True),
         ({"fact": "two", "below": 2}, False),
         ({"fact": "text", "at_least": 2}, None),  # a flag whose value was no number
