@@ -4,7 +4,7 @@
 could not be resolved is Unknown with the variable's name, and a check that meets it is unknown too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -255,6 +255,25 @@ class ProcessNeeds(NamedTuple):
         if isinstance(self.regions, Unknown):
             return self.regions
         return sum(region.bytes for region in self.regions)
+
+
+# Programs that have a segment; other engines call their own host memory by other names.
+_SIZED = ("sglang", "store_service", "mooncake_client")
+
+
+def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
+    """Return the sizes of a launch that may be lowered, as a person calls them.
+
+    huge: those of its memory on huge pages, else on regular ones.
+    """
+    sizes = ((one.program, one.hugetlb_bytes if huge else one.regular_bytes) for one in processes)
+    taking = dict.fromkeys(program for program, size in sizes if size != 0)
+    parts = [f"what {program} keeps there" for program in taking if program not in _SIZED]
+    if any(program in _SIZED for program in taking):
+        parts.insert(0, "the segment")
+    if "sglang" in taking:
+        parts.insert(0, "--hicache-size")
+    return " or ".join(parts) or "what the launch keeps there"
 
 
 class Service(NamedTuple):

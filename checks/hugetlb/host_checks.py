@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip, unknown
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import LaunchNeeds, sizes_taken
 from checks.base.pages import Spot
 from checks.base.units import (
     GIB,
@@ -118,10 +118,10 @@ def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     if not short:
         yield skip("no page is missing")
     for spot, target in short.items():
-        yield _reservable(spot, target, hugetlb)
+        yield _reservable(spot, target, hugetlb, sizes_taken(wanted.needs.processes, huge=True))
 
 
-def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
+def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> Finding:
     page = spot.page_size_bytes
     subject = f"{format_page_size(page)} pages{spot.where}"
     if target.now_pages is None:
@@ -142,7 +142,7 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
         text = (
             "the missing pages are more memory than is free: fewer are reserved than are asked for"
         )
-        advice = "end what uses the memory, lower the launch's sizes, or reserve at boot"
+        advice = f"end what uses the memory, lower {sizes}, or reserve at boot"
         found = passed(subject, have, need, formula, evidence=evidence)
         return found.failed(text, advice, asks=FIT)
     if isinstance(blocks, Unknown):

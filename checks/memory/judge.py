@@ -19,7 +19,7 @@ from checks.base.finding import (
     passed,
     unknown,
 )
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import LaunchNeeds, ProcessNeeds, sizes_taken
 from checks.base.units import GIB, MIB, counted, format_bytes, format_need
 from checks.base.unknown import Unknown
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
@@ -28,8 +28,6 @@ CHECKS = CheckSet()
 
 # What SGLang itself leaves to the system before it admits a pool (mem_cache/pool_host/base.py).
 RESERVE_BYTES = 10 * GIB
-# Programs that have a segment; other engines call their own host memory by other names.
-_SIZED = ("sglang", "store_service", "mooncake_client")
 
 
 def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
@@ -56,17 +54,6 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
     return " + ".join(terms)
 
 
-def _what_takes_memory(needs: LaunchNeeds) -> str:
-    """Return the sizes of a launch that may be lowered, as a person calls them."""
-    taking = dict.fromkeys(one.program for one in needs.processes if one.regular_bytes != 0)
-    parts = [f"what {program} keeps there" for program in taking if program not in _SIZED]
-    if any(program in _SIZED for program in taking):
-        parts.insert(0, "the segment")
-    if "sglang" in taking:
-        parts.insert(0, "--hicache-size")
-    return " or ".join(parts) or "what the launch keeps there"
-
-
 @CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge all processes together."""
@@ -80,7 +67,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         evidence=(Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),),
     )
     ranks = any(process.program == "sglang" for process in needs.processes)
-    advice = f"lower {_what_takes_memory(needs)}, or free memory"
+    advice = f"lower {sizes_taken(needs.processes)}, or free memory"
     if need_bytes > available:
         refused = "a rank is refused, or " * ranks
         text = f"there is not enough memory: {refused}the kernel kills a process"
@@ -112,7 +99,9 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
             slow, headroom = False, killing
         evidence = (Evidence(headroom.source, f"{headroom.left_bytes} bytes left"),)
         setting = Setting(Kind.CGROUP, headroom.source, "max")
-        found = _limited("cgroup", headroom.left_bytes, need_bytes, formula, evidence, (setting,))
+        sizes = sizes_taken(needs.processes)
+        left = headroom.left_bytes
+        found = _limited("cgroup", left, need_bytes, formula, evidence, (setting,), sizes)
         if slow and found.status is Status.FAIL:
             text = "the kernel slows every process of the cgroup down: the start may never end"
             found = found._replace(text=text, consequence=Consequence.DEGRADED)
@@ -149,10 +138,11 @@ def _limited(
     formula: str,
     evidence: tuple[Evidence, ...],
     settings: tuple[Setting, ...],
+    sizes: str,
 ) -> Finding:
     have, need = format_bytes(left_bytes, "{} allowed"), format_need(need_bytes, left_bytes)
     found = passed(subject, have, need, formula, evidence=evidence)
-    advice = "raise the memory limit of the container, or lower the launch's sizes"
+    advice = f"raise the memory limit of the container, or lower {sizes}"
     if left_bytes < need_bytes:
         text = "the kernel kills a process when the limit is reached, minutes after a clean start"
         return found.failed(text, advice, settings)
@@ -177,7 +167,9 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
             each.regular_bytes for each in processes if isinstance(each.regular_bytes, int)
         )
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
-        yield _limited(origin, limit_bytes, need_bytes, _formula(processes), evidence, ())
+        sizes = sizes_taken(processes)
+        formula = _formula(processes)
+        yield _limited(origin, limit_bytes, need_bytes, formula, evidence, (), sizes)
 
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
@@ -199,7 +191,8 @@ def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
         found = passed("Slurm job", have, need, _formula(inside), evidence=evidence)
         if given_bytes < need_bytes:
             text = "where cgroup.conf has ConstrainRAMSpace=yes, a job that takes more is killed"
-            advice = "raise --mem of the job (0 is all of a node), or lower the launch's sizes"
+            sizes = sizes_taken(inside)
+            advice = f"raise --mem of the job (0 is all of a node), or lower {sizes}"
             found = found.warned(text, advice)
         yield found
 

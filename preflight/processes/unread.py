@@ -51,6 +51,14 @@ class _Cache(NamedTuple):
     connectors: str = ""
     backends: tuple[str, ...] = ()
 
+    def loader(self, process: LaunchProcess) -> str:
+        """Return what loads it in such a process, as it is written; "" where that is not known."""
+        if process.server is None:
+            return f"a kv_connector {self.connectors}.." if self.connectors else ""
+        if self.name == "LMCache":
+            return "--enable-lmcache"
+        return f"--hicache-storage-backend {self.backends[0]}" if self.backends else ""
+
 
 # Caches with memory of their own, which their variables alone may show: what loads one may be a
 # plugin of the engine or a patch of its image. Sources: github.com/taco-project/FlexKV (flexkv
@@ -70,6 +78,8 @@ _CACHES = (
     ),
     _Cache("MemCache", re.compile(r"MMC_\w+"), "AscendStore", ("npu_memcache",)),
 )
+# Who has more finds them beside these.
+MOST_NAMED = 6
 # What of their variables says nothing of memory.
 _OF_NO_MEMORY = re.compile(r"\w+_(?:LOG_LEVEL|LOG_FORMAT|TRACK_USAGE|USE_EXPERIMENTAL)")
 _ENGINES = (
@@ -317,7 +327,7 @@ def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         if any(_loads(process, cache) for process in processes):
             continue  # it is counted, or named there
         found = {
-            name: word
+            name: (process, word)
             for process in processes
             if process.kind in _ENGINES
             for name, word in matching(process.command.environment, cache.variables)
@@ -325,10 +335,14 @@ def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             and not _OF_NO_MEMORY.fullmatch(name)
             and not may_be_absent(word, name)
         }
-        for name, word in [*found.items()][:1]:
+        for name, (process, word) in [*found.items()][:1]:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             why = f"nothing here shows whether {cache.name} is loaded, and what it takes"
-            advice = f"remove {name}{more} where {cache.name} is not loaded"
+            names = ", ".join([*found][:MOST_NAMED]) + (" and the rest" * (len(found) > MOST_NAMED))
+            place = "" if word.origin.source == "command line" else f" from {word.origin}"
+            loader = cache.loader(process)
+            loader = f" ({loader} would)" if loader else ""
+            advice = f"remove {names}{place}: nothing there loads {cache.name}{loader}"
             yield NotRead(f"{name}{more}", why, word.origin, advice)
 
 

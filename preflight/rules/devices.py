@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any
 
+from checks.base.pages import Default
 from checks.base.unknown import known
 from checks.releases.sglang import sglang_release
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.programs.memory_records import Protocol, StoreClient
-from preflight.programs.store_config import Source, StoreConfig
-from preflight.rules.rules import RuleSet, Seen
+from preflight.programs.store_config import KEYS, Source, StoreConfig
+from preflight.rules.rules import RuleSet, Seen, at
 
 RULES = RuleSet("devices")
 
@@ -72,16 +74,29 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[S
     engine = known(next((value for value in given if value is not None), None))
     names = ("device_name", "metadata_server", "protocol")
     device, metadata, protocol = (known(store.value(name)) for name in names)
-    if protocol == "rdma" and metadata == "P2PHANDSHAKE" and not (device or engine):
-        # '' here, None there: compared as they are.
+    if protocol != "rdma":
+        return
+    if metadata != "P2PHANDSHAKE":
+        text = f"the store has the metadata server {metadata!r}, SGLang's engine P2PHANDSHAKE"
+        edit = f"write P2PHANDSHAKE as its metadata server ({_written(store, 'metadata_server')})"
+        yield Seen(text, None, edit)
+    flag = "--mooncake-ib-device"
+    if server.mode in ("prefill", "decode"):
+        flag = "--disaggregation-ib-device"
+    where, own = at(server.command.origin), _written(store, "device_name")
+    if not (device or engine):  # '' here, None there: compared as they are
         yield Seen(
             "the store has no device, nor has SGLang's engine, which is shared only where both are "
-            "given the same"
+            "given the same",
+            None,
+            f"{where} name the devices for both, written alike: {flag}, and {own}",
         )
-    elif protocol == "rdma" and (device != engine or metadata != "P2PHANDSHAKE"):
+    elif device != engine:
+        edit = f"{where} add {flag} {quote(str(device))}"
+        if engine:
+            edit = f"give the store {engine!r}, as {flag} has it ({own})"
         yield Seen(
-            f"the store has {_device(device)} and metadata server {metadata!r}, SGLang's "
-            f"engine {_device(engine)} and P2PHANDSHAKE"
+            f"the store has {_device(device)}, SGLang's engine {_device(engine)}", None, edit
         )
 
 
@@ -104,6 +119,14 @@ def custom_mem_pool_unknown(server: SglangServer) -> Iterator[Seen]:
         return
     if word.text not in known:
         yield Seen(f"SGLANG_MOONCAKE_CUSTOM_MEM_POOL={word.text}", word.origin)
+
+
+def _written(store: StoreConfig, key: str) -> str:
+    """Return a setting of the store as it is called, with where it stands if anybody wrote it."""
+    setting = store.settings[key]
+    if not isinstance(setting.origin, Default):
+        return str(setting.origin)
+    return KEYS[key].variable if store.source is Source.ENVIRONMENT else f"{key} beside its others"
 
 
 def _device(name: object) -> str:

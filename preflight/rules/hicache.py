@@ -142,10 +142,11 @@ def hicache_size_per_rank(server: SglangServer) -> Iterator[Seen]:
 def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     if isinstance(size, int) and size < 0:
-        yield Seen(f"--hicache-size {size}: taken as not set, --hicache-ratio decides")
+        text = f"--hicache-size {size}: taken as not set, --hicache-ratio decides"
+        yield Seen(text, None, "write a positive --hicache-size, or leave it out")
     if isinstance(ratio, float) and ratio <= 0 and not _positive(size):
         what = "a pool of one page" if ratio == 0 else "OverflowError at start"
-        yield Seen(f"--hicache-ratio {ratio:g}: {what}")
+        yield Seen(f"--hicache-ratio {ratio:g}: {what}", None, "write a positive --hicache-ratio")
 
 
 @RULES.store("page-size-one")
@@ -255,13 +256,17 @@ def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Seen]:
     if not server.hicache:
         return
     if server.value("disable_radix_cache") is True:
-        yield Seen("--enable-hierarchical-cache with --disable-radix-cache")
-    decode_radix = server.value("disaggregation_decode_enable_radix_cache")
-    if server.mode == "decode" and decode_radix is not True:
-        yield Seen(
-            "--enable-hierarchical-cache on a decode server, whose radix cache is off without "
-            "--disaggregation-decode-enable-radix-cache"
-        )
+        off, command = "--disable-radix-cache", server.command
+        where = next((w.origin for w in command.words if w.text == off), command.origin)
+        yield Seen(f"--enable-hierarchical-cache with {off}", where, f"{at(where)} remove {off}")
+    flag, place = "--disaggregation-decode-enable-radix-cache", at(server.command.origin)
+    if server.mode != "decode" or server.value(flag[2:].replace("-", "_")) is True:
+        return
+    edit = f"{place} add {flag}"
+    if server.value("disaggregation_decode_enable_offload_kvcache") is True:
+        edit = f"{place} remove --enable-hierarchical-cache: decode offload goes without it"
+    text = "--enable-hierarchical-cache on a decode server, whose radix cache is off without"
+    yield Seen(f"{text} {flag}", None, edit)
 
 
 @RULES.server("decode-offload-misplaced")

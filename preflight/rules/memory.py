@@ -63,9 +63,14 @@ def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[
     store, tp = server.store, known(server.number("tp_size"))
     if store is None or versions.sglang.rank_offload_folders:
         return
-    path = store.value("ssd_offload_path")
-    if store.value("enable_ssd_offload") is True and isinstance(path, str) and tp > 1:
-        yield Seen(f"{tp} ranks offload to {path}")
+    path, ranks = store.value("ssd_offload_path"), tp * known(server.number("pp_size"))
+    if store.value("enable_ssd_offload") is True and isinstance(path, str) and ranks > 1:
+        where = store.settings["enable_ssd_offload"].origin
+        edit = (
+            f"take SGLang 0.5.21 or newer, or switch enable_ssd_offload off ({where}) and let one "
+            "mooncake_client --enable_offload=true have the segment and the SSD of this host"
+        )
+        yield Seen(f"{ranks} ranks offload to {path}", None, edit)
 
 
 @RULES.memory("gate-blind-to-hugepages")

@@ -17,8 +17,9 @@ from preflight.programs.mooncake_variables import (
     read_number,
     read_ratio,
 )
+from preflight.programs.store_config import Source
 from preflight.programs.store_processes import offload_folder
-from preflight.rules.rules import RuleSet, Seen
+from preflight.rules.rules import RuleSet, Seen, at
 
 RULES = RuleSet("offload")
 _SWITCHES = {
@@ -48,11 +49,16 @@ def offload_without_switch(process: LaunchProcess) -> Iterator[Seen]:
     if store is not None:
         path = store.value("ssd_offload_path")
         if isinstance(path, str) and path and store.value("enable_ssd_offload") is False:
-            yield Seen(f"ssd_offload_path is set ({store.settings['ssd_offload_path'].origin})")
+            where = store.settings["ssd_offload_path"].origin
+            edit = _switch_on(process)
+            if store.source is not Source.ENVIRONMENT:
+                edit = f"write enable_ssd_offload as true beside it ({where})"
+            yield Seen(f"ssd_offload_path is set ({where})", None, edit)
     elif process.store is not None and process.store.offload is False:
         word, path = process.command.environment.get(_PATH), process.store.offload_path
         if word is not None and word.text:
-            yield Seen(f"{_PATH}={word.text}: {process.kind.value} does not offload", word.origin)
+            text = f"{_PATH}={word.text}: {process.kind.value} does not offload"
+            yield Seen(text, word.origin, _switch_on(process))
         elif isinstance(path, str) and path:
             yield Seen(f"ssd_offload_path is {path}, enable_ssd_offload is off")
 
@@ -66,7 +72,15 @@ def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Seen]:
     for name in _SWITCHES.values():
         word = environment.get(name)
         if word is not None and word.text.strip().lower() in ("1", "true", "yes", "on", "y"):
-            yield Seen(f"{name}={word.text}: {process.kind.value} does not read it", word.origin)
+            text = f"{name}={word.text}: {process.kind.value} does not read it"
+            yield Seen(text, word.origin, _switch_on(process))
+
+
+def _switch_on(process: LaunchProcess) -> str:
+    """Return how SSD offload is switched on for a process of its kind."""
+    variable = _SWITCHES.get(process.kind)
+    how = "give --enable_offload=true" if variable is None else f"export {variable}=1"
+    return f"{at(process.command.origin)} {how}"
 
 
 @RULES.launch("offload-one-sided")

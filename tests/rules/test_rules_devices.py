@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders.launch_text import MASTER, SERVER, STORE
-from tests.builders.rule_examples import GOOD, Example, env, name_of, prove
+from preflight.rules.launch_rules import findings
+from tests.builders.launch_text import MASTER, SERVER, STORE, understood
+from tests.builders.rule_examples import GOOD, Example, Line, env, name_of, prove
 
 EXAMPLES = [
     Example(
@@ -74,3 +75,44 @@ EXAMPLES = [
 def test_a_rule_finds_what_it_declares(example: Example) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is written right."""
     prove(example)
+
+
+STORED = {**MASTER, "MOONCAKE_DEVICE": "mlx5_0"}
+HTTP = "http://10.0.0.1:8080/metadata"
+
+
+@pytest.mark.parametrize(
+    ("line", "texts", "remedies"),
+    [
+        (
+            (STORE, STORED),
+            ["the store has device 'mlx5_0', SGLang's engine no device"],
+            ["add --mooncake-ib-device mlx5_0"],
+        ),
+        (
+            (f"{STORE} --disaggregation-mode prefill", STORED),
+            ["the store has device 'mlx5_0', SGLang's engine no device"],
+            ["add --disaggregation-ib-device mlx5_0"],
+        ),
+        (
+            (f"{STORE} --mooncake-ib-device mlx5_1", STORED),
+            ["the store has device 'mlx5_0', SGLang's engine device 'mlx5_1'"],
+            ["give the store 'mlx5_1', as --mooncake-ib-device has it (MOONCAKE_DEVICE at"],
+        ),
+        (
+            (
+                f"{STORE} --mooncake-ib-device mlx5_0",
+                {**STORED, "MOONCAKE_TE_META_DATA_SERVER": HTTP},
+            ),
+            [f"the store has the metadata server {HTTP!r}, SGLang's engine P2PHANDSHAKE"],
+            ["write P2PHANDSHAKE as its metadata server (MOONCAKE_TE_META_DATA_SERVER at"],
+        ),
+    ],
+)
+def test_two_engines_are_told_what_differs_and_nothing_else(
+    line: Line, texts: list[str], remedies: list[str]
+) -> None:
+    """All three conditions were named, whichever of them was not met."""
+    found = [one for one in findings(understood(line)) if one.rule.id == "two-transfer-engines"]
+    assert [one.text for one in found] == texts
+    assert all(said in one.remedy for one, said in zip(found, remedies, strict=True))

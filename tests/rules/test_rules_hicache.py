@@ -74,6 +74,24 @@ def test_the_advice_for_a_decode_server_that_offloads_is_not_what_a_record_warns
         "--hicache-storage-backend mooncake"
     )
     found = findings(understand(read_text(text, "run.sh", {}).commands, lambda _: ""))
-    (remedy,) = (one.remedy or one.rule.remedy for one in found if one.rule.id == RADIX)
-    offload = remedy.partition("--disaggregation-decode-enable-offload-kvcache")[2]
-    assert "leave --enable-hierarchical-cache out" in offload
+    (remedy,) = (one.remedy for one in found if one.rule.id == RADIX)
+    assert remedy.startswith("in run.sh:1 remove --enable-hierarchical-cache")
+    assert "--disaggregation-decode-enable-radix-cache" not in remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "remedies"),
+    [
+        (f"{HICACHE} \\\n --disable-radix-cache", ["in run.sh:2 remove --disable-radix-cache"]),
+        (
+            f"{HICACHE} --disaggregation-mode decode",
+            ["in run.sh:1 add --disaggregation-decode-enable-radix-cache"],
+        ),
+    ],
+)
+def test_the_advice_names_the_flag_that_this_launch_has_or_lacks(
+    line: str, remedies: list[str]
+) -> None:
+    """It told a decode server without --disable-radix-cache to drop that."""
+    found = findings(understand(read_text(line, "run.sh", {}).commands, lambda _: ""))
+    assert [one.remedy for one in found if one.rule.id == RADIX] == remedies

@@ -10,11 +10,11 @@ from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.rules.launch_rules import findings
-from preflight.rules.rules import Versions
+from preflight.rules.rules import RuleFinding, Severity, Versions
 from preflight.sglang.model import well_known_model
 from preflight.sglang.model_geometry import geometry_from_config
 from tests.builders.launch_text import HICACHE, understood
-from tests.builders.rule_examples import GOOD, Line, env
+from tests.builders.rule_examples import GOOD, Line, env, extra
 
 
 class MemoryExample(NamedTuple):
@@ -310,3 +310,24 @@ def test_what_is_assumed_may_fail_and_what_is_named_does(
     assert halves == [expected]
     if "may" in expected:
         assert found[expected].startswith("".join(doubts))
+
+
+def test_ranks_that_share_one_offload_folder_are_told_what_their_release_can_do() -> None:
+    """One string serves all ranks before 0.5.21: a folder for each cannot be given."""
+    store = '{"master_server_address": "10.0.0.1:50051", "enable_ssd_offload": true, '
+    processes = understood(extra(f'{store}"ssd_offload_path": "/data/ssd"}}'))
+    server = processes[0].server
+    assert server is not None
+    known = well_known_model(MHA)
+    assert not isinstance(known, Unknown)
+
+    def said(release: str) -> list[RuleFinding]:
+        versions = Versions(known.geometry, sglang_release(release), mooncake_release("0.3.12"))
+        found = findings(processes, [(server, versions)])
+        return [one for one in found if one.rule.id.startswith("offload-folder")]
+
+    (found,) = said("0.5.17")
+    assert (found.rule.id, found.rule.severity) == ("offload-folder-shared", Severity.FAIL)
+    for word in ("0.5.21", "mooncake_client --enable_offload=true", "at launch.sh:1"):
+        assert word in found.remedy
+    assert said("0.5.21") == []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders.launch_text import SERVICE, service
-from tests.builders.rule_examples import GOOD, Example, env, name_of, prove
+from preflight.rules.launch_rules import findings
+from tests.builders.launch_text import MASTER, SERVICE, service, understood
+from tests.builders.rule_examples import GOOD, Example, Line, env, name_of, prove
 
 CLIENT = "mooncake_client --enable_offload"
 FOLDER = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
@@ -72,3 +73,22 @@ EXAMPLES = [
 def test_a_rule_finds_what_it_declares(example: Example) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is written right."""
     prove(example)
+
+
+@pytest.mark.parametrize(
+    ("line", "switch"),
+    [
+        (("mooncake_client", {FOLDER: "/ssd"}), "give --enable_offload=true"),
+        ((SERVICE, {**MASTER, FOLDER: "/ssd"}), "export MOONCAKE_OFFLOAD_ENABLED=1"),
+        (env(**{FOLDER: "/ssd"}), "export MOONCAKE_ENABLE_SSD_OFFLOAD=1"),
+        (env(MOONCAKE_OFFLOAD_ENABLED="1"), "export MOONCAKE_ENABLE_SSD_OFFLOAD=1"),
+        (
+            (SERVICE, {**MASTER, "MOONCAKE_ENABLE_SSD_OFFLOAD": "1"}),
+            "export MOONCAKE_OFFLOAD_ENABLED=1",
+        ),
+    ],
+)
+def test_the_switch_of_this_program_alone_is_named(line: Line, switch: str) -> None:
+    ids = ("offload-without-switch", "offload-switch-misplaced")
+    (found,) = (one for one in findings(understood(line)) if one.rule.id in ids)
+    assert found.remedy == f"in launch.sh:1 {switch}"
