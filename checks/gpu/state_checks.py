@@ -15,15 +15,17 @@ from checks.base.finding import (
     Status,
     UnjudgedError,
     command,
+    or_unjudged,
     passed,
     skip,
 )
 from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import GPU_RESOURCES, LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, Quantity, format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.written_numbers import leading_integer
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, MEMORY_PEERS, GpuFacts, NvmlGpu
-from checks.gpu.hardware_use import gpu_processes, physical_gpus, visible_gpus
+from checks.gpu.hardware_use import gpu_processes, nics_of, physical_gpus, visible_gpus
 from checks.rdma.facts import RdmaFacts
 from checks.system.facts import SystemFacts
 
@@ -150,12 +152,16 @@ ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 @CHECKS.check("gpu.peer-memory", the_launch)
-def peer_memory(needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts) -> Iterable[Finding]:
+def peer_memory(
+    needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts, rdma: RdmaFacts
+) -> Iterable[Finding]:
     processes = [process for process in needs.processes if registers_gpu_memory(process)]
     if not processes:
         return [passed("launch", "registers no GPU memory")]
     if not passed("launch").known(gpus.nvidia):
-        text = "only NVIDIA GPUs are judged here"
+        if any(gpu.vendor == AMD for gpu in gpus.on_pci):
+            return fold(_reach_amd(process, gpus, rdma, needs) for process in processes)
+        text = "only NVIDIA's and AMD's GPUs are judged here"
         if not gpus.on_pci:
             text = "no GPU is visible here"
         return [skip(text, "launch")]
@@ -203,6 +209,50 @@ def expandable_segments(process: ProcessNeeds) -> str:
             if key.strip() == "expandable_segments" and value.strip().lower() in ("true", "1"):
                 return name
     return ""
+
+
+AMD = GPU_RESOURCES["amd.com/gpu"]
+# The client of the peer-memory kernels that AMD's driver is, and what keeps Mooncake off dma-buf.
+AMD_PEER, NO_HIP_DMA_BUF = "amdkfd", "MOONCAKE_DISABLE_HIP_DMABUF"
+# Drivers without on-demand paging: a dma-buf that they import is pinned whole, and a second copy of
+# it is held in GPU memory. Source: AMD-AGI/Infera mooncake_mode.py; of mlx5 it says that it has it.
+WITHOUT_PAGING = ("ionic",)
+
+
+@or_unjudged
+def _reach_amd(
+    process: ProcessNeeds, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds
+) -> Finding:
+    """Judge the way to an AMD GPU's memory: dma-buf where that is built in, else peer memory."""
+    off = leading_integer(process.environment.get(NO_HIP_DMA_BUF, "0")) != 0
+    found = passed(process.name, need=f"{AMD_PEER} in {MEMORY_PEERS}, or dma-buf")
+    peer = AMD_PEER in found.known(gpus.memory_peers)
+    found = found._replace(have=f"{AMD_PEER} {'is there' if peer else 'is not there'}")
+    if peer and off:
+        return found
+    names = found.known(nics_of(rdma, needs, process))
+    taken = [nic for nic in rdma.present if nic.name in names]
+    pinning = [nic.name for nic in taken if nic.driver in WITHOUT_PAGING]
+    if not pinning:
+        if peer:
+            return found
+        why = "whether this Mooncake has dma-buf for AMD's GPUs, and the NICs page on demand"
+        return found.unknown(f"{why}, is not known (ibv_devinfo -v: ODP_SUPPORT)")
+    setting = Setting(Kind.ENVIRONMENT, NO_HIP_DMA_BUF, "1")
+    text = (
+        f"by dma-buf {', '.join(pinning)} pin the whole KV cache and hold a second copy of it in "
+        "GPU memory: a large one ends with SIGSEGV or HIP error 209"
+    )
+    if peer:
+        advice = f"set {NO_HIP_DMA_BUF}=1: peer memory takes the KV cache as it is, on every NIC"
+        return found.warned(text, advice, (setting,))
+    if off:
+        text = "without dma-buf and without peer memory ibv_reg_mr of GPU memory fails (EINVAL)"
+    return found.warned(
+        text,
+        "load a peer-memory module on the host, or name NICs with on-demand paging "
+        "(--disaggregation-ib-device), or lower --mem-fraction-static until it fits twice",
+    )
 
 
 def _without_expandable(value: str) -> str:

@@ -473,3 +473,40 @@ def test_the_gpus_that_slurm_or_a_container_gives(
     run(["check", "--json", "--only", "gpu.count", "--root", "demo:h800", str(script)])
     found = json.loads(capsys.readouterr().out)["findings"]
     assert {finding["status"] for finding in found} == {status}
+
+
+@pytest.mark.parametrize(
+    ("peers", "driver", "variable", "status"),
+    [
+        (("amdkfd",), "ionic", "1", Status.PASS),
+        (("amdkfd",), "ionic", None, Status.WARN),
+        (("amdkfd",), "mlx5_core", None, Status.PASS),
+        ((), "ionic", None, Status.WARN),
+        ((), "ionic", "1", Status.WARN),
+        ((), "mlx5_core", None, Status.UNKNOWN),
+        (Unknown("not read"), "mlx5_core", None, Status.UNKNOWN),
+    ],
+)
+def test_the_way_to_the_memory_of_amds_gpus(
+    facts: Facts, peers: Any, driver: str, variable: str | None, status: Status
+) -> None:
+    """Without on-demand paging dma-buf pins the KV cache, and holds a second copy of it."""
+    (gpu, *_) = facts.gpus.on_pci
+    nics = tuple(nic._replace(driver=driver) for nic in facts.rdma.present)
+    gone = Unknown("none", absent=True)
+    here = varied(
+        gpus(
+            facts,
+            accelerators=(gpu._replace(vendor="0x1002"),),
+            nvml=gone,
+            device_nodes=(),
+            memory_peers=peers,
+        ),
+        rdma=facts.rdma._replace(nics=nics),
+    )
+    words = {} if variable is None else {"MOONCAKE_DISABLE_HIP_DMABUF": variable}
+    needs = launch(rank(0, gpu_registered_bytes=GIB, environment=words))
+    finding = only("gpu.peer-memory", here, needs)
+    assert finding.status is status
+    if peers == () and driver == "ionic":
+        assert "--disaggregation-ib-device" in finding.advice
