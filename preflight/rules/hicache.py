@@ -163,9 +163,11 @@ def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
         return
     layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
     if layout == "page_first_direct" and backend == "kernel":
-        yield Seen("page_first_direct with the kernel I/O backend: direct is used")
+        text = "page_first_direct with the kernel I/O backend: direct is used"
+        yield Seen(text, None, "write --hicache-io-backend direct")
     elif layout == "page_first" and backend == "direct":
-        yield Seen("page_first with the direct I/O backend: page_first_direct is used")
+        text = "page_first with the direct I/O backend: page_first_direct is used"
+        yield Seen(text, None, "write --hicache-mem-layout page_first_direct")
     elif layout == "layer_first" and server.store is not None:
         yield Seen("layer_first with the Mooncake store: page_first or page_first_direct is used")
 
@@ -176,13 +178,13 @@ def attach_at_runtime(server: SglangServer) -> Iterator[Seen]:
     if not attached or server.value("admin_api_key") is None:
         return
     if server.value("hicache_mem_layout") == "layer_first":
-        yield Seen(
-            "attaching is allowed by --admin-api-key; --hicache-mem-layout layer_first stays"
-        )
+        text = "attaching is allowed by --admin-api-key; --hicache-mem-layout layer_first stays"
+        yield Seen(text, None, "write --hicache-mem-layout page_first")
     word = server.environment.get("MOONCAKE_STANDALONE_STORAGE")
     if word is not None and word.text.strip().lower() in ("1", "true", "yes", "y"):
         text = "the host pool is not Mooncake's, which standalone storage needs"
-        yield Seen(f"MOONCAKE_STANDALONE_STORAGE={word.text}: {text}", word.origin)
+        edit = "name --hicache-storage-backend mooncake at the start"
+        yield Seen(f"MOONCAKE_STANDALONE_STORAGE={word.text}: {text}", word.origin, edit)
 
 
 @RULES.server("storage-needs-other-kv-type")
@@ -273,13 +275,18 @@ def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Seen]:
 def decode_offload_misplaced(server: SglangServer) -> Iterator[Seen]:
     if server.value("disaggregation_decode_enable_offload_kvcache") is not True:
         return
+    place, flag = at(server.command.origin), "--disaggregation-decode-enable-offload-kvcache"
     if server.mode != "decode":
-        yield Seen(f"decode offload with --disaggregation-mode {server.mode}")
+        text = f"decode offload with --disaggregation-mode {server.mode}"
+        yield Seen(text, None, f"{place} remove {flag}, or write --disaggregation-mode decode")
     elif server.value("hicache_storage_backend") is None:
-        yield Seen("decode offload without --hicache-storage-backend")
+        text = "decode offload without --hicache-storage-backend"
+        yield Seen(text, None, f"{place} add --hicache-storage-backend mooncake")
     extra = server.value("hicache_storage_backend_extra_config")
     if isinstance(extra, str) and extra.startswith("@"):
-        yield Seen(f"decode offload reads the extra config as JSON alone: {extra!r} is refused")
+        text = f"decode offload reads the extra config as JSON alone: {extra!r} is refused"
+        edit = f"{place} write the JSON of {extra[1:]} itself"
+        yield Seen(text, None, edit)
 
 
 @RULES.server("decode-host-pool")

@@ -179,7 +179,10 @@ def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[See
     size, chunk_bytes = _size_gb(server), _chunk_bytes(server, versions)
     call_bytes = size * 10**9 if chunk_bytes is None else min(size * 10**9, chunk_bytes)
     if _pins(server) and versions.sglang.pins_itself and call_bytes >= _DRIVER_CALL_BYTES:
-        yield Seen(f"--hicache-size {size}: {format_bytes(call_bytes)} in one call")
+        edit = "write a --hicache-size below 549"
+        if versions.sglang.pins_in_chunks:
+            edit = f"write --hicache-mem-layout page_first, and leave {_CHUNK_VARIABLE} at 256"
+        yield Seen(f"--hicache-size {size}: {format_bytes(call_bytes)} in one call", None, edit)
 
 
 @RULES.memory("populate-takes-long")

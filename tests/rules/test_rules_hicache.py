@@ -95,3 +95,38 @@ def test_the_advice_names_the_flag_that_this_launch_has_or_lacks(
     """It told a decode server without --disable-radix-cache to drop that."""
     found = findings(understand(read_text(line, "run.sh", {}).commands, lambda _: ""))
     assert [one.remedy for one in found if one.rule.id == RADIX] == remedies
+
+
+DECODE_OFFLOAD = "--disaggregation-decode-enable-offload-kvcache"
+
+
+@pytest.mark.parametrize(
+    ("id_", "line", "remedy"),
+    [
+        (
+            "decode-offload-misplaced",
+            f"{SERVER} {DECODE_OFFLOAD}",
+            f"remove {DECODE_OFFLOAD}, or write --disaggregation-mode decode",
+        ),
+        (
+            "decode-offload-misplaced",
+            f"{SERVER} {DECODE_OFFLOAD} --disaggregation-mode decode",
+            "add --hicache-storage-backend mooncake",
+        ),
+        (
+            "layout-rewritten",
+            f"{HICACHE} --hicache-mem-layout page_first --hicache-io-backend direct",
+            "write --hicache-mem-layout page_first_direct",
+        ),
+        (
+            "attach-at-runtime",
+            f"{HICACHE} --admin-api-key k --hicache-mem-layout layer_first",
+            "write --hicache-mem-layout page_first",
+        ),
+    ],
+)
+def test_advice_is_of_the_one_case(id_: str, line: str, remedy: str) -> None:
+    found = findings(understand(read_text(line, "run.sh", {}).commands, lambda _: ""))
+    assert [one.remedy.removeprefix("in run.sh:1 ") for one in found if one.rule.id == id_] == [
+        remedy
+    ]
