@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
+from preflight.launches.launch_files import read_text
+from preflight.processes.processes import understand
+from preflight.processes.unread import unread
 from tests.reading.unread_launches import HICACHE, LAUNCHES, SERVER, UnreadLaunch
 
 pytestmark = pytest.mark.slow
@@ -32,6 +35,25 @@ def test_what_is_not_read_is_named_and_does_not_pass(
     code, said = judged(tmp_path / launch.file, capsys)
     assert code in (2, 3)
     assert any(launch.named in each for each in said), said
+
+
+@pytest.mark.parametrize(
+    ("server", "loader"),
+    [
+        (SERVER, "--enable-lmcache"),
+        ("vllm serve Qwen/Qwen3-8B", "a kv_connector LMCache.."),
+    ],
+)
+def test_what_would_load_a_cache_is_named_with_the_variables_to_remove(
+    server: str, loader: str
+) -> None:
+    """Each variable, where it stands, and the way of this engine alone."""
+    text = f"export LMCACHE_CHUNK_SIZE=256 LMCACHE_LOCAL_CPU=1\n{server}\n"
+    reading = read_text(text, "run.sh", {})
+    found = unread(reading, understand(reading.commands, lambda _: ""))
+    (advice,) = (one.advice for one in found if one.what.startswith("LMCACHE_"))
+    assert advice.startswith("remove LMCACHE_CHUNK_SIZE, LMCACHE_LOCAL_CPU from run.sh:1")
+    assert advice.endswith(f"({loader} would)")
 
 
 # What stands beside servers in many launches, and holds little.
