@@ -558,6 +558,6 @@ def test_parts_are_read_from_names_in_the_files_and_only_where_asked(tmp_path: P
         parts(str(package))
     calls = {"software.search": SEARCH, f"software.parts {SITE}/mooncake": ["efa"]}
     root = Root(str(tree(tmp_path / "host", INSTALLED, calls)))
-    assert read_software(root, launch(EFA)).parts == {"efa"}
+    assert read_software(root, launch(EFA)).parts == frozenset({"efa"})
     assert isinstance(read_software(root, launch(rank())).parts, Unknown)
     assert isinstance(read_software(root, None).parts, Unknown)
