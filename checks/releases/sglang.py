@@ -178,8 +178,6 @@ class SglangRelease(NamedTuple):
     decode_hashes_single: bool = False
     # With EAGLE, models with linear-attention layers hash single tokens (unified_tree_core.py).
     linear_hashes_single: bool = False
-    # The LoRA adapter is part of a page's key in L3 (storage_namespace_seed).
-    adapters_in_keys: bool = False
     # As many tokens may be prefetched at a time as 0.8 x (L2 - L1); later 0.5 x L2
     # (cache_controller.py prefetch_capacity_limit).
     budget_of_difference: bool = True
@@ -279,12 +277,7 @@ _CHANGES = (
         buffer_only=True,
         unified_cache=True,
     ),
-    _change(
-        "0.5.20",
-        role_decides_row=True,
-        raw_on_amd=frozenset({"tilelang", "aiter", "triton"}),
-        adapters_in_keys=True,
-    ),
+    _change("0.5.20", role_decides_row=True, raw_on_amd=frozenset({"tilelang", "aiter", "triton"})),
     _change(
         "0.5.21",
         cgroup_headroom=True,

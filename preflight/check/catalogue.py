@@ -19,7 +19,8 @@ from preflight.rules.rules import Rule, Severity
 # What fleet merge finds between nodes, between their NICs (as fleet rails does) and of the reports
 # themselves; and what stands for a node that gave none.
 _FLEET = (
-    "master metadata mooncake-version same-machine path-mtu rail-apart rail-same rail-unknown "
+    "master metadata advertised protocol address mooncake-version same-machine path-mtu "
+    "rail-apart rail-same rail-unknown "
     "report no-verdict several-reports old-report unexpected unusable "
     "ssh timeout tool python interrupted"
 ).split()

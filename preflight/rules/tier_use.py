@@ -66,7 +66,7 @@ def ssd_bucket_lost(
 
 @RULES.store("l3-repeats-l2")
 def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
-    """Only where the master is this host's own: at another's, other hosts may add segments."""
+    """Compare sizes if the master is this host's own: at another's, other hosts add segments."""
     size, segment = server.value("hicache_size"), configured_segment(server)
     master = store.value("master_server_address")
     local = isinstance(master, str) and master.partition(":")[0] in ("127.0.0.1", "localhost")
@@ -147,14 +147,6 @@ def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
             yield Seen(f"the prefill server has {policy}", server.command.origin)
 
 
-@RULES.memory("adapters-share-keys")
-def adapters_share_keys(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    stores = server.hicache and server.value("hicache_storage_backend") is not None
-    adapters = server.value("enable_lora") is True or bool(server.value("lora_paths"))
-    if stores and adapters and not versions.sglang.adapters_in_keys and not versions.sglang_unsure:
-        yield Seen("LoRA adapters with a storage backend")
-
-
 @RULES.store("standalone-settings-ignored")
 def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     if known(store.value("standalone_storage")) is not True:
@@ -211,7 +203,7 @@ def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterato
 
 @RULES.memory("prefetch-budget-small")
 def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    """Up to 0.5.14 the budget is 0.8 x (L2 - L1) tokens: with a ratio it follows from that."""
+    """Compute 0.8 x (L2 - L1), the budget up to 0.5.14, from the ratio."""
     ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
     reads = server.hicache and server.value("hicache_storage_backend") is not None
     of_ratio = isinstance(ratio, float) and not (isinstance(size, int) and size > 0)

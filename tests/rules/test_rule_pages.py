@@ -34,7 +34,6 @@ LEAVE_OUT = "leave it out"
 RELEASES = (("0.5.23", "0.3.14"), ("0.5.18", "0.3.11.post1"))
 # Mended by another release or size, by nothing, or by what is no word of a launch; or of Compose.
 WITHOUT = {
-    "adapters-share-keys",
     "consumer-misread",
     "consumer-release",
     "decode-host-pool",

@@ -131,7 +131,6 @@ def ids(
     ("words", "fires", "silent", "rule"),
     [
         (f"{L3} write_back", "0.5.8", "0.5.9", "write-back-stores-nothing"),
-        (f"{L3} write_through --enable-lora", "0.5.19", "0.5.20", "adapters-share-keys"),
         (f"{L3} write_through --hicache-ratio 1.2", "0.5.14", "0.5.15", "prefetch-budget-small"),
     ],
 )
