@@ -139,7 +139,8 @@ def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
     for note in dict.fromkeys(sizing.reading.notes):
         if note.id in _READ_OTHERWISE:
             subject = f"{note.id} ({note.origin})"
-            found = Finding(MISREAD.id, Status.WARN, subject, text=note.text, advice=_AS_MEANT)
+            advice = note.advice or _AS_MEANT
+            found = Finding(MISREAD.id, Status.WARN, subject, text=note.text, advice=advice)
             if note.id in _NOTHING_RUNS:
                 worse = Consequence.WILL_NOT_START
                 found = found._replace(status=Status.FAIL, consequence=worse)

@@ -167,6 +167,7 @@ class _Expansion:
         self.wild = False
         self.several = False
         self.inside: Inside | None = None
+        self.element: Origin | None = None  # where the element of an array stands that begins here
 
     def close(self) -> None:
         """End the word that is being collected, if there is one."""
@@ -180,9 +181,10 @@ class _Expansion:
                 self.several = True
             doubts = few(tuple(self.doubts)) if self.doubts else ()
             inside = self.inside if names else None
-            self.words.append(Word(text, self.origin, tuple(names), doubts, self.several, inside))
+            at = self.element or self.origin
+            self.words.append(Word(text, at, tuple(names), doubts, self.several, inside))
         self.texts, self.unresolved, self.open, self.several = [], [], False, False
-        self.wild, self.inside = False, None
+        self.wild, self.inside, self.element = False, None, None
         if self.split:
             self.doubts = []
 
@@ -480,6 +482,8 @@ class _Expansion:
                 self.close()
             elif index:
                 self.keep(" ")
+            if not self.texts and word.origin.source == self.origin.source and piece.name != "@":
+                self.element = word.origin
             self.put(piece, word)
 
 

@@ -418,10 +418,15 @@ class ShellPrograms(ShellBuiltins):
         ended = inner.whole(parsed)
         self.state.back_to(mark)
         self.state.output = kept
+        unread = {note.origin for note in inner.notes if note.id == "script-not-read"}
         for command in inner.commands:
+            program = brief(" ".join(word.text for word in command.words[:2]))
             if starts_server(command.words):
                 program = brief(command.words[0].text)
                 said = f"$(...) starts {program}: it is not read; give that command alone"
+                self.note("script-not-read", said, origin)
+            elif command.origin in unread and program.endswith(".sh"):
+                said = f"$(...) runs {program}: it is not read; name it on its own to read it"
                 self.note("script-not-read", said, origin)
         doubted = any(note.id in _DOUBTS for note in inner.notes)
         if inner.said is None or inner.commands or ended.value is None or doubted:

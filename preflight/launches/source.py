@@ -43,11 +43,15 @@ class Origin(NamedTuple):
 
 
 class SourceNote(NamedTuple):
-    """Something in a source that a reader passed over or took in a particular way."""
+    """Something in a source that a reader passed over or took in a particular way.
+
+    advice: what to do in this case, "" if that follows from its kind.
+    """
 
     id: str
     text: str
     origin: Origin
+    advice: str = ""
 
 
 _NOTICE = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
