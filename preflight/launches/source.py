@@ -278,11 +278,23 @@ def open_variables(word: Word) -> tuple[str, ...]:
     return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
 
 
+# What sets a variable once the pod is there; ``Inside.what`` has all such variables of a word.
+_OF_POD = ("operator", "cluster")
+
+
+def why_open(word: Word, names: str) -> str:
+    """Return that ``names``, which ``word`` leaves open, are not set, or what gives them."""
+    inside = word.inside
+    given = inside is not None and inside.kind == "cluster"
+    given = given and set(word.unresolved) <= {*inside.what.split()}  # type: ignore[union-attr]
+    return f"{names} is {'given by Kubernetes when the pod starts' if given else 'not set'}"
+
+
 def both_inside(one: Inside | None, other: Inside | None) -> Inside | None:
     """Return where what two parts of a text leave open is known; the first, where they differ."""
-    if one is None or other is None or {one.kind, other.kind} != {"operator"}:
+    if one is None or other is None or one.kind != other.kind or one.kind not in _OF_POD:
         return one or other
-    return Inside("operator", " ".join(dict.fromkeys(f"{one.what} {other.what}".split())))
+    return one._replace(what=" ".join(dict.fromkeys(f"{one.what} {other.what}".split())))
 
 
 def is_set_by_operator(word: Word, name: str) -> bool:
@@ -304,6 +316,7 @@ _GIVEN = {
     "pod": ("name {set} under env of container {what}", "{}", ", "),
     "remote": ("set {set} in what {what} runs", "{}=...", " "),
     "operator": ("run this check in the pod: its operator sets {set} there", "{}", ", "),
+    "cluster": ("run this check in the pod: Kubernetes gives it {set}", "{}", ", "),
     "program": ("write a value in place of {set} in {what}", "{}", ", "),
 }
 
@@ -316,7 +329,7 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
         kind, what = variable.inside or ("", "")
-        places.setdefault((kind, "" if kind == "operator" else what), []).append(variable.name)
+        places.setdefault((kind, "" if kind in _OF_POD else what), []).append(variable.name)
     said = []
     for (place, what), names in places.items():
         sentence, each, between = _GIVEN[place]

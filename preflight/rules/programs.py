@@ -179,6 +179,16 @@ def mooncake_switch_is_on(process: LaunchProcess) -> Iterator[Seen]:
             yield _seen(process, text, each)
 
 
+@RULES.process("flag-without-dashes")
+def flag_without_dashes(process: LaunchProcess) -> Iterator[Seen]:
+    known = _flags(process)[0]
+    for word in process.arguments if known else ():
+        name, equals, _ = word.text.partition("=")
+        if equals and name.replace("-", "_") in known:
+            edit = replaced(word.origin, word.text, f"--{word.text}")
+            yield Seen(f"{process.kind.value}: {word.text} has no dashes", word.origin, edit)
+
+
 @RULES.process("mooncake-flag-of-some-releases")
 def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Seen]:
     for each in _flags(process)[1]:
