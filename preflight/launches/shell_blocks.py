@@ -78,6 +78,8 @@ class ShellBlocks(ShellFlow):
             truth = TRUE if condition is None else self.test(text, condition).undoubted()
             if self.stop:
                 return truth
+            if truth.value is None and self.sets_default(text, body, truth):
+                return self.run(text, body)
             if truth.value is None:
                 note = self.asked(text, condition, truth, index + 1 < len(arms))
                 return self.ways(text, arms[index:], note, skipped)
@@ -142,7 +144,9 @@ class ShellBlocks(ShellFlow):
         if head is None or ";&" in ends or ";;&" in ends or any(i.has_error for i in items):
             return self.not_read(text, node)
         origin = text.origin(node)
+        self.state.asking = True
         word = value(self.state, text.pieces(head), origin)
+        self.state.asking = False
         outcomes: list[Changes | None] = []
         note: SourceNote | None = None
         for item in items:

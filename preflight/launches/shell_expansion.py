@@ -375,7 +375,8 @@ class _Expansion:
     def default(self, piece: Piece, elements: tuple[Word, ...] | None, every: bool) -> None:
         """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; what nothing sets is taken as not set."""
         state, colon = self.state, piece.operator.startswith(":")
-        if elements is None and not self.settable(piece):
+        asked = state.asking and piece.operator[-1] == "-" and not piece.rest
+        if elements is None and (not self.settable(piece) or (asked and piece.name.isidentifier())):
             raise _NotKnownError
         some = elements or ()
         missing = not some or (colon and not any(word.text or word.unresolved for word in some))

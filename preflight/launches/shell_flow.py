@@ -37,6 +37,7 @@ from preflight.launches.shell_state import (
     doubts_of,
     plain,
 )
+from preflight.launches.shell_ways import either_of
 from preflight.launches.shell_text import ShellText
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
 from preflight.launches.variables import unread
@@ -212,7 +213,8 @@ class ShellFlow(ABC):
             joint, last, steps = parts[place].operator, end == len(parts), parts[place:end]
             wanted = ended if joint != "||" else ended.negated()
             self.tested += not last
-            if not place:
+            nodes = [step.node for step in steps if step.node is not None]
+            if not place or self.sets_default(text, nodes, wanted):
                 ended = self.pipeline(text, steps)
             elif wanted.value or (wanted.value is None and joint == "&&" and wanted.ran):
                 # A variable that nothing sets is expected to be set, and a program to do what it
@@ -352,6 +354,14 @@ class ShellFlow(ABC):
         """Tell whether anything was started yet that a launch is about."""
         return any(map(_is_of_launch, self.commands))
 
+    def sets_default(self, text: ShellText, nodes: Sequence[Node], truth: Truth) -> bool:
+        """Tell whether commands only set a variable that nothing sets, as ``${A:-x}`` does."""
+        named = re.escape(truth.asks)
+        sets = re.compile(rf"(?:(?:export|declare|local)\s+(?:-\w+\s+)?)?{named}=")
+        said = [text.text(node) for node in nodes if says(node)]
+        own = [each for each in said if not each.startswith(("echo ", "printf "))]
+        return bool(named) and len(own) == 1 and sets.match(own[0]) is not None
+
     def branch(self, note: SourceNote, steps: Callable[[], Truth]) -> Changes | None:
         """Run one way that a script may go; return what it changes, and take that back.
 
@@ -369,7 +379,10 @@ class ShellFlow(ABC):
         return changed
 
     def merge(self, outcomes: Sequence[Changes | None], note: SourceNote) -> None:
-        """Take what several ways change: what they differ in is doubted, the last one holds."""
+        """Take what several ways change: what they differ in is doubted.
+
+        Of a variable that is known on each way all values stand; of anything else the last does.
+        """
         live = [outcome for outcome in outcomes if outcome is not None]
         if not live:
             self.stop, self.ended = "return" if self.active else "exit", OPEN
@@ -382,6 +395,8 @@ class ShellFlow(ABC):
             last = next(outcome[key] for outcome in reversed(live) if key in outcome)
             # Alike by different ways: it still hangs on what each way hangs on.
             doubts = doubts_of(values) if same else (*self.doubts, note)
+            if not same and note.id == "condition":
+                last = either_of(key, values, last)
             self.state.change_in_doubt(key, last, doubts)
 
     def undecided(
@@ -413,7 +428,7 @@ class ShellFlow(ABC):
         )
         if ran and not names:
             why = "that program is not run here"
-        read = "read each way, the last one holds" if several else "read as if it were true"
+        read = "read each way" if several else "read both ways, with what it starts"
         note = SourceNote("condition", f"nothing decides {brief(shown)}: {why}; {read}", origin)
         self.notes.append(note)
         return note

@@ -12,6 +12,30 @@ TALKS = frozenset("basename cat dirname readlink realpath seq".split())
 _MOST_NUMBERS = 1024
 
 
+_COMPARES = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+# How scripts compare fractions: ``awk "BEGIN{exit !($RATE < 0.5)}"``.
+_AWK = re.compile(
+    r"\s*BEGIN\s*\{\s*exit\s*(!?)\s*\(\s*(\d+(?:\.\d+)?)\s*([<>]=?|[=!]=)\s*(\d+(?:\.\d+)?)"
+    r"\s*\)\s*;?\s*\}\s*"
+)
+
+
+def awk_holds(texts: Sequence[str]) -> bool | None:
+    """Return whether an awk that only compares two numbers ends without an error; None if not."""
+    match = _AWK.fullmatch(texts[1]) if len(texts) == 2 and texts[0] == "awk" else None
+    if match is None:
+        return None
+    negated, left, compares, right = match.groups()
+    return _COMPARES[compares](float(left), float(right)) == bool(negated)
+
+
 def written_out(program: str, arguments: Sequence[str]) -> str | None:
     """Return what a program that everybody has writes, of its words alone; None: not known."""
     if program == "echo":

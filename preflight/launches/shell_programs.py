@@ -21,7 +21,7 @@ from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBui
 from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_flow import STARTED
-from preflight.launches.shell_output import TALKS, written_out
+from preflight.launches.shell_output import TALKS, awk_holds, written_out
 from preflight.launches.shell_parts import (
     WRITES,
     Part,
@@ -110,9 +110,6 @@ class ShellPrograms(ShellBuiltins):
         """Return what a command starts that has a wrapper, a shell or an engine in front."""
 
     def reading(self) -> Reading:
-        for name, origin in self.conditions.assumed.items():
-            said = f"{name} is not set: where the script asks whether it is, it is taken as empty"
-            self.note("taken-as-empty", said, origin)
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def read(self, text: str, first_line: int | None) -> None:
@@ -235,6 +232,9 @@ class ShellPrograms(ShellBuiltins):
             self.kills += 1
         if self.names_unread(words, origin):
             return PROGRAM
+        known = None if any(word.unresolved or word.doubts for word in words) else awk_holds(texts)
+        if known is not None:
+            return Truth(known)
         if texts[0] in BUILTINS:
             return self.builtin(text, words, settings, origin, given)
         if self.captures and texts[0] in TALKS:

@@ -303,6 +303,28 @@ def is_set_by_operator(word: Word, name: str) -> bool:
     return inside is not None and inside.kind == "operator" and name in inside.what.split()
 
 
+# What a guide leaves to its reader, beside the <x> that a shell's reader names. Met in recipes and
+# threads: [model_path], xxxxxxx/Qwen3-32B, xx.xx.xx.xx, YOUR_IP, your-model, /path/to/model.
+_PLACEHOLDER = re.compile(
+    r"\[[A-Za-z][\w ./-]*\]|<[A-Za-z][^<>|]*>|\{\{[^{}]*\}\}|(?<![^/:=@])(?:"
+    r"[xX]{3,}(?=[/:]|$)|x{1,3}(?:\.x{1,3}){3}|(?:your|YOUR|Your)[-_][\w.-]+)|^/?path/to/[^:,\s]*"
+)
+_WHOLE = re.compile(r"\[|<")
+
+
+def placeholder_in(text: str) -> str:
+    """Return the part of a value in place of which its reader has to write something, "" if none.
+
+    A part in brackets is one only if nothing but an address stands around it.
+    """
+    match = _PLACEHOLDER.search(text)
+    if match is None:
+        return ""
+    around = f"{text[: match.start()]}{text[match.end() :]}"
+    alone = not _WHOLE.match(match.group()) or re.fullmatch(r"(?:\w+://)?(?::\w+)?(?:/[\w./-]*)?", around)
+    return match.group() if alone else ""
+
+
 def _is_computed(word: Word) -> bool:
     return word.inside is not None and word.inside.kind == "program"
 

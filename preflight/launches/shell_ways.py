@@ -1,0 +1,86 @@
+"""What a variable or an array is behind a condition that nothing decides: one of several values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from preflight.launches.shell_state import Key, plain
+from preflight.launches.source import SourceNote, Word, brief
+
+# What is not a setting of a launch: where the shell is, and how it looks for programs.
+_OF_SHELL = frozenset("IFS OLDPWD PATH PWD LD_LIBRARY_PATH PYTHONPATH".split())
+_MOST_VALUES = 6
+NOTHING = "nothing"
+
+
+def either_of(key: Key, values: Sequence[object], last: object) -> object:
+    """Return what is held under ``key`` if it is one of ``values``; ``last`` if that has no form.
+
+    A variable's word has all values in its text and is not known. An array has the flags of each
+    way, with values that are not known; one that is no list of flags stays the last.
+    """
+    kind, name = key
+    if kind == "variable" and name not in _OF_SHELL:
+        words = [value[0] if value else None for value in values]  # type: ignore[index]
+        word = _one_of(words)
+        return last if word is None else (word, last[1] if last else True)  # type: ignore[index]
+    if kind == "array":
+        found = _flags_of_each(values)
+        return last if found is None else found
+    return last
+
+
+def _one_of(words: Sequence[Word | None], front: str = "") -> Word | None:
+    """Return a word that is one of ``words``; None if one of them is open itself, or for many.
+
+    front: the flag and the = that stand in front of each value.
+    """
+    held = next((word for word in words if word is not None), None)
+    texts = dict.fromkeys(NOTHING if w is None else w.text.removeprefix(front) for w in words)
+    own = (w is None or not w.unresolved or w.unresolved == (w.text.removeprefix(front),) for w in words)
+    if held is None or not all(own) or len(texts) > _MOST_VALUES:
+        return None
+    text = " or ".join(brief(each) for each in texts)
+    return held._replace(text=f"{front}{text}", unresolved=(text,))
+
+
+Groups = dict[str, list[Word]]
+
+
+def _flags_of_each(ways: Sequence[object]) -> tuple[Word, ...] | None:
+    """Return an array with the flags of several; None if one of them is no list of flags."""
+    groups = [_groups(way or ()) for way in ways]  # type: ignore[arg-type]
+    known = [each for each in groups if each is not None]
+    if len(known) < len(groups):
+        return None
+    found: list[Word] = []
+    for flag in dict.fromkeys(flag for each in known for flag in each):
+        given = [each.get(flag, []) for each in known]
+        most = max(given, key=len)
+        if all(plain(tuple(each)) == plain(tuple(given[0])) for each in given):
+            found += most
+            continue
+        attached = "=" in most[0].text
+        place = 0 if attached else 1
+        words = [each[place] if len(each) > place else None for each in given]
+        word = _one_of(words, f"{flag}=" if attached else "")
+        if len(most) > place + 1 or (word is None and most[place:]):
+            return None
+        found += [*most[:place], *filter(None, [word])]
+    return tuple(found)
+
+
+def _groups(words: Sequence[Word]) -> Groups | None:
+    """Return each flag with the words behind it, by its name; None for what is no such list."""
+    found: Groups = {}
+    flag = ""
+    for word in words:
+        if word.text.startswith("-") and not word.unresolved:
+            flag = word.text.partition("=")[0]
+            if flag in found:
+                return None
+            found[flag] = []
+        if not flag or word.several:
+            return None
+        found[flag].append(word)
+    return found
