@@ -351,6 +351,8 @@ class _Expansion:
             return (Word(state.name, self.origin),)
         if name in ("@", "*", "#"):
             return state.parameters
+        if name == "!" and (background := state.held.get(("background", ""))) is not None:
+            return (background,)  # type: ignore[return-value]
         if name.isdecimal():
             word = state.parameter(int(name))
             if word is None:

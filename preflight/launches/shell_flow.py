@@ -102,6 +102,7 @@ class ShellFlow(ABC):
         self.waited = 0  # of those turns, by loops that only wait
         self.aside = 0  # how many of the lists around end with &
         self.kills = 0  # how often the script has ended all that it had started
+        self.killed: set[str] = set()  # of those, the $! that kill was given, for sure
         self.nested = 0
         self.conditions = Conditions(state, self.lies)
         self.said: list[str] | None = None  # what is written to standard output; None: not known
@@ -203,7 +204,7 @@ class ShellFlow(ABC):
     def and_or(self, text: ShellText, node: Node, background: bool) -> Truth:
         """Go through ``a && b || c``."""
         parts = list(parts_of(text, node))
-        mark = self.state.mark()
+        mark, first = self.state.mark(), len(self.commands)
         ended, place = TRUE, 0
         self.aside += background
         while place < len(parts) and not self.stop:
@@ -237,6 +238,10 @@ class ShellFlow(ABC):
         if background:
             self.stop = ""
             self.state.back_to(mark)
+            # $! with the number of what it is; of several there is no telling which of them.
+            of_one = f"$!{first}" if len(self.commands) == first + 1 else "$!"
+            word = Word(of_one, text.origin(node), ("$!",))
+            self.state.change(("background", ""), word)
             return TRUE
         return ended
 

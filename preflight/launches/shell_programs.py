@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -230,6 +231,7 @@ class ShellPrograms(ShellBuiltins):
         texts = [word.text for word in words]
         if _ends_others(texts):
             self.kills += 1
+            self.waits_for(texts)
         if self.names_unread(words, origin):
             return PROGRAM
         known = None if any(word.unresolved or word.doubts for word in words) else awk_holds(texts)
@@ -245,6 +247,19 @@ class ShellPrograms(ShellBuiltins):
                 self.state.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
         return self.starts(text, words, settings, given, origin)
+
+    def waits_for(self, texts: Sequence[str]) -> None:
+        """Mark what runs aside and has been killed and waited for, if nothing doubts that."""
+        named = {text for text in texts[1:] if re.fullmatch(r"\$!\d+", text)}
+        if self.doubts:
+            return
+        if texts[0] == "kill":
+            self.killed |= named
+        elif texts[0] == "wait":
+            for each in (named or self.killed) & self.killed:
+                place = int(each[2:])
+                if place < len(self.commands):
+                    self.commands[place] = self.commands[place]._replace(ended=True)
 
     def starts(
         self,

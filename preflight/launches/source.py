@@ -118,7 +118,7 @@ class Command(NamedTuple):
     outermost first, each as its words. container: what the container is given that it runs in,
     where the source starts one. doubts: the conditions that nothing decides and that it runs under.
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
-    runs only once it has ended. turn: how often the script has ended all that ran before it. files:
+    runs only once it has ended. ended: the script kills it, and waits for it. turn: how often the script has ended all that ran before it. files:
     what its container alone holds of what the launch says, by path: mounted ConfigMaps, and what a
     script in there writes. limits: those that the source sets for it, in their order, on top of its
     container's. run_as: who runs it, in its container where it has one. published: the ports of the
@@ -140,6 +140,7 @@ class Command(NamedTuple):
     published: tuple[Published, ...] = ()
     place: Place | None = None
     run_as: RunAs = RunAs()
+    ended: bool = False
 
     def under(self, run_as: RunAs, limits: tuple[SetLimit, ...]) -> Command:
         """Return this command as ``run_as`` starts it, with ``limits`` set before."""

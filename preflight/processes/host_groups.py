@@ -43,7 +43,7 @@ class HostGroup(NamedTuple):
     own: the numbers of the processes that run on no other host; shared: of those that may run on
     each of the hosts. address: an address or name of the host, "" where the launch says none.
     in_turn: the script ends each of the groups before it starts the next, as far as it is for one
-    host.
+    host. killed: it kills them and waits for them, so that all are for one host.
     """
 
     name: str
@@ -52,6 +52,7 @@ class HostGroup(NamedTuple):
     shared: frozenset[int]
     address: str = ""
     in_turn: bool = False
+    killed: bool = False
 
     @property
     def numbers(self) -> frozenset[int]:
@@ -75,6 +76,7 @@ class TakenGroup(NamedTuple):
         count, on = f"is for {len(self.groups)} hosts", "what runs on "
         if self.group.in_turn:
             turns = "servers on one port, one after another or on as many hosts"
+            turns = "rounds, each killed before the next" if self.group.killed else turns
             count, on = f"starts {len(self.groups)} {turns}", ""
         return (
             f"this launch {count}; only {on}"
@@ -113,7 +115,7 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
         if _port(process) and _port(process) in taken_ports:
             found[f"what {process.command.origin} starts"] = ("", [process.number])
             left.remove(process)
-    if not found and (apart := _never_together(processes, shared)):
+    if not found and (apart := _never_together(processes, shared) or _rounds(processes, shared)):
         return apart
     if len(found) == 1 and not left and any(_far(process) for process in processes):
         ((what, (address, numbers)),) = found.items()
@@ -156,6 +158,34 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
             anywhere,
         )
         for place, host in enumerate(hosts, start=1)
+    )
+
+
+def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
+    """Return a group for each round of servers that the script kills and waits for.
+
+    What it starts behind the last of them is a round too. What it does not end may run beside each.
+    """
+    ended = [p for p in processes if p.command.ended and p.kind not in _ANYWHERE]
+    last = max((process.command.turn for process in ended), default=0)
+    behind = [p for p in processes if p.command.turn > last and p.kind in _SERVERS]
+    rounds: dict[int, list[LaunchProcess]] = {}
+    for process in (*ended, *behind):
+        rounds.setdefault(min(process.command.turn, last + 1), []).append(process)
+    if len(rounds) < 2 or not all(any(p.kind in _SERVERS for p in own) for own in rounds.values()):
+        return ()
+    numbers = {process.number for own in rounds.values() for process in own}
+    rest = frozenset((*shared, *(p.number for p in processes if p.number not in numbers)))
+    return tuple(
+        HostGroup(
+            str(place),
+            f"what {own[0].command.origin} starts, round {place}",
+            frozenset(process.number for process in own),
+            rest,
+            in_turn=True,
+            killed=True,
+        )
+        for place, own in enumerate(rounds.values(), start=1)
     )
 
 
