@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from preflight.launches.shell_state import Key, plain
-from preflight.launches.source import SourceNote, Word, brief
+from preflight.launches.source import Word, brief
 
 # What is not a setting of a launch: where the shell is, and how it looks for programs.
 _OF_SHELL = frozenset("IFS OLDPWD PATH PWD LD_LIBRARY_PATH PYTHONPATH".split())
@@ -22,32 +23,44 @@ def either_of(key: Key, values: Sequence[object], last: object) -> object:
     kind, name = key
     if kind == "variable" and name not in _OF_SHELL:
         words = [value[0] if value else None for value in values]  # type: ignore[index]
-        word = _one_of(words)
+        loose = any(map(_may_be_words, words))
+        word = None if loose else _one_of(words, f"${{{name}}}")
         return last if word is None else (word, last[1] if last else True)  # type: ignore[index]
     if kind == "array":
-        found = _flags_of_each(values)
+        found = _flags_of_each(values, name)
         return last if found is None else found
     return last
 
 
-def _one_of(words: Sequence[Word | None], front: str = "") -> Word | None:
+def _may_be_words(word: Word | None) -> bool:
+    """Tell whether a value may be no word, a flag, a setting or several, where it is not quoted."""
+    return word is not None and (not word.text or re.search(r"\s|^-|^\w+=", word.text) is not None)
+
+
+def _one_of(words: Sequence[Word | None], written: str, front: str = "") -> Word | None:
     """Return a word that is one of ``words``; None if one of them is open itself, or for many.
 
-    front: the flag and the = that stand in front of each value.
+    written: what stands for the value. front: the flag and the = that stand in front of each.
     """
     held = next((word for word in words if word is not None), None)
-    texts = dict.fromkeys(NOTHING if w is None else w.text.removeprefix(front) for w in words)
-    own = (w is None or not w.unresolved or w.unresolved == (w.text.removeprefix(front),) for w in words)
-    if held is None or not all(own) or len(texts) > _MOST_VALUES:
+    texts: dict[str, None] = {}
+    for word in words:
+        text = NOTHING if word is None else word.text.removeprefix(front)
+        if word is not None and word.unresolved:
+            if text != written or len(word.unresolved) > 1:
+                return None
+            text = word.unresolved[0]
+        texts[text] = None
+    if held is None or len(texts) > _MOST_VALUES:
         return None
-    text = " or ".join(brief(each) for each in texts)
-    return held._replace(text=f"{front}{text}", unresolved=(text,))
+    name = " or ".join(brief(each) or "''" for each in texts)
+    return held._replace(text=f"{front}{written}", unresolved=(name,))
 
 
 Groups = dict[str, list[Word]]
 
 
-def _flags_of_each(ways: Sequence[object]) -> tuple[Word, ...] | None:
+def _flags_of_each(ways: Sequence[object], name: str) -> tuple[Word, ...] | None:
     """Return an array with the flags of several; None if one of them is no list of flags."""
     groups = [_groups(way or ()) for way in ways]  # type: ignore[arg-type]
     known = [each for each in groups if each is not None]
@@ -63,7 +76,7 @@ def _flags_of_each(ways: Sequence[object]) -> tuple[Word, ...] | None:
         attached = "=" in most[0].text
         place = 0 if attached else 1
         words = [each[place] if len(each) > place else None for each in given]
-        word = _one_of(words, f"{flag}=" if attached else "")
+        word = _one_of(words, f"${{{name}[{flag}]}}", f"{flag}=" if attached else "")
         if len(most) > place + 1 or (word is None and most[place:]):
             return None
         found += [*most[:place], *filter(None, [word])]

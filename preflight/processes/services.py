@@ -85,7 +85,7 @@ def not_served(
     bound = _bound(processes)
     masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
     at = {port.port for process in processes for port in ports(process)}
-    unsure = any(master.unread or next(master.open_words, None) for master in masters)
+    unsure = any(one.unread is not None or next(one.open_words, None) for one in masters)
     unsure = unsure or any(isinstance(port, Unknown) for port in at)
     unsure = unsure or any("meta" in word.text for p in processes for word in _unread_words(p))
     for process in () if unsure or not masters else processes:
