@@ -82,7 +82,8 @@ class ShellBlocks(ShellFlow):
                 return self.run(text, body)
             if truth.value is None:
                 note = self.asked(text, condition, truth, index + 1 < len(arms))
-                return self.ways(text, arms[index:], note, skipped)
+                unset = bool(truth.asks)
+                return self.ways(text, arms[index:], note, skipped, unset=unset)
             if truth.value is False:
                 skipped += [body] if truth.soft else []
                 continue
@@ -113,11 +114,12 @@ class ShellBlocks(ShellFlow):
         note: SourceNote,
         skipped: Sequence[Sequence[Node]],
         asks: bool = False,
+        unset: bool = False,
     ) -> Truth:
         """Go through every branch of which nothing decides which one runs.
 
         skipped: branches that are read too if no arm decides. asks: the first condition is still
-        to be looked at.
+        to be looked at. unset: it asks of a variable that nothing sets.
         """
         outcomes: list[Changes | None] = []
         for body in skipped if asks else ():
@@ -128,7 +130,7 @@ class ShellBlocks(ShellFlow):
                 truth = self.doubting(note, partial(self.test, text, condition)).undoubted()
                 self.stop = ""
             if truth.value is not False:
-                outcomes.append(self.branch(note, partial(self.run, text, body)))
+                outcomes.append(self.branch(note, partial(self.run, text, body), unset))
             asks = True
             if condition is None or (truth.value and not truth.soft):
                 break
@@ -168,7 +170,7 @@ class ShellBlocks(ShellFlow):
                 break
             if note is None:
                 note = self.open_note(f"case {text.text(head)}", origin, several=True)
-            outcome = self.branch(note, partial(self.run, text, body))
+            outcome = self.branch(note, partial(self.run, text, body), bool(word.unresolved))
             outcomes.append(outcome)
             # Who asks so, and ends if it is empty, expects the variable to be set.
             if truth.value is True and not (truth.soft and outcome is None):

@@ -230,7 +230,8 @@ class ShellFlow(ABC):
                     ended = OPEN
             elif wanted.value is None:
                 note = self.undecided(text, parts[:place], wanted)
-                self.merge([self.branch(note, partial(self.pipeline, text, steps)), {}], note)
+                run = partial(self.pipeline, text, steps)
+                self.merge([self.branch(note, run, bool(wanted.asks)), {}], note)
                 ended = OPEN
             self.tested -= not last
             place = end
@@ -367,14 +368,19 @@ class ShellFlow(ABC):
         own = [each for each in said if not each.startswith(("echo ", "printf "))]
         return bool(named) and len(own) == 1 and sets.match(own[0]) is not None
 
-    def branch(self, note: SourceNote, steps: Callable[[], Truth]) -> Changes | None:
+    def branch(
+        self, note: SourceNote, steps: Callable[[], Truth], unset: bool = False
+    ) -> Changes | None:
         """Run one way that a script may go; return what it changes, and take that back.
 
         None if it leaves the script or function. Behind a loop that it leaves, the script goes on
-        with that: ``ready=1; break``.
+        with that: ``ready=1; break``. unset: it is gone if a variable is empty that nothing sets: if
+        the script then gives up, all behind it hangs on that.
         """
         mark, kills = self.state.mark(), self.kills
         self.doubting(note, steps)
+        if unset and self.gives_up():
+            self.doubts = (*self.doubts, note)
         changed = None if self.stop in ("exit", "return") else self.state.changed(mark)
         if self.stop:  # what it killed is gone only if nothing follows
             self.kills = kills

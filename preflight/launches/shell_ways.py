@@ -11,7 +11,7 @@ from preflight.launches.source import Word, brief
 # What is not a setting of a launch: where the shell is, and how it looks for programs.
 _OF_SHELL = frozenset("IFS OLDPWD PATH PWD LD_LIBRARY_PATH PYTHONPATH".split())
 _MOST_VALUES = 6
-NOTHING = "nothing"
+NOTHING, _OR = "nothing", " or "
 
 
 def either_of(key: Key, values: Sequence[object], last: object) -> object:
@@ -43,17 +43,21 @@ def _one_of(words: Sequence[Word | None], written: str, front: str = "") -> Word
     written: what stands for the value. front: the flag and the = that stand in front of each.
     """
     held = next((word for word in words if word is not None), None)
-    texts: dict[str, None] = {}
+    texts: list[str] = []
     for word in words:
-        text = NOTHING if word is None else word.text.removeprefix(front)
-        if word is not None and word.unresolved:
-            if text != written or len(word.unresolved) > 1:
-                return None
-            text = word.unresolved[0]
-        texts[text] = None
-    if held is None or len(texts) > _MOST_VALUES:
+        text = "" if word is None else word.text.removeprefix(front)
+        if word is None:
+            texts.append(NOTHING)
+        elif not word.unresolved:
+            texts.append(brief(text) or "''")
+        elif text == written and len(word.unresolved) == 1:
+            texts += word.unresolved[0].split(_OR)
+        else:
+            return None
+    several = sorted(dict.fromkeys(texts), key=lambda each: each == NOTHING)
+    if held is None or len(several) > _MOST_VALUES:
         return None
-    name = " or ".join(brief(each) or "''" for each in texts)
+    name = _OR.join(several)
     return held._replace(text=f"{front}{written}", unresolved=(name,))
 
 

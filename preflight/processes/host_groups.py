@@ -237,6 +237,61 @@ def _alternatives(
     )
 
 
+class Behind(NamedTuple):
+    """A server in the foreground, and those that its script starts only once it has ended."""
+
+    first: LaunchProcess
+    later: tuple[LaunchProcess, ...]
+
+    @property
+    def text(self) -> str:
+        more = f" and {len(self.later) - 1} more" if len(self.later) > 1 else ""
+        return (
+            f"{self.later[0].name}{more} starts only once {self.first.name}, which runs in the "
+            "foreground, has ended"
+        )
+
+    @property
+    def same(self) -> str:
+        """What the first two engines both take, if both are to run; "" for nothing that is seen."""
+        engines = [one for one in (self.first, self.later[0]) if one.kind in _SERVERS]
+        if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
+            return ""
+        devices = [
+            (
+                word.text if (word := one.command.environment.get("CUDA_VISIBLE_DEVICES")) else "",
+                0 if one.server is None else one.server.value("base_gpu_id"),
+            )
+            for one in engines
+        ]
+        known = not any(isinstance(first, Unknown) for _, first in devices)
+        taken = ["the same GPUs"] if known and devices[0] == devices[1] else []
+        port = _port(engines[0])
+        return " and ".join(taken + [f"port {port}"] * (port > 0 and port == _port(engines[1])))
+
+
+def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
+    """Return the first server that keeps a script from starting what stands behind it.
+
+    None if the script is a guide for several hosts, or chooses one of them.
+    """
+    known = [process for process in processes if process.kind not in _ANYWHERE]
+    groups = host_groups(processes)
+    if groups and not (groups[0].in_turn and not groups[0].killed):
+        return None
+    for place, process in enumerate(known[:-1], start=1):
+        command = process.command
+        apart = command.place is not None or any(w[0] in _HOSTED for w in command.wrappers if w)
+        later = tuple(
+            one
+            for one in known[place:]
+            if one.command.origin.source == command.origin.source and not one.command.doubts
+        )
+        if command.waited and later and not apart and not command.doubts:
+            return Behind(process, later)
+    return None
+
+
 def take_group(
     processes: Sequence[LaunchProcess], asked: str | None, root: Root
 ) -> TakenGroup | None:
