@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from preflight.launches.shell_state import Key, plain
+from preflight.launches.shell_state import Key, doubts_of, few, plain
 from preflight.launches.source import Word, brief
 
 # What is not a setting of a launch: where the shell is, and how it looks for programs.
@@ -58,7 +58,8 @@ def _one_of(words: Sequence[Word | None], written: str, front: str = "") -> Word
     if held is None or len(several) > _MOST_VALUES:
         return None
     name = _OR.join(several)
-    return held._replace(text=f"{front}{written}", unresolved=(name,))
+    doubts = doubts_of(tuple(words))
+    return held._replace(text=f"{front}{written}", unresolved=(name,), doubts=few(doubts))
 
 
 Groups = dict[str, list[Word]]
