@@ -64,7 +64,7 @@ def checked(
         understood += "".join(f"; {text}" for text in left_out)
         if (group := seen.launch.sizing.group) is not None:
             understood += f"; {group.text}"
-        if (behind := behind_foreground(seen.launch.sizing.whole)) is not None:
+        elif (behind := behind_foreground(seen.launch.sizing.whole)) is not None:
             understood += f"; {behind.text}"
         if uses_neither(processes):
             understood += f"; neither HiCache nor Mooncake. {_checked_all_the_same(found.findings)}"
