@@ -37,8 +37,8 @@ from preflight.launches.shell_state import (
     doubts_of,
     plain,
 )
-from preflight.launches.shell_ways import either_of
 from preflight.launches.shell_text import ShellText
+from preflight.launches.shell_ways import either_of
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
 from preflight.launches.variables import unread
 
@@ -374,7 +374,7 @@ class ShellFlow(ABC):
         """Run one way that a script may go; return what it changes, and take that back.
 
         None if it leaves the script or function. Behind a loop that it leaves, the script goes on
-        with that: ``ready=1; break``. unset: it is gone if a variable is empty that nothing sets: if
+        with that: ``ready=1; break``. unset: it is gone if a variable that nothing sets is empty: if
         the script then gives up, all behind it hangs on that.
         """
         mark, kills = self.state.mark(), self.kills

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 # Programs that write a text which follows from their words.
 TALKS = frozenset("basename cat dirname readlink realpath seq".split())
@@ -12,13 +13,13 @@ TALKS = frozenset("basename cat dirname readlink realpath seq".split())
 _MOST_NUMBERS = 1024
 
 
-_COMPARES = {
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
+_COMPARES: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
 }
 # How scripts compare fractions: ``awk "BEGIN{exit !($RATE < 0.5)}"``.
 _AWK = re.compile(

@@ -208,7 +208,9 @@ def _placeholders(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             before = flag if is_flag and not equals else ""
             left_out = "" if word.unresolved else placeholder_in(value)
             if left_out and name.lstrip("-").replace("_", "-") not in _DECIDE_NOTHING:
-                why = f"a placeholder, in {name or process.kind.value}: nothing here says what it is"
+                why = (
+                    f"a placeholder, in {name or process.kind.value}: nothing here says what it is"
+                )
                 yield NotRead(left_out, why, word.origin, f"write a value in place of {left_out}")
 
 

@@ -23,7 +23,7 @@ _BITS = {"int32": 31, "int64": 63, "uint32": 32, "uint64": 64}
 class Flag(NamedTuple):
     """A flag's type, and the releases that have it: since and until, "" for all known ones.
 
-    empty, blank: how the program ends that is given no text, or blanks, as its value; "" if it runs.
+    empty, blank: how the program ends with no text, or blanks, as the value; "" if it runs.
     """
 
     type: str

@@ -198,7 +198,9 @@ def unresolved(word: Word) -> Unknown:
         named = f"name {', '.join(own)} under the container's env"
         inside = f"run this check in the pod: its operator sets {', '.join(operators)} there"
         in_pod = give_variables(OpenVariable(n, word.inside) for n in of_pod if n in cluster)
-        advice = "; ".join([named] * bool(own) + [inside] * bool(operators) + [in_pod] * bool(in_pod))
+        advice = "; ".join(
+            [named] * bool(own) + [inside] * bool(operators) + [in_pod] * bool(in_pod)
+        )
     said = why_open(word, names) if given else f"{names} is not known"
     why = f"{said} where {word.text!r} stands ({word.origin})"
     return Unknown(why, advice=advice, sets=() if of_pod else sets)

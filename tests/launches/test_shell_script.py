@@ -261,7 +261,7 @@ def test_branches_that_nothing_decides_are_all_read() -> None:
         ),
         # A variable that nothing sets is not known, however it is asked for.
         ('A=1; if [ -n "$X" ]; then A=2; fi; x $A', ["2 or 1"], ["X is not set"]),
-        ('A=1; [[ -n ${X:-} ]] && A=2; x $A', ["2 or 1"], ["X is not set"]),
+        ("A=1; [[ -n ${X:-} ]] && A=2; x $A", ["2 or 1"], ["X is not set"]),
         ('A=1; [ "${X:-}" = y ] && A=2; x $A', ["2 or 1"], ["X is not set"]),
         # But for a default, which is one as ${X:-3} is.
         ('[ -z "$X" ] && X=3; x "$X"', ["3"], []),

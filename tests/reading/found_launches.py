@@ -63,7 +63,7 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "b19-dynamo-dgd-v1beta1-kimik3.yaml": ([("dynamo.sglang", 6, {"tp_size": 8})], False),
     "c-infx-amd-server_sglang.sh": (
         [(S, 1, {"disaggregation_mode": "prefill", "port": 8000}), ("sglang_router", 1, {})], True),
-    # a variable that nobody sets chooses between two ways: both are read, and what each sets is open
+    # a variable that nobody sets chooses between two ways: both are read, what each sets is open
     "c-infx-dsv4_fp4_b200_vllm_mtp.sh": ([(M, 1, {}), ("vllm", 1, {"block_size": "256"})], True),
     "c-infx-glm5.2_fp4_b300_sglang_mtp.sh": ([(S, 1, {}), ("sglang_router", 1, {})], True),
     "c-infx-minimaxm3_fp8_h200_mtp.sh": ([(M, 1, {}), ("vllm", 1, {"block_size": "128"})], True),
