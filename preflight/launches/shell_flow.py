@@ -374,8 +374,8 @@ class ShellFlow(ABC):
         """Run one way that a script may go; return what it changes, and take that back.
 
         None if it leaves the script or function. Behind a loop that it leaves, the script goes on
-        with that: ``ready=1; break``. unset: it is gone if a variable that nothing sets is empty: if
-        the script then gives up, all behind it hangs on that.
+        with that: ``ready=1; break``. unset: it asks whether a variable that nothing sets is empty:
+        if the script then gives up, all behind it hangs on that.
         """
         mark, kills = self.state.mark(), self.kills
         self.doubting(note, steps)

@@ -119,11 +119,11 @@ class Command(NamedTuple):
     where the source starts one. doubts: the conditions that nothing decides and that it runs under.
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
     runs only once it has ended. ended: the script kills it, and waits for it. turn: how often the
-    script has ended all that ran before it. files: what its container alone holds of what the launch says, by path: mounted ConfigMaps, and what a
-    script in there writes. limits: those that the source sets for it, in their order, on top of its
-    container's. run_as: who runs it, in its container where it has one. published: the ports of the
-    host that its container's engine binds, said at the first command of a container. place: None
-    where no manifest makes it.
+    script has ended all that ran before it. files: what its container alone holds of what the
+    launch says, by path: mounted ConfigMaps, and what a script in there writes. limits: those that
+    the source sets for it, in their order, on top of its container's. run_as: who runs it, in its
+    container where it has one. published: the ports of the host that its container's engine binds,
+    said at the first command of a container. place: None where no manifest makes it.
     """
 
     words: tuple[Word, ...]

@@ -245,10 +245,8 @@ def test_what_kubernetes_gives_is_not_unset(
     assert "under the container's env" not in json.dumps(findings)
     path.write_text(POD.replace("COMMAND", "mooncake_master --rpc_address=$(POD_IP)"))
     answer, findings = judged(path, capsys)
-    assert (answer["status"], findings) == (
-        "pass",
-        [one for one in findings if one["status"] == "skip"],
-    )
+    assert answer["status"] == "pass"
+    assert {one["status"] for one in findings} <= {"skip"}
 
 
 def test_the_model_of_a_job_of_srt_slurm_is_the_one_that_it_mounts(
