@@ -247,8 +247,8 @@ class Behind(NamedTuple):
     def text(self) -> str:
         more = f" and {len(self.later) - 1} more" if len(self.later) > 1 else ""
         return (
-            f"{self.later[0].name}{more} starts only once {self.first.name}, which runs in the "
-            "foreground, has ended"
+            f"{self.later[0].name}{more} {'start' if more else 'starts'} only once "
+            f"{self.first.name}, which runs in the foreground, has ended"
         )
 
     @property
