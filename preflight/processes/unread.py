@@ -138,6 +138,8 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
 
     model_stated: whether the model's shape is given beside the launch.
     """
+    if not model_stated:
+        yield from _placeholders(processes, ("--model", "--model-path"))
     for process in processes:
         model = process.consumer.model if process.consumer is not None else None
         if process.server is not None:
@@ -192,8 +194,13 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     yield from _placeholders(processes)
 
 
-def _placeholders(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the values that a guide leaves to its reader: no launch runs with them."""
+def _placeholders(
+    processes: Sequence[LaunchProcess], flags: Container[str] | None = None
+) -> Iterator[NotRead]:
+    """Yield the values that a guide leaves to its reader: no launch runs with them.
+
+    flags: which alone are looked at, None for every flag and variable.
+    """
     for process in processes:
         if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue
@@ -207,6 +214,8 @@ def _placeholders(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             name = name or (flag if is_flag else before)
             before = flag if is_flag and not equals else ""
             left_out = "" if word.unresolved else placeholder_in(value)
+            if flags is not None and name not in flags:
+                continue
             if left_out and name.lstrip("-").replace("_", "-") not in _DECIDE_NOTHING:
                 why = (
                     f"a placeholder, in {name or process.kind.value}: nothing here says what it is"
