@@ -15,10 +15,11 @@ class Inside(NamedTuple):
 
     kind: of a shell the ``run`` of a container, ``service`` of Compose, ``pod``, or ``remote``:
     what ssh or ``docker exec`` runs; ``operator``: variables that the operator of a pod sets;
+    ``cluster``: those that Kubernetes gives a container when its pod starts, ``valueFrom``;
     ``program``: a name that a program itself computes. what: which of them.
     """
 
-    kind: Literal["run", "service", "pod", "remote", "operator", "program"]
+    kind: Literal["run", "service", "pod", "remote", "operator", "cluster", "program"]
     what: str
 
 

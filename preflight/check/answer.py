@@ -55,6 +55,7 @@ def checked(
     understood = ""
     left_out: tuple[str, ...] = ()
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
+        from preflight.processes.host_groups import behind_foreground
         from preflight.reading.understood import sentence, uses_neither
 
         processes = seen.launch.sizing.inputs.processes
@@ -63,6 +64,8 @@ def checked(
         understood += "".join(f"; {text}" for text in left_out)
         if (group := seen.launch.sizing.group) is not None:
             understood += f"; {group.text}"
+        elif (behind := behind_foreground(seen.launch.sizing.whole)) is not None:
+            understood += f"; {behind.text}"
         if uses_neither(processes):
             understood += f"; neither HiCache nor Mooncake. {_checked_all_the_same(found.findings)}"
     told = report(found, selection.ignore, seen.needs, seen.host.name, understood)

@@ -224,7 +224,7 @@ class ConsumerParts:
         """Add what another reader says of a part of it."""
         self.settings |= found.settings
         self.parts += [found.release] if found.release else []
-        self.may_use = self.may_use or found.may_use
+        self.may_use = found.may_use if self.may_use is None else self.may_use
         for name in _LISTS:
             getattr(self, name).extend(getattr(found, name))
 

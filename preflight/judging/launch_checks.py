@@ -12,6 +12,7 @@ from checks.hugetlb.targets import FIT
 from preflight.judging.pages import ASSUMED, GATE, KEYS, MAPPING, MISREAD, NOT_READ, SIZES, UNUSED
 from preflight.judging.store_keys import Meeting, StoreKeys, compared, launch_keys
 from preflight.processes.container_limits import unknown_settings
+from preflight.processes.host_groups import behind_foreground
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.unread import not_set
 from preflight.rules.rules import RuleFinding, Severity
@@ -72,6 +73,7 @@ def launch_findings(sizing: LaunchSizing) -> list[Finding]:
         *_not_read(sizing),
         *_mapping(sizing),
         *_reading(sizing),
+        *_behind(sizing),
         *_notes(sizing),
         *(_rule(found) for found in sizing.inputs.findings),
         *_gate(sizing),
@@ -139,11 +141,23 @@ def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
     for note in dict.fromkeys(sizing.reading.notes):
         if note.id in _READ_OTHERWISE:
             subject = f"{note.id} ({note.origin})"
-            found = Finding(MISREAD.id, Status.WARN, subject, text=note.text, advice=_AS_MEANT)
+            advice = note.advice or _AS_MEANT
+            found = Finding(MISREAD.id, Status.WARN, subject, text=note.text, advice=advice)
             if note.id in _NOTHING_RUNS:
                 worse = Consequence.WILL_NOT_START
                 found = found._replace(status=Status.FAIL, consequence=worse)
             yield found
+
+
+def _behind(sizing: LaunchSizing) -> Iterator[Finding]:
+    """Yield a finding for two engines that want the same, and of which the second has to wait."""
+    found = behind_foreground(sizing.whole)
+    if found is not None and found.same:
+        first, second = found.first.command.origin, found.later[0].command.origin
+        advice = f"end the command at {first} with &, and give {second} its own port and GPUs "
+        advice += "(--port, --base-gpu-id, CUDA_VISIBLE_DEVICES), where both are to run"
+        text = f"{found.text}; if both are to run, both take {found.same}"
+        yield Finding(MISREAD.id, Status.WARN, f"foreground ({first})", text=text, advice=advice)
 
 
 def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
@@ -159,7 +173,8 @@ def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
         for note in notes:
             advice = _AS_MEANT if check is MISREAD else ""
             yield Finding(check.id, Status.WARN, note.id, text=note.text, advice=advice)
-        whole = shown is not None and not (check is MISREAD and any(_reading(sizing)))
+        said = check is MISREAD and (any(_reading(sizing)) or any(_behind(sizing)))
+        whole = shown is not None and not said
         if not notes and whole:
             yield Finding(check.id, Status.PASS, "launch", have="nothing found")
 

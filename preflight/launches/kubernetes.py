@@ -270,11 +270,12 @@ class _Container:
         return Reading(commands, notes, published=() if commands else ports)
 
     def as_a_shell_has_it(self, text: str) -> str:
-        """Return the text of a shell with what an operator gives as a variable of it.
+        """Return the text of a shell with what an operator or the cluster gives as its variable.
 
         ``$(NAME)``, which the kubelet fills in, is a command to the shell.
         """
-        for name in self.pod.given if " " in text else ():
+        cluster = [n for n, w in self.variables.items() if w.inside and w.inside.kind == "cluster"]
+        for name in (*self.pod.given, *cluster) if " " in text else ():
             text = text.replace(f"$({name})", f"${{{name}}}")
         return text
 
@@ -339,7 +340,8 @@ class _Container:
                 found = self.named(source, "KeyRef") or {}
                 keys = [node.at("key").text or "" for node in source.fields.values()]
                 known = found.get(keys[0])
-                word = Word(f"$({key})", Origin(self.name, item.line), (key,))
+                inside = Inside("cluster", key)
+                word = Word(f"$({key})", Origin(self.name, item.line), (key,), inside=inside)
                 if known is not None and known.text is not None:
                     word = Word(known.text, Origin(self.name, known.line))
                 self.variables[key] = word

@@ -78,9 +78,12 @@ class ShellBlocks(ShellFlow):
             truth = TRUE if condition is None else self.test(text, condition).undoubted()
             if self.stop:
                 return truth
+            if truth.value is None and self.sets_default(text, body, truth):
+                return self.run(text, body)
             if truth.value is None:
                 note = self.asked(text, condition, truth, index + 1 < len(arms))
-                return self.ways(text, arms[index:], note, skipped)
+                unset = bool(truth.asks)
+                return self.ways(text, arms[index:], note, skipped, unset=unset)
             if truth.value is False:
                 skipped += [body] if truth.soft else []
                 continue
@@ -111,11 +114,12 @@ class ShellBlocks(ShellFlow):
         note: SourceNote,
         skipped: Sequence[Sequence[Node]],
         asks: bool = False,
+        unset: bool = False,
     ) -> Truth:
         """Go through every branch of which nothing decides which one runs.
 
         skipped: branches that are read too if no arm decides. asks: the first condition is still
-        to be looked at.
+        to be looked at. unset: it asks of a variable that nothing sets.
         """
         outcomes: list[Changes | None] = []
         for body in skipped if asks else ():
@@ -126,7 +130,7 @@ class ShellBlocks(ShellFlow):
                 truth = self.doubting(note, partial(self.test, text, condition)).undoubted()
                 self.stop = ""
             if truth.value is not False:
-                outcomes.append(self.branch(note, partial(self.run, text, body)))
+                outcomes.append(self.branch(note, partial(self.run, text, body), unset))
             asks = True
             if condition is None or (truth.value and not truth.soft):
                 break
@@ -142,7 +146,9 @@ class ShellBlocks(ShellFlow):
         if head is None or ";&" in ends or ";;&" in ends or any(i.has_error for i in items):
             return self.not_read(text, node)
         origin = text.origin(node)
+        self.state.asking = True
         word = value(self.state, text.pieces(head), origin)
+        self.state.asking = False
         outcomes: list[Changes | None] = []
         note: SourceNote | None = None
         for item in items:
@@ -164,7 +170,7 @@ class ShellBlocks(ShellFlow):
                 break
             if note is None:
                 note = self.open_note(f"case {text.text(head)}", origin, several=True)
-            outcome = self.branch(note, partial(self.run, text, body))
+            outcome = self.branch(note, partial(self.run, text, body), bool(word.unresolved))
             outcomes.append(outcome)
             # Who asks so, and ends if it is empty, expects the variable to be set.
             if truth.value is True and not (truth.soft and outcome is None):

@@ -14,7 +14,7 @@ from preflight.launches.source import Origin, SourceNote, Word
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node
 
-_NEVER_SET = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9@*])\}?")
+_NEVER_SET = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9@*])(?::?-)?\}?")
 _NUMERIC = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -40,18 +40,23 @@ _MOST_ITEMS = 60
 class Truth(NamedTuple):
     """Whether a condition holds.
 
-    value: None if nothing decides it. soft: it rests on a variable that nothing sets being empty:
-    who writes ``[ -z "$MODEL" ] && exit`` expects the caller to set it. doubts: conditions that
-    nothing decides and that it follows from. ran: a program decides, which is not run.
+    value: None if nothing decides it. soft: it rests on an argument that the script is not given:
+    who writes ``[ -z "$1" ] && exit`` expects the caller to give it. doubts: conditions that
+    nothing decides and that it follows from. ran: a program decides, which is not run. asks: the
+    variable that nothing sets and that has to be empty for it, with ! if it must not be.
     """
 
     value: bool | None
     soft: bool = False
     doubts: tuple[SourceNote, ...] = ()
     ran: bool = False
+    asks: str = ""
 
     def negated(self) -> Truth:
-        return self if self.value is None else self._replace(value=not self.value)
+        if self.value is None:
+            other = self.asks[1:] if self.asks[:1] == "!" else f"!{self.asks}"
+            return self._replace(asks=other) if self.asks else self
+        return self._replace(value=not self.value)
 
     def undoubted(self) -> Truth:
         """Return a condition that is as open as the one it follows from."""
@@ -91,13 +96,13 @@ class Conditions:
     def __init__(self, state: ShellState, lies: Callable[[str], bool]) -> None:
         self.state = state
         self.lies = lies
-        self.assumed: dict[str, Origin] = {}  # names that are taken as empty, and where first
 
     def command(self, text: ShellText, node: Node) -> Truth:
         """Return the truth of a ``[ ... ]`` or ``[[ ... ]]`` of the tree."""
         double = node.children[0].type == "[["
         origin = text.origin(node)
         items: list[_Item] = []
+        self.state.asking = True
         for words in _flat(text, node.children[1:-1]):
             if isinstance(words, str):
                 items.append(_Item(words, Word(words, origin)))
@@ -108,6 +113,7 @@ class Conditions:
             else:
                 for written in text.words(words):
                     items += [_Item("", word) for word in expand(self.state, written, origin)]
+        self.state.asking = False
         return self._whole(items, double, origin)
 
     def test(self, words: Sequence[Word]) -> Truth:
@@ -134,31 +140,34 @@ class Conditions:
         if operator == "-v":
             variables = self.state.variables
             held = variables.get(word.text) is not None or self.state.array(word.text) is not None
-            return Truth(held, soft=not held and not variables.was_unset(word.text))
+            return FALSE if variables.was_unset(word.text) else Truth(held or None)
         if operator in _THERE and self.lies(word.text):
             return Truth(True, doubts=word.doubts)
         return OPEN
 
     def empty(self, word: Word) -> Truth:
-        """Tell whether a text is empty; that of a variable that nothing sets is, softly."""
+        """Tell whether a text is empty; of a variable that nothing sets nobody knows.
+
+        Of the script's own arguments none is given, softly.
+        """
         if not word.unresolved:
             return Truth(not word.text, doubts=word.doubts)
-        if self.never_set(word):
-            self.assumed.setdefault(word.unresolved[0], word.origin)
+        if self.never_given(word):
             return Truth(True, soft=True)
         literal = _NEVER_SET.sub("", word.text)
         # ``"x$A"`` is not empty, whatever A is.
         plain = "$(" not in word.text and "`" not in word.text and "${" not in word.text
-        return Truth(False) if literal and plain else Truth(None, doubts=word.doubts)
+        if literal and plain:
+            return FALSE
+        alone = not literal and len(word.unresolved) == 1
+        asks = word.unresolved[0] if alone and word.unresolved[0].isidentifier() else ""
+        return Truth(None, doubts=word.doubts, asks=asks)
 
-    def never_set(self, word: Word) -> bool:
+    def never_given(self, word: Word) -> bool:
+        """Tell whether a word is an argument of the script, which is given none."""
         match = _NEVER_SET.fullmatch(word.text)
-        if match is None or len(word.unresolved) != 1:
-            return False
-        name = match.group(1)
-        if name[0] in "0123456789@*":
-            return self.state.parameters is None
-        return self.state.variables.get(name) is None and self.state.array(name) is None
+        of_script = match is not None and match.group(1)[0] in "0123456789@*"
+        return of_script and len(word.unresolved) == 1 and self.state.parameters is None
 
     def binary(self, left: Word, operator: str, right: Word) -> Truth:
         doubts = (*left.doubts, *right.doubts)

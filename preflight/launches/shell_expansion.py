@@ -167,6 +167,7 @@ class _Expansion:
         self.wild = False
         self.several = False
         self.inside: Inside | None = None
+        self.element: Origin | None = None  # where the element of an array stands that begins here
 
     def close(self) -> None:
         """End the word that is being collected, if there is one."""
@@ -180,9 +181,10 @@ class _Expansion:
                 self.several = True
             doubts = few(tuple(self.doubts)) if self.doubts else ()
             inside = self.inside if names else None
-            self.words.append(Word(text, self.origin, tuple(names), doubts, self.several, inside))
+            at = self.element or self.origin
+            self.words.append(Word(text, at, tuple(names), doubts, self.several, inside))
         self.texts, self.unresolved, self.open, self.several = [], [], False, False
-        self.wild, self.inside = False, None
+        self.wild, self.inside, self.element = False, None, None
         if self.split:
             self.doubts = []
 
@@ -349,6 +351,8 @@ class _Expansion:
             return (Word(state.name, self.origin),)
         if name in ("@", "*", "#"):
             return state.parameters
+        if name == "!" and (background := state.held.get(("background", ""))) is not None:
+            return (background,)  # type: ignore[return-value]
         if name.isdecimal():
             word = state.parameter(int(name))
             if word is None:
@@ -373,7 +377,8 @@ class _Expansion:
     def default(self, piece: Piece, elements: tuple[Word, ...] | None, every: bool) -> None:
         """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; what nothing sets is taken as not set."""
         state, colon = self.state, piece.operator.startswith(":")
-        if elements is None and not self.settable(piece):
+        asked = state.asking and piece.operator[-1] == "-" and not piece.rest
+        if elements is None and (not self.settable(piece) or (asked and piece.name.isidentifier())):
             raise _NotKnownError
         some = elements or ()
         missing = not some or (colon and not any(word.text or word.unresolved for word in some))
@@ -480,6 +485,8 @@ class _Expansion:
                 self.close()
             elif index:
                 self.keep(" ")
+            if not self.texts and word.origin.source == self.origin.source and piece.name != "@":
+                self.element = word.origin
             self.put(piece, word)
 
 

@@ -38,6 +38,7 @@ from preflight.launches.shell_state import (
     plain,
 )
 from preflight.launches.shell_text import ShellText
+from preflight.launches.shell_ways import either_of
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
 from preflight.launches.variables import unread
 
@@ -101,6 +102,7 @@ class ShellFlow(ABC):
         self.waited = 0  # of those turns, by loops that only wait
         self.aside = 0  # how many of the lists around end with &
         self.kills = 0  # how often the script has ended all that it had started
+        self.killed: set[str] = set()  # of those, the $! that kill was given, for sure
         self.nested = 0
         self.conditions = Conditions(state, self.lies)
         self.said: list[str] | None = None  # what is written to standard output; None: not known
@@ -202,7 +204,7 @@ class ShellFlow(ABC):
     def and_or(self, text: ShellText, node: Node, background: bool) -> Truth:
         """Go through ``a && b || c``."""
         parts = list(parts_of(text, node))
-        mark = self.state.mark()
+        mark, first = self.state.mark(), len(self.commands)
         ended, place = TRUE, 0
         self.aside += background
         while place < len(parts) and not self.stop:
@@ -212,7 +214,8 @@ class ShellFlow(ABC):
             joint, last, steps = parts[place].operator, end == len(parts), parts[place:end]
             wanted = ended if joint != "||" else ended.negated()
             self.tested += not last
-            if not place:
+            nodes = [step.node for step in steps if step.node is not None]
+            if not place or self.sets_default(text, nodes, wanted):
                 ended = self.pipeline(text, steps)
             elif wanted.value or (wanted.value is None and joint == "&&" and wanted.ran):
                 # A variable that nothing sets is expected to be set, and a program to do what it
@@ -227,7 +230,8 @@ class ShellFlow(ABC):
                     ended = OPEN
             elif wanted.value is None:
                 note = self.undecided(text, parts[:place], wanted)
-                self.merge([self.branch(note, partial(self.pipeline, text, steps)), {}], note)
+                run = partial(self.pipeline, text, steps)
+                self.merge([self.branch(note, run, bool(wanted.asks)), {}], note)
                 ended = OPEN
             self.tested -= not last
             place = end
@@ -235,6 +239,10 @@ class ShellFlow(ABC):
         if background:
             self.stop = ""
             self.state.back_to(mark)
+            # $! with the number of what it is; of several there is no telling which of them.
+            of_one = f"$!{first}" if len(self.commands) == first + 1 else "$!"
+            word = Word(of_one, text.origin(node), ("$!",))
+            self.state.change(("background", ""), word)
             return TRUE
         return ended
 
@@ -352,14 +360,27 @@ class ShellFlow(ABC):
         """Tell whether anything was started yet that a launch is about."""
         return any(map(_is_of_launch, self.commands))
 
-    def branch(self, note: SourceNote, steps: Callable[[], Truth]) -> Changes | None:
+    def sets_default(self, text: ShellText, nodes: Sequence[Node], truth: Truth) -> bool:
+        """Tell whether commands only set a variable that nothing sets, as ``${A:-x}`` does."""
+        named = re.escape(truth.asks)
+        sets = re.compile(rf"(?:(?:export|declare|local)\s+(?:-\w+\s+)?)?{named}=")
+        said = [text.text(node) for node in nodes if says(node)]
+        own = [each for each in said if not each.startswith(("echo ", "printf "))]
+        return bool(named) and len(own) == 1 and sets.match(own[0]) is not None
+
+    def branch(
+        self, note: SourceNote, steps: Callable[[], Truth], unset: bool = False
+    ) -> Changes | None:
         """Run one way that a script may go; return what it changes, and take that back.
 
         None if it leaves the script or function. Behind a loop that it leaves, the script goes on
-        with that: ``ready=1; break``.
+        with that: ``ready=1; break``. unset: it asks whether a variable that nothing sets is empty:
+        if the script then gives up, all behind it hangs on that.
         """
         mark, kills = self.state.mark(), self.kills
         self.doubting(note, steps)
+        if unset and self.gives_up():
+            self.doubts = (*self.doubts, note)
         changed = None if self.stop in ("exit", "return") else self.state.changed(mark)
         if self.stop:  # what it killed is gone only if nothing follows
             self.kills = kills
@@ -369,7 +390,10 @@ class ShellFlow(ABC):
         return changed
 
     def merge(self, outcomes: Sequence[Changes | None], note: SourceNote) -> None:
-        """Take what several ways change: what they differ in is doubted, the last one holds."""
+        """Take what several ways change: what they differ in is doubted.
+
+        Of a variable that is known on each way all values stand; of anything else the last does.
+        """
         live = [outcome for outcome in outcomes if outcome is not None]
         if not live:
             self.stop, self.ended = "return" if self.active else "exit", OPEN
@@ -382,6 +406,8 @@ class ShellFlow(ABC):
             last = next(outcome[key] for outcome in reversed(live) if key in outcome)
             # Alike by different ways: it still hangs on what each way hangs on.
             doubts = doubts_of(values) if same else (*self.doubts, note)
+            if not same and note.id == "condition":
+                last = either_of(key, values, last)
             self.state.change_in_doubt(key, last, doubts)
 
     def undecided(
@@ -413,7 +439,7 @@ class ShellFlow(ABC):
         )
         if ran and not names:
             why = "that program is not run here"
-        read = "read each way, the last one holds" if several else "read as if it were true"
+        read = "read each way" if several else "read both ways, with what it starts"
         note = SourceNote("condition", f"nothing decides {brief(shown)}: {why}; {read}", origin)
         self.notes.append(note)
         return note

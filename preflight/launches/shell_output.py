@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import operator
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 # Programs that write a text which follows from their words.
 TALKS = frozenset("basename cat dirname readlink realpath seq".split())
 # Of a longer seq nobody starts a process each.
 _MOST_NUMBERS = 1024
+
+
+_COMPARES: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+# How scripts compare fractions: ``awk "BEGIN{exit !($RATE < 0.5)}"``.
+_AWK = re.compile(
+    r"\s*BEGIN\s*\{\s*exit\s*(!?)\s*\(\s*(\d+(?:\.\d+)?)\s*([<>]=?|[=!]=)\s*(\d+(?:\.\d+)?)"
+    r"\s*\)\s*;?\s*\}\s*"
+)
+
+
+def awk_holds(texts: Sequence[str]) -> bool | None:
+    """Return whether an awk that only compares two numbers ends without an error; None if not."""
+    match = _AWK.fullmatch(texts[1]) if len(texts) == 2 and texts[0] == "awk" else None
+    if match is None:
+        return None
+    negated, left, compares, right = match.groups()
+    return _COMPARES[compares](float(left), float(right)) == bool(negated)
 
 
 def written_out(program: str, arguments: Sequence[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBui
 from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_flow import STARTED
-from preflight.launches.shell_output import TALKS, written_out
+from preflight.launches.shell_output import TALKS, awk_holds, written_out
 from preflight.launches.shell_parts import (
     WRITES,
     Part,
@@ -110,9 +111,6 @@ class ShellPrograms(ShellBuiltins):
         """Return what a command starts that has a wrapper, a shell or an engine in front."""
 
     def reading(self) -> Reading:
-        for name, origin in self.conditions.assumed.items():
-            said = f"{name} is not set: where the script asks whether it is, it is taken as empty"
-            self.note("taken-as-empty", said, origin)
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def read(self, text: str, first_line: int | None) -> None:
@@ -233,8 +231,12 @@ class ShellPrograms(ShellBuiltins):
         texts = [word.text for word in words]
         if _ends_others(texts):
             self.kills += 1
+            self.waits_for(texts)
         if self.names_unread(words, origin):
             return PROGRAM
+        known = None if any(word.unresolved or word.doubts for word in words) else awk_holds(texts)
+        if known is not None:
+            return Truth(known)
         if texts[0] in BUILTINS:
             return self.builtin(text, words, settings, origin, given)
         if self.captures and texts[0] in TALKS:
@@ -245,6 +247,19 @@ class ShellPrograms(ShellBuiltins):
                 self.state.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
         return self.starts(text, words, settings, given, origin)
+
+    def waits_for(self, texts: Sequence[str]) -> None:
+        """Mark what runs aside and has been killed and waited for, if nothing doubts that."""
+        named = {text for text in texts[1:] if re.fullmatch(r"\$!\d+", text)}
+        if self.doubts:
+            return
+        if texts[0] == "kill":
+            self.killed |= named
+        elif texts[0] == "wait":
+            for each in (named or self.killed) & self.killed:
+                place = int(each[2:])
+                if place < len(self.commands):
+                    self.commands[place] = self.commands[place]._replace(ended=True)
 
     def starts(
         self,
@@ -418,10 +433,15 @@ class ShellPrograms(ShellBuiltins):
         ended = inner.whole(parsed)
         self.state.back_to(mark)
         self.state.output = kept
+        unread = {note.origin for note in inner.notes if note.id == "script-not-read"}
         for command in inner.commands:
+            program = brief(" ".join(word.text for word in command.words[:2]))
             if starts_server(command.words):
                 program = brief(command.words[0].text)
                 said = f"$(...) starts {program}: it is not read; give that command alone"
+                self.note("script-not-read", said, origin)
+            elif command.origin in unread and program.endswith(".sh"):
+                said = f"$(...) runs {program}: it is not read; name it on its own to read it"
                 self.note("script-not-read", said, origin)
         doubted = any(note.id in _DOUBTS for note in inner.notes)
         if inner.said is None or inner.commands or ended.value is None or doubted:

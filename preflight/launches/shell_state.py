@@ -48,6 +48,7 @@ class ShellState:
         self.budget = budget
         self.name = name  # $0
         self.held: Changes = {}
+        self.asking = False  # a condition is read: ``${A:-}`` is as open there as ``$A``
         self.output: Callable[[str, Origin], Word | None] = lambda text, origin: None
         self._changes: list[tuple[Key, object]] = []
 

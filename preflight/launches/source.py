@@ -43,11 +43,15 @@ class Origin(NamedTuple):
 
 
 class SourceNote(NamedTuple):
-    """Something in a source that a reader passed over or took in a particular way."""
+    """Something in a source that a reader passed over or took in a particular way.
+
+    advice: what to do in this case, "" if that follows from its kind.
+    """
 
     id: str
     text: str
     origin: Origin
+    advice: str = ""
 
 
 _NOTICE = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
@@ -114,12 +118,12 @@ class Command(NamedTuple):
     outermost first, each as its words. container: what the container is given that it runs in,
     where the source starts one. doubts: the conditions that nothing decides and that it runs under.
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
-    runs only once it has ended. turn: how often the script has ended all that ran before it. files:
-    what its container alone holds of what the launch says, by path: mounted ConfigMaps, and what a
-    script in there writes. limits: those that the source sets for it, in their order, on top of its
-    container's. run_as: who runs it, in its container where it has one. published: the ports of the
-    host that its container's engine binds, said at the first command of a container. place: None
-    where no manifest makes it.
+    runs only once it has ended. ended: the script kills it, and waits for it. turn: how often the
+    script has ended all that ran before it. files: what its container alone holds of what the
+    launch says, by path: mounted ConfigMaps, and what a script in there writes. limits: those that
+    the source sets for it, in their order, on top of its container's. run_as: who runs it, in its
+    container where it has one. published: the ports of the host that its container's engine binds,
+    said at the first command of a container. place: None where no manifest makes it.
     """
 
     words: tuple[Word, ...]
@@ -136,6 +140,7 @@ class Command(NamedTuple):
     published: tuple[Published, ...] = ()
     place: Place | None = None
     run_as: RunAs = RunAs()
+    ended: bool = False
 
     def under(self, run_as: RunAs, limits: tuple[SetLimit, ...]) -> Command:
         """Return this command as ``run_as`` starts it, with ``limits`` set before."""
@@ -274,17 +279,53 @@ def open_variables(word: Word) -> tuple[str, ...]:
     return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
 
 
+# What sets a variable once the pod is there; ``Inside.what`` has all such variables of a word.
+_OF_POD = ("operator", "cluster")
+
+
+def why_open(word: Word, names: str) -> str:
+    """Return that ``names``, which ``word`` leaves open, are not set, or what gives them."""
+    inside = word.inside
+    given = inside is not None and inside.kind == "cluster"
+    given = given and set(word.unresolved) <= {*inside.what.split()}  # type: ignore[union-attr]
+    return f"{names} is {'given by Kubernetes when the pod starts' if given else 'not set'}"
+
+
 def both_inside(one: Inside | None, other: Inside | None) -> Inside | None:
     """Return where what two parts of a text leave open is known; the first, where they differ."""
-    if one is None or other is None or {one.kind, other.kind} != {"operator"}:
+    if one is None or other is None or one.kind != other.kind or one.kind not in _OF_POD:
         return one or other
-    return Inside("operator", " ".join(dict.fromkeys(f"{one.what} {other.what}".split())))
+    return one._replace(what=" ".join(dict.fromkeys(f"{one.what} {other.what}".split())))
 
 
 def is_set_by_operator(word: Word, name: str) -> bool:
     """Return whether the operator of its pod sets a variable that ``word`` leaves open."""
     inside = word.inside
     return inside is not None and inside.kind == "operator" and name in inside.what.split()
+
+
+# What a guide leaves to its reader, beside the <x> that a shell's reader names. Met in recipes and
+# threads: [model_path], xxxxxxx/Qwen3-32B, xx.xx.xx.xx, YOUR_IP, your-model, /path/to/model.
+_PLACEHOLDER = re.compile(
+    r"\[[A-Za-z][\w ./-]*\]|<[A-Za-z][^<>|]*>|\{\{[^{}]*\}\}|(?<![^/:=@])(?:"
+    r"[xX]{3,}(?=[/:]|$)|x{1,3}(?:\.x{1,3}){3}|(?:your|YOUR|Your)[-_][\w.-]+)|^/?path/to/[^:,\s]*"
+)
+_WHOLE = re.compile(r"\[|<")
+
+
+def placeholder_in(text: str) -> str:
+    """Return the part of a value in place of which its reader has to write something, "" if none.
+
+    A part in brackets is one only if nothing but an address stands around it.
+    """
+    match = _PLACEHOLDER.search(text)
+    if match is None:
+        return ""
+    around = f"{text[: match.start()]}{text[match.end() :]}"
+    alone = not _WHOLE.match(match.group()) or re.fullmatch(
+        r"(?:\w+://)?(?::\w+)?(?:/[\w./-]*)?", around
+    )
+    return match.group() if alone else ""
 
 
 def _is_computed(word: Word) -> bool:
@@ -300,6 +341,7 @@ _GIVEN = {
     "pod": ("name {set} under env of container {what}", "{}", ", "),
     "remote": ("set {set} in what {what} runs", "{}=...", " "),
     "operator": ("run this check in the pod: its operator sets {set} there", "{}", ", "),
+    "cluster": ("run this check in the pod: Kubernetes gives it {set}", "{}", ", "),
     "program": ("write a value in place of {set} in {what}", "{}", ", "),
 }
 
@@ -312,7 +354,7 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
         kind, what = variable.inside or ("", "")
-        places.setdefault((kind, "" if kind == "operator" else what), []).append(variable.name)
+        places.setdefault((kind, "" if kind in _OF_POD else what), []).append(variable.name)
     said = []
     for (place, what), names in places.items():
         sentence, each, between = _GIVEN[place]

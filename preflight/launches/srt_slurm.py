@@ -281,8 +281,11 @@ def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
         yield Word(flag, Origin(path, model.line))
         yield Word(model.text.removeprefix("hf:"), Origin(path, model.line))
     for name, value in node.fields.items():
-        at = Origin(path, value.line)
         name = name.replace("_", "-")
+        # Where the job mounts its model (srtctl/core/runtime.py).
+        mounted = name in ("model", "model-path") and (value.text or "").rstrip("/") == "/model"
+        value = model if mounted and model.text is not None else value
+        at = Origin(path, value.line)
         if value.value is None:
             continue
         if value.text in ("true", "false") and value.plain:
@@ -291,7 +294,8 @@ def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
             continue
         yield Word(f"--{name}", at)
         for item in value.items or [value]:
-            yield Word(item.text or "", at)
+            text = item.text or ""
+            yield Word(text.removeprefix("hf:") if item is model else text, at)
 
 
 def _jobs(launch: LaunchText) -> list[tuple[str, Node]]:

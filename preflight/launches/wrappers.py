@@ -355,10 +355,10 @@ def _sudo(word: Word) -> SourceNote:
 def _misplaced(wrapper: str, word: Word) -> SourceNote:
     text = (
         f"{wrapper} takes {brief(word.text)} for the program and fails (execution of "
-        f"`{brief(word.text)}': No such file or directory); put the assignments in front of "
-        f"{wrapper}, or env between the two; read here as meant"
+        f"`{brief(word.text)}': No such file or directory): nothing starts; read here as meant"
     )
-    return SourceNote("assignment-after-wrapper", text, word.origin)
+    advice = f"put the assignments in front of {wrapper}, or env between the two"
+    return SourceNote("assignment-after-wrapper", text, word.origin, advice)
 
 
 class ShellCall(NamedTuple):

@@ -43,7 +43,7 @@ class HostGroup(NamedTuple):
     own: the numbers of the processes that run on no other host; shared: of those that may run on
     each of the hosts. address: an address or name of the host, "" where the launch says none.
     in_turn: the script ends each of the groups before it starts the next, as far as it is for one
-    host.
+    host. killed: it kills them and waits for them, so that all are for one host.
     """
 
     name: str
@@ -52,6 +52,7 @@ class HostGroup(NamedTuple):
     shared: frozenset[int]
     address: str = ""
     in_turn: bool = False
+    killed: bool = False
 
     @property
     def numbers(self) -> frozenset[int]:
@@ -75,6 +76,7 @@ class TakenGroup(NamedTuple):
         count, on = f"is for {len(self.groups)} hosts", "what runs on "
         if self.group.in_turn:
             turns = "servers on one port, one after another or on as many hosts"
+            turns = "rounds, each killed before the next" if self.group.killed else turns
             count, on = f"starts {len(self.groups)} {turns}", ""
         return (
             f"this launch {count}; only {on}"
@@ -113,7 +115,7 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
         if _port(process) and _port(process) in taken_ports:
             found[f"what {process.command.origin} starts"] = ("", [process.number])
             left.remove(process)
-    if not found and (apart := _never_together(processes, shared)):
+    if not found and (apart := _never_together(processes, shared) or _rounds(processes, shared)):
         return apart
     if len(found) == 1 and not left and any(_far(process) for process in processes):
         ((what, (address, numbers)),) = found.items()
@@ -156,6 +158,34 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
             anywhere,
         )
         for place, host in enumerate(hosts, start=1)
+    )
+
+
+def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
+    """Return a group for each round of servers that the script kills and waits for.
+
+    What it starts behind the last of them is a round too. What it does not end may run beside each.
+    """
+    ended = [p for p in processes if p.command.ended and p.kind not in _ANYWHERE]
+    last = max((process.command.turn for process in ended), default=0)
+    behind = [p for p in processes if p.command.turn > last and p.kind in _SERVERS]
+    rounds: dict[int, list[LaunchProcess]] = {}
+    for process in (*ended, *behind):
+        rounds.setdefault(min(process.command.turn, last + 1), []).append(process)
+    if len(rounds) < 2 or not all(any(p.kind in _SERVERS for p in own) for own in rounds.values()):
+        return ()
+    numbers = {process.number for own in rounds.values() for process in own}
+    rest = frozenset((*shared, *(p.number for p in processes if p.number not in numbers)))
+    return tuple(
+        HostGroup(
+            str(place),
+            f"what {own[0].command.origin} starts, round {place}",
+            frozenset(process.number for process in own),
+            rest,
+            in_turn=True,
+            killed=True,
+        )
+        for place, own in enumerate(rounds.values(), start=1)
     )
 
 
@@ -205,6 +235,61 @@ def _alternatives(
         )
         for place, process in enumerate(several, start=1)
     )
+
+
+class Behind(NamedTuple):
+    """A server in the foreground, and those that its script starts only once it has ended."""
+
+    first: LaunchProcess
+    later: tuple[LaunchProcess, ...]
+
+    @property
+    def text(self) -> str:
+        more = f" and {len(self.later) - 1} more" if len(self.later) > 1 else ""
+        return (
+            f"{self.later[0].name}{more} {'start' if more else 'starts'} only once "
+            f"{self.first.name}, which runs in the foreground, has ended"
+        )
+
+    @property
+    def same(self) -> str:
+        """What the first two engines both take, if both are to run; "" for nothing that is seen."""
+        engines = [one for one in (self.first, self.later[0]) if one.kind in _SERVERS]
+        if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
+            return ""
+        devices = [
+            (
+                word.text if (word := one.command.environment.get("CUDA_VISIBLE_DEVICES")) else "",
+                0 if one.server is None else one.server.value("base_gpu_id"),
+            )
+            for one in engines
+        ]
+        known = not any(isinstance(first, Unknown) for _, first in devices)
+        taken = ["the same GPUs"] if known and devices[0] == devices[1] else []
+        port = _port(engines[0])
+        return " and ".join(taken + [f"port {port}"] * (port > 0 and port == _port(engines[1])))
+
+
+def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
+    """Return the first server that keeps a script from starting what stands behind it.
+
+    None if the script is a guide for several hosts, or chooses one of them.
+    """
+    known = [process for process in processes if process.kind not in _ANYWHERE]
+    groups = host_groups(processes)
+    if groups and not (groups[0].in_turn and not groups[0].killed):
+        return None
+    for place, process in enumerate(known[:-1], start=1):
+        command = process.command
+        apart = command.place is not None or any(w[0] in _HOSTED for w in command.wrappers if w)
+        later = tuple(
+            one
+            for one in known[place:]
+            if one.command.origin.source == command.origin.source and not one.command.doubts
+        )
+        if command.waited and later and not apart and not command.doubts:
+            return Behind(process, later)
+    return None
 
 
 def take_group(

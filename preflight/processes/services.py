@@ -70,6 +70,50 @@ def misdirected(
                     yield process, service, elsewhere
 
 
+# What a master and a metadata server call the port at which a launch asks them.
+_PORT_OF = {"master": "RPC port", "metadata-http": "metadata port"}
+
+
+def not_served(
+    processes: tuple[LaunchProcess, ...],
+) -> Iterator[tuple[LaunchProcess, Service, LaunchProcess, tuple[int, ...]]]:
+    """Yield each process that asks this host's master or metadata where no master listens.
+
+    With the service, the last master of the launch, and the ports where its masters serve that.
+    Nothing is said if a master's ports are not known, or something else may serve it.
+    """
+    bound = _bound(processes)
+    masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
+    at = {port.port for process in processes for port in ports(process)}
+    unsure = any(one.unread is not None or next(one.open_words, None) for one in masters)
+    unsure = unsure or any(isinstance(port, Unknown) for port in at)
+    unsure = unsure or any("meta" in word.text for p in processes for word in _unread_words(p))
+    for process in () if unsure or not masters else processes:
+        for service in () if network_of(process.command) else _services(process, bound):
+            what = _PORT_OF.get(service.kind)
+            if what is not None and service.host in OWN_HOST and service.port not in at:
+                found = [one.port for own in masters for one in ports(own) if one.what == what]
+                served = tuple(port for port in found if isinstance(port, int))
+                yield process, service, masters[-1], served
+
+
+def _unread_words(process: LaunchProcess) -> tuple[Word, ...]:
+    return process.command.words if process.kind is ProcessKind.OTHER else ()
+
+
+def not_dialled(text: str) -> str:
+    """Return the endpoints that a client passes over: etcd's, each behind a scheme of its own."""
+    _, separator, rest = text.partition("://")
+    others = rest.partition(";")[2]
+    return others if separator and "://" in others else ""
+
+
+def endpoints(rest: str) -> list[str]:
+    """Return the addresses of ``a:1;b:1``; the first alone if another has a scheme of its own."""
+    parts = rest.split(";")
+    return parts[:1] if not_dialled(f"://{rest}") else parts
+
+
 def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, kind: str
 ) -> str:
@@ -193,7 +237,7 @@ def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iter
         yield _service(process, "master", str(value), MASTER_PORT, setting, bound)
         return
     # High availability: the address is that of the store in which the leader is written.
-    for part in rest.split(";"):
+    for part in endpoints(rest):
         yield _service(process, f"metadata-{scheme}", part, None, setting, bound)
 
 
@@ -219,7 +263,7 @@ def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> It
     # Without a scheme it is an etcd (transfer_metadata_plugin.cpp).
     kind = _METADATA_KINDS.get(scheme, f"metadata-{scheme}") if separator else "metadata-etcd"
     default = {"http": 80, "https": 443}.get(scheme if separator else "")
-    for part in (rest if separator else str(value)).split(";"):
+    for part in endpoints(rest if separator else str(value)):
         yield _service(process, kind, part, default, setting, bound)
 
 

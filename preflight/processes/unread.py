@@ -16,6 +16,7 @@ from preflight.launches.source import (
     brief,
     give_variables,
     open_name,
+    placeholder_in,
 )
 from preflight.launches.variables import matching, may_be_absent
 from preflight.processes.other_programs import Servers, unknown_beside
@@ -147,6 +148,8 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
 
     model_stated: whether the model's shape is given beside the launch.
     """
+    if not model_stated:
+        yield from _placeholders(processes, ("--model", "--model-path"))
     for process in processes:
         model = process.consumer.model if process.consumer is not None else None
         if process.server is not None:
@@ -198,6 +201,36 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         else:  # one for them all
             given = Unknown("", advice=give_variables(sets), sets=sets) if sets else whole
         yield NotRead(name, why, word.origin, given.advice, own.cause, given.sets)
+    yield from _placeholders(processes)
+
+
+def _placeholders(
+    processes: Sequence[LaunchProcess], flags: Container[str] | None = None
+) -> Iterator[NotRead]:
+    """Yield the values that a guide leaves to its reader: no launch runs with them.
+
+    flags: which alone are looked at, None for every flag and variable.
+    """
+    for process in processes:
+        if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
+            continue
+        settings = [("", word) for word in process.arguments]
+        settings += [*matching(process.command.environment, _READ)]
+        before = ""
+        for name, word in settings:
+            flag, equals, value = word.text.partition("=")
+            is_flag = word.text.startswith("-") and not name
+            value = value if is_flag else word.text
+            name = name or (flag if is_flag else before)
+            before = flag if is_flag and not equals else ""
+            left_out = "" if word.unresolved else placeholder_in(value)
+            if flags is not None and name not in flags:
+                continue
+            if left_out and name.lstrip("-").replace("_", "-") not in _DECIDE_NOTHING:
+                why = (
+                    f"a placeholder, in {name or process.kind.value}: nothing here says what it is"
+                )
+                yield NotRead(left_out, why, word.origin, f"write a value in place of {left_out}")
 
 
 def count_of(process: LaunchProcess) -> int | Unknown:

@@ -9,10 +9,11 @@ from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import older_than_known, sglang_release
 from preflight.launches.source import Origin, Reading
 from preflight.processes.image_releases import IMAGE, pip_pins, stated_releases
-from preflight.processes.processes import LaunchOptions
+from preflight.processes.processes import LaunchOptions, ProcessKind, classify
 from preflight.processes.unread import NotRead
 
 _KNOWN = {"sglang": sglang_release, "mooncake": mooncake_release}
+_SERVERS = (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG)
 
 
 class WrittenVersion(NamedTuple):
@@ -69,13 +70,18 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
 
 def _named(reading: Reading) -> Iterator[WrittenVersion]:
     stated = [stated_releases(command.container) for command in reading.commands]
+    serves = [classify(command)[0] in _SERVERS for command in reading.commands]
+    # The SGLang of a router's image is not the one that a server's has.
+    of_servers = [own for own, is_server in zip(stated, serves, strict=True) if is_server]
     # The Mooncake of a master's image is not the one that an SGLang's image has.
-    products = [name for name in _KNOWN if name == "sglang" or all(name in each for each in stated)]
-    for command, releases in zip(reading.commands, stated, strict=True):
+    said_by = {"sglang": of_servers or stated, "mooncake": stated}
+    products = [name for name in _KNOWN if all(name in own for own in said_by[name])]
+    for command, releases, is_server in zip(reading.commands, stated, serves, strict=True):
         container = command.container
         for product in products:
             named = releases.get(product)
-            if container is not None and named is not None:
+            counts = is_server or product != "sglang" or not of_servers
+            if container is not None and named is not None and counts:
                 by = f"image {container.image}" if named.by == IMAGE else named.by
                 yield WrittenVersion(product, named.release, by, command.origin)
         for product, release, word in pip_pins(command):

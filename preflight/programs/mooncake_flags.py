@@ -21,11 +21,16 @@ _BITS = {"int32": 31, "int64": 63, "uint32": 32, "uint64": 64}
 
 
 class Flag(NamedTuple):
-    """A flag's type, and the releases that have it: since and until, "" for all known ones."""
+    """A flag's type, and the releases that have it: since and until, "" for all known ones.
+
+    empty, blank: how the program ends with no text, or blanks, as the value; "" if it runs.
+    """
 
     type: str
     since: str = ""
     until: str = ""
+    empty: str = ""
+    blank: str = ""
 
 
 class FlagRead(NamedTuple):
@@ -64,7 +69,24 @@ def flag_table() -> FlagTable:
                 flags = programs[words[0]] = {}
             elif kind != "#":
                 flags[words[0]] = Flag(kind, *words[1:])
+    for program, name, value, code, says in empty_values():
+        flag = programs.get(program, {}).get(name)
+        if flag is not None and code.isdecimal() and _legal(flag.type, value):
+            ends = f"ended by {value!r} with exit code {code}{f': {says}' if says else ''}"
+            how = {"blank" if value else "empty": ends}
+            programs[program][name] = flag._replace(**how)
     return FlagTable(releases, programs)
+
+
+@cache
+def empty_values() -> tuple[tuple[str, ...], ...]:
+    """Return what each program did with "" and " " as the value of each flag.
+
+    The program, the flag, the value, the exit code or "runs", and its own words.
+    """
+    with open(data_file("mooncake_empty_values.txt"), encoding="utf-8") as file:
+        rows = [line.rstrip("\n").split("|") for line in file if not line.startswith("#")]
+    return tuple((*words.split(), value, code, says) for words, value, code, says in rows)
 
 
 def flags_of(program: str) -> Mapping[str, Flag]:
@@ -147,7 +169,8 @@ def is_on(words: tuple[Word, ...], program: str, name: str) -> bool | None:
 
 def _illegal(name: str, flag: Flag, value: str | None) -> str:
     if value is None or _legal(flag.type, value):
-        return ""
+        ends = flag.empty if value == "" else flag.blank if value and value.isspace() else ""
+        return f"--{name}={value}: {ends}" if ends else ""
     return f"ERROR: illegal value '{value}' specified for {flag.type} flag '{name}'"
 
 
@@ -168,6 +191,8 @@ def as_integer(kind: str, value: str) -> int | None:
     It reads the whole text.
     """
     text = value.lstrip(" \t\n\v\f\r")
+    if value and not text and kind.startswith("u"):
+        return 0  # strtoull reads no digit, and ends where the text does
     if not re.fullmatch(r"[+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+)", text) or len(text) > 40:
         return None
     number = int(text, 16) if "x" in text.lower() else int(text)

@@ -24,6 +24,7 @@ from preflight.launches.source import (
     is_set_by_operator,
     open_name,
     open_variables,
+    why_open,
 )
 from preflight.programs.sglang_argument_tables import (
     CONVERTERS,
@@ -192,12 +193,16 @@ def unresolved(word: Word) -> Unknown:
     of_pod = [name for name in word.unresolved if f"$({name})" in word.text]
     if given and of_pod:  # Kubernetes fills those in from the container's own variables alone
         operators = [n for n in of_pod if n.startswith(_OPERATORS) or is_set_by_operator(word, n)]
-        own = [name for name in of_pod if name not in operators]
+        cluster = word.inside.what.split() if word.inside and word.inside.kind == "cluster" else ()
+        own = [name for name in of_pod if name not in operators and name not in cluster]
         named = f"name {', '.join(own)} under the container's env"
         inside = f"run this check in the pod: its operator sets {', '.join(operators)} there"
-        advice = "; ".join([named] * bool(own) + [inside] * bool(operators))
-    said = "not set" if given else "not known"
-    why = f"{names} is {said} where {word.text!r} stands ({word.origin})"
+        in_pod = give_variables(OpenVariable(n, word.inside) for n in of_pod if n in cluster)
+        advice = "; ".join(
+            [named] * bool(own) + [inside] * bool(operators) + [in_pod] * bool(in_pod)
+        )
+    said = why_open(word, names) if given else f"{names} is not known"
+    why = f"{said} where {word.text!r} stands ({word.origin})"
     return Unknown(why, advice=advice, sets=() if of_pod else sets)
 
 

@@ -33,7 +33,7 @@ OFFLOAD_BUFFER_BYTES = 1280 * MIB
 OFFLOAD_PATH = "/data/file_storage"
 # real_client_main.cpp DEFINE_bool, and the words that gflags knows for it.
 _CLIENT_SWITCHES = ("enable_offload", "start_offload_rpc_server", "use_mmap_arena_allocator")
-_ON, _OFF = ("true", "1", "t", "yes", "y", ""), ("false", "0", "f", "no", "n")
+_ON, _OFF = ("true", "1", "t", "yes", "y"), ("false", "0", "f", "no", "n")
 
 
 class StoreProcess(NamedTuple):
@@ -122,7 +122,7 @@ def read_mooncake_client(
     offload = _text(flags, "enable_offload", "false")
     on = isinstance(offload, str) and offload.lower() in _ON
     for name in _CLIENT_SWITCHES:
-        switch = _text(flags, name, "")
+        switch = _text(flags, name, "false")
         if isinstance(switch, str) and switch.lower() not in _ON + _OFF:
             refused.append(f"ERROR: illegal value {switch!r} specified for bool flag {name!r}")
     if isinstance(protocol, str) and protocol not in PROTOCOLS:

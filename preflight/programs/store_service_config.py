@@ -115,6 +115,8 @@ def read_service_config(
     path = given.config if given.config and given.config.text else None
     path = path or environment.get("MOONCAKE_CONFIG_PATH")
     config = _environment(environment) if path is None else _file(path, read_file)
+    if path is not None and not path.unresolved and not path.text.strip():
+        config = f"MOONCAKE_CONFIG_PATH is {path.text!r}: FileNotFoundError: {path.text!r}"
     if isinstance(config, Unknown):
         return config
     if isinstance(config, str):

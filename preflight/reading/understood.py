@@ -15,7 +15,14 @@ from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import remote_words
-from preflight.launches.source import Origin, Reading, SourceNote, Word, open_names
+from preflight.launches.source import (
+    Origin,
+    Reading,
+    SourceNote,
+    Word,
+    open_names,
+    why_open,
+)
 from preflight.launches.variables import matching
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
@@ -217,7 +224,7 @@ def _value(name: str, word: Word) -> Value:
     if is_secret(name):
         return Value(REMOVED, str(word.origin))
     if word.unresolved:
-        return Value(Unknown(f"{open_names(word)} is not set"), str(word.origin))
+        return Value(Unknown(why_open(word, open_names(word))), str(word.origin))
     return Value(clean_text(word.text), str(word.origin))
 
 

@@ -35,7 +35,7 @@ from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("programs")
 # store-service-refused reports the switches of mooncake_client.
-_SEEN_ELSEWHERE = frozenset(("enable_offload", "start_offload_rpc_server"))
+_SEEN_ELSEWHERE = frozenset(("enable_offload", "protocol", "start_offload_rpc_server"))
 # In most of the releases in use: that one of these is newer than the oldest is no news.
 _COMMON_SINCE = frozenset(("0.3.8", "0.3.8.post1", "0.3.9", "0.3.10", "0.3.10.post2", "0.3.11"))
 _FRACTIONS = (
@@ -177,6 +177,16 @@ def mooncake_switch_is_on(process: LaunchProcess) -> Iterator[Seen]:
         if each.passed_over and each.passed_over.lower() not in TRUE:
             text = f"--{each.name} {each.passed_over} is read as --{each.name}=true"
             yield _seen(process, text, each)
+
+
+@RULES.process("flag-without-dashes")
+def flag_without_dashes(process: LaunchProcess) -> Iterator[Seen]:
+    known = _flags(process)[0]
+    for word in process.arguments if known else ():
+        name, equals, _ = word.text.partition("=")
+        if equals and name.replace("-", "_") in known:
+            edit = replaced(word.origin, word.text, f"--{word.text}")
+            yield Seen(f"{process.kind.value}: {word.text} has no dashes", word.origin, edit)
 
 
 @RULES.process("mooncake-flag-of-some-releases")
@@ -323,7 +333,7 @@ def _whole(text: str | None) -> int | None:
     """Return a value that gflags took as a whole number."""
     if text is None:
         return None
-    return int(text, 16) if "x" in text.lower() else int(text)
+    return int(text, 16) if "x" in text.lower() else int(text.strip() or "0")
 
 
 def _takes_slabs(processes: tuple[LaunchProcess, ...]) -> bool:

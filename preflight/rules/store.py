@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, known
+from preflight.processes.ports import split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
-from preflight.processes.services import misdirected
+from preflight.processes.services import PEER_TO_PEER, misdirected, not_dialled, not_served
 from preflight.programs.consumer_grammar import (
     sglang_env_bool,
     sglang_env_int,
@@ -187,6 +188,77 @@ def service_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         port = "" if service.port is None else f":{service.port}"
         called = f"{service.kind} {service.host}{port}"
         yield Seen(f"{called}: {elsewhere} ({service.origin})", process.command.origin)
+
+
+@RULES.launch("service-not-started")
+def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process, service, master, served in not_served(processes):
+        called = f"{service.kind} {service.host}:{service.port} ({service.origin})"
+        listens = " and ".join(map(str, served))
+        if service.kind == "master":
+            text = f"{called}: the launch's {master.name} listens on port {listens}"
+            remedy = f"ask port {listens}, or give {master.name} --rpc_port={service.port}"
+        else:
+            flags = f"--enable_http_metadata_server=true --http_metadata_server_port={service.port}"
+            text = f"{called}: the launch's {master.name} "
+            text += f"serves metadata on port {listens}" if served else "serves no metadata"
+            remedy = f"give {master.name} {flags}, or write {PEER_TO_PEER} as metadata server"
+        yield Seen(text, process.command.origin, remedy)
+
+
+@RULES.process("endpoints-not-dialled")
+def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Seen]:
+    for name, value in _addresses(process):
+        if isinstance(value, str) and (others := not_dialled(value)):
+            yield Seen(f"{name} {value}: {others} is not dialled")
+
+
+def _addresses(process: LaunchProcess) -> Iterator[tuple[str, object]]:
+    """Yield the addresses of masters and metadata servers that a process is given."""
+    store = process.server.store if process.server is not None else None
+    for name in ("master_server_address", "metadata_server") if store is not None else ():
+        assert store is not None
+        yield name, store.value(name)
+    for own in process.stores:
+        yield from (("master_server_address", own.master), ("metadata_server", own.metadata))
+
+
+def _same_names(
+    processes: tuple[LaunchProcess, ...], kinds: tuple[str, ...]
+) -> Iterator[tuple[str, str, LaunchProcess, LaunchProcess]]:
+    """Yield two store clients with one ``host:port`` in one metadata server of these kinds.
+
+    With the name and the metadata server. A name without a port gets a port that is free.
+    """
+    first: dict[tuple[str, str], LaunchProcess] = {}
+    for process in processes:
+        names = [(own.hostname, own.metadata) for own in process.stores]
+        store = process.server.store if process.server is not None else None
+        if store is not None and store.value("standalone_storage") is False:
+            names.append((store.value("local_hostname"), store.value("metadata_server")))
+        for name, metadata in names:
+            if not isinstance(name, str) or not isinstance(metadata, str):
+                continue
+            kind = metadata.partition("://")[0]
+            if kind in kinds and split_address(name).port is not None:
+                other = first.setdefault((name, metadata), process)
+                apart = other.command.waited or other.command.turn != process.command.turn
+                if other is not process and not apart:
+                    yield name, metadata, other, process
+
+
+@RULES.launch("client-name-twice")
+def client_name_twice(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for name, metadata, other, process in _same_names(processes, ("http", "https")):
+        text = f"{process.name} and {other.name} are both {name} in {metadata}"
+        yield Seen(text, process.command.origin)
+
+
+@RULES.launch("client-name-replaced")
+def client_name_replaced(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for name, metadata, other, process in _same_names(processes, ("etcd", "redis")):
+        text = f"{process.name} and {other.name} are both {name} in {metadata}"
+        yield Seen(text, process.command.origin)
 
 
 @RULES.launch("segment-nowhere")

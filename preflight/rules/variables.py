@@ -12,7 +12,13 @@ from mooncake_preflight import MODE
 from preflight.base.program import data_file
 from preflight.launches.source import Word
 from preflight.launches.variables import matching
-from preflight.processes.mooncake_users import device_names, offloads, settings_of, uses_mooncake
+from preflight.processes.mooncake_users import (
+    device_names,
+    offloads,
+    settings_of,
+    store_clients,
+    uses_mooncake,
+)
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.mooncake_variables import (
     CHOICES,
@@ -225,6 +231,14 @@ def filters_ignored(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         devices = device_names(process)
         if word.text.strip(f"{_BLANKS},") and devices and not _discovers(process):
             yield Seen(f"{name}={word.text} is not read: devices are {devices}", word.origin)
+
+
+@RULES.launch("devices-overridden")
+def devices_overridden(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process, name, word in settings_of(processes, ("MC_MS_AUTO_DISC",), store_clients):
+        devices = device_names(process)
+        if word.text.strip() == "1" and devices not in (None, "", "auto-discovery"):
+            yield Seen(f"{name}=1 overrides the devices {devices}", word.origin)
 
 
 @RULES.launch("peer-affinity-conflict")

@@ -21,6 +21,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.releases.sglang import DraftPool, SglangRelease
 from preflight.base.program import data_file
+from preflight.launches.source import placeholder_in
 from preflight.processes.processes import SglangServer
 from preflight.sglang.model_geometry import LayerKind, ModelGeometry, geometry_from_config
 
@@ -89,6 +90,9 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
             shorter = _QUANTIZED.sub("", name)
             quantized = True
         if shorter == name:
+            if left_out := placeholder_in(model_path):
+                advice = f"write a value in place of {left_out}"
+                return Unknown(f"{model_path!r:.200}: a placeholder, no model", advice=advice)
             why = f"{model_path!r:.200}: not in the table of well-known models"
             advice = "give the model's config.json with --model-config"
             if near := get_close_matches(name, table, 1, _ALIKE):

@@ -13,8 +13,16 @@ from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
+from preflight.cli.main import run
 from preflight.consumers.consumer import MOST_CHUNK_BYTES, Consumer
-from preflight.consumers.vllm import read_dynamo_vllm, read_vllm, store_config
+from preflight.consumers.vllm import (
+    _CONNECTORS,
+    _NO_MEMORY,
+    _WITHOUT_MOONCAKE,
+    read_dynamo_vllm,
+    read_vllm,
+    store_config,
+)
 from preflight.consumers.vllm_arguments import expand_numbers
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.launches.launch_files import read_text
@@ -326,3 +334,23 @@ def test_a_pool_that_lmcache_holds_is_named() -> None:
     """In the engine or in a server of its own, by the release of vLLM: no launch passes over it."""
     found = read("serve", "m", "--kv-offloading-size", "2000", "--kv-offloading-backend", "lmcache")
     assert "CPU pool of 1.95 TiB" in found.uncounted[0]
+
+
+KINDS = sorted({*_CONNECTORS, *_WITHOUT_MOONCAKE, *_NO_MEMORY})
+KINDS += ["AscendStoreConnector", "FooConnector", "MooncakeConnectorV1"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_connector_in_each_place_is_answered(name: str, tmp_path: Path) -> None:
+    """Alone, in MultiConnector before and behind others, and beside an SGLang server."""
+    places = [
+        transfer(name),
+        multi(transfer(name), transfer("LMCacheConnectorV1"), transfer("DynamoConnector")),
+        multi(transfer("FooConnector"), transfer("MooncakeStoreConnector"), transfer(name)),
+    ]
+    lines = [f"vllm serve Qwen/Qwen3-8B --kv-transfer-config '{json.dumps(p)}' &" for p in places]
+    server = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2"
+    path = tmp_path / "launch.sh"
+    for script in ("\n".join(lines), f"{lines[0]}\n{server} --enable-hierarchical-cache\n"):
+        path.write_text(script)
+        assert run(["check", "--root", "demo:h800", str(path)]) in (0, 1, 2, 3)

@@ -194,7 +194,7 @@ def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
            "--model-path", "dsr1", "--tensor-parallel-size", "4", "--trust-remote-code",
            "--disaggregation-mode", "prefill"]
           for port, bootstrap in (("6100", "7200"), ("6132", "7201"))],
-        [*server, "--port", "6100", "--model-path", "/model", "--disaggregation-mode", "decode"],
+        [*server, "--port", "6100", "--model-path", "dsr1", "--disaggregation-mode", "decode"],
     ]  # fmt: skip
     assert reading.commands[0].environment["MC_GID_INDEX"].text == "3"
     assert reading.commands[0].words[10].origin.line == 10

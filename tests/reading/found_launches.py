@@ -63,10 +63,9 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "b19-dynamo-dgd-v1beta1-kimik3.yaml": ([("dynamo.sglang", 6, {"tp_size": 8})], False),
     "c-infx-amd-server_sglang.sh": (
         [(S, 1, {"disaggregation_mode": "prefill", "port": 8000}), ("sglang_router", 1, {})], True),
-    "c-infx-dsv4_fp4_b200_vllm_mtp.sh": ([("vllm", 1, {"block_size": "256"})], True),
-    "c-infx-glm5.2_fp4_b300_sglang_mtp.sh": (
-        [(S, 1, {"kv_cache_dtype": "fp8_e4m3", "hicache_size": 270}), ("sglang_router", 1, {})],
-        True),
+    # a variable that nobody sets chooses between two ways: both are read, what each sets is open
+    "c-infx-dsv4_fp4_b200_vllm_mtp.sh": ([(M, 1, {}), ("vllm", 1, {"block_size": "256"})], True),
+    "c-infx-glm5.2_fp4_b300_sglang_mtp.sh": ([(S, 1, {}), ("sglang_router", 1, {})], True),
     "c-infx-minimaxm3_fp8_h200_mtp.sh": ([(M, 1, {}), ("vllm", 1, {"block_size": "128"})], True),
     "c-infx-qwen3.5_fp8_h200_mtp.sh": ([(S, 1, {"kv_cache_dtype": "fp8_e4m3"})], True),
     "c-mc-tone-1p1d-erdma.sh": ([], True),
@@ -102,12 +101,12 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
          (S, 1, {"port": 30003, "disaggregation_mode": "decode"}), ("sglang_router", 1, {})],
         True),
     "d-sgl-mcreadme-L213.sh": (
-        [(S, 1, {"store.protocol": "rdma", "store.tenant_id": "tenant-a"})], False),
+        [(S, 1, {"store.protocol": "rdma", "store.tenant_id": "tenant-a"})], True),
     "d-sgl-mcreadme-L272.sh": (
         [(S, 1, {"store.enable_ssd_offload": True,
-                 "store.ssd_offload_path": "/mnt/mooncake-ssd"})], False),
+                 "store.ssd_offload_path": "/mnt/mooncake-ssd"})], True),
     "d-sgl-mcreadme-L310.sh": (
-        [(S, 1, {"store.master_server_address": "127.0.0.1:50051"})], False),
+        [(S, 1, {"store.master_server_address": "127.0.0.1:50051"})], True),
     "d-sgl-nixl-L105.sh": (
         [(S, 1, {"page_size": 64, "hicache_size": 64, "hicache_ratio": 2.0,
                  "hicache_storage_backend": "nixl"})], True),

@@ -30,6 +30,7 @@ FOLDER = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "/ssd"}
 OFFLOADS = "mooncake_client --enable_offload=true"
 PREFILL = f"{SERVER} --disaggregation-mode prefill"
 ROUTER = "python3 -m sglang_router.launch_router --pd-disaggregation"
+NAMED = "mooncake_client --host=10.0.0.2:12345"
 LEAVE_OUT = "leave it out"
 RELEASES = (("0.5.23", "0.3.14"), ("0.5.18", "0.3.11.post1"))
 # Mended by another release or size, by nothing, or by what is no word of a launch; or of Compose.
@@ -76,6 +77,8 @@ LAUNCHES = (
     Launch(OFFLOADS, FOLDER),
     Launch("mooncake_client", {}, ("mooncake_master --memory_allocator=cachelib",)),
     Launch("", {}, (OFFLOADS,)),
+    Launch("", {}, ("mooncake_master",)),
+    Launch("", {}, (NAMED, f"{NAMED} --metadata_server=etcd://10.0.0.1:2379")),
     Launch("", {}, ("mooncake_client",)),
     Launch(STORE, MASTER, ("mooncake_client",)),
     Launch("", FOLDER, ((OFFLOADS, FOLDER),)),
