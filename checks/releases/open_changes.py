@@ -41,6 +41,35 @@ OPEN_CHANGES = (
         "numa_segments",
     ),
     OpenChange(
+        "mooncake",
+        "the documented helper reads the free huge pages, not all that are configured",
+        (_MOONCAKE.format(3189),),
+        "documented_reads_free",
+    ),
+    OpenChange(
+        "sglang",
+        "--hicache-size is shrunk so that a draft's host pool fits into it too",
+        (_SGLANG.format(35875),),
+        "draft",
+        (("sglang/srt/mem_cache/kv_cache_builder.py", "_adjust_hicache_size_for_draft"),),
+    ),
+    OpenChange(
+        "sglang",
+        "--hicache-mamba-size-gb, or ratios of their own, size the host pools of KV and Mamba",
+        tuple(map(_SGLANG.format, (39436, 30199))),
+        "hybrid_size",
+        tuple(
+            ("sglang/srt/**/*.py", name) for name in ("hicache_mamba_size_gb", "kv_hicache_ratio")
+        ),
+    ),
+    OpenChange(
+        "sglang",
+        "an external linker's local buffer has a size that can be given",
+        (_SGLANG.format(38639),),
+        "linker_local_buffer",
+        (("sglang/srt/**/*.py", "mooncake_enable_page_wise_load"),),
+    ),
+    OpenChange(
         "sglang",
         "its check of host memory counts free huge pages for pools that SGLANG_HUGEPAGE_SIZE "
         "puts on them",

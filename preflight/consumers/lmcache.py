@@ -513,6 +513,7 @@ class _Takes(ConsumerParts):
                     f"{key} {setup[key]!r} of {where}: Mooncake reads mooncake_{right} there, and "
                     f"takes {instead}"
                 )
+        self.uncounted += _egm_pool(setup)
         problem, client = setup_client(setup)
         if problem:
             self.misread.append(
@@ -529,6 +530,12 @@ class _Takes(ConsumerParts):
         keys["save_only_first_rank"] = bool(self.extra.get("save_only_first_rank", True))
         keys["tenant"] = tenant
         self.clients.append(Client(store, self._first_if_mla, False, "LMCache", keys))
+
+
+def _egm_pool(setup: Mapping[str, str]) -> list[str]:
+    """Return what of memory a setup asks for that no number has: Mooncake 0.3.14's EGM pool."""
+    on = setup.get("enable_egm_store_pool", "false").lower() not in ("false", "0")
+    return ["the EGM pool of its store"] if on else []
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
@@ -572,6 +579,7 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
             found.uncounted.append(f"what --l2-adapter {word.text} takes")
         elif config.get("type") == "mooncake_store":
             setup = {k: str(v) for k, v in config.items() if k not in _L2_KEYS and v is not None}
+            found.uncounted += _egm_pool(setup)
             problem, client = setup_client({**_MOONCAKE_DEFAULTS, **setup})
             if problem:
                 says = f"--l2-adapter: {problem}"

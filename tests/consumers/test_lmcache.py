@@ -211,6 +211,16 @@ def test_the_servers_store_takes_mooncakes_own_keys() -> None:
     assert found.pools[0].memory.registered
 
 
+def test_an_egm_pool_of_the_store_is_named() -> None:
+    """Mooncake 0.3.14's setup(dict) takes it, and LMCache hands its keys on as they are."""
+    egm = {**RIGHT, "mooncake_enable_egm_store_pool": True}
+    assert read({**extra(), "lmcache.extra_config": egm}).uncounted == (
+        "the EGM pool of its store",
+    )
+    off = {**RIGHT, "mooncake_enable_egm_store_pool": False}
+    assert read({**extra(), "lmcache.extra_config": off}).uncounted == ()
+
+
 def test_the_old_server_keeps_what_nobody_can_count() -> None:
     command = words("lmcache_server", "0.0.0.0", "65432")
     found = read_lmcache_server(command, command[1:])
