@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 from checks.releases import mooncake as mooncake_releases  # noqa: E402
 from checks.releases import sglang as sglang_releases  # noqa: E402
 from checks.releases.open_changes import OpenChange, open_changes  # noqa: E402
+from preflight.programs.launch_names import without_row  # noqa: E402
 
 RELEASES = {"mooncake": mooncake_releases, "sglang": sglang_releases}
 # What the model of SGLang follows, below sglang/srt: what is defined in these files.
@@ -85,6 +86,8 @@ def add_mooncake(release: str) -> None:
         says = differences(found[last][program], found[release][program])
         say(f"{program}: flags of {release} beside those of {last}", says)
     say_names(*({*environment.names_of_mooncake(one)} for one in (last, release)))
+    names = {"flag": [n for flags in found[release].values() for n in flags]}
+    say_without_row(names | {"variable": environment.names_of_mooncake(release)})
     say("Build ids of its programs, not known before", write_build_ids.add([release]))
     say_open_changes("mooncake", mooncake.installed(release))
 
@@ -98,6 +101,7 @@ def add_sglang(release: str) -> None:
     say(f"Arguments of {release} beside those of {last}", changed)
     old, new = ({*environment.names_of_sglang(one)} for one in (last, release))
     say_names(old, new)
+    say_without_row({"argument": [row["name"] for row in found[release]], "variable": new})
     environment.add(set(), last, old - new)
     for pattern in FOLLOWED:
         before, after = definitions(last, pattern), definitions(release, pattern)
@@ -105,6 +109,12 @@ def add_sglang(release: str) -> None:
         if changes:
             say(pattern, changes)
     say_open_changes("sglang", unpacked(release))
+
+
+def say_without_row(names: Mapping[str, Iterable[str]]) -> None:
+    """Say which names preflight/data/launch_names.txt does not have: each needs a row."""
+    lines = (f"{kind} {name}" for kind, found in names.items() for name in without_row(kind, found))
+    say("Without a row in preflight/data/launch_names.txt", lines)
 
 
 def say_open_changes(program: str, folder: Path) -> None:

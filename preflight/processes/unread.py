@@ -20,7 +20,14 @@ from preflight.launches.source import (
 )
 from preflight.launches.variables import matching, may_be_absent
 from preflight.processes.other_programs import Servers, unknown_beside
-from preflight.processes.processes import LaunchProcess, ProcessKind, with_router
+from preflight.processes.processes import (
+    GFLAGS_PROGRAMS,
+    LaunchProcess,
+    ProcessKind,
+    with_router,
+)
+from preflight.programs.launch_names import NameRow, row_of
+from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
 
 # Programs that hold memory of their own, which nothing here counts.
@@ -89,6 +96,8 @@ _ENGINES = (
     ProcessKind.DYNAMO_SGLANG,
     ProcessKind.DYNAMO_VLLM,
 )
+# Programs that load Mooncake's library, or are told by variables what to hold.
+_READERS = (*_ENGINES, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 # Variables that a launcher gives to each process that it starts.
 _OF_EACH = frozenset(
     "SLURM_PROCID SLURM_NODEID SLURM_LOCALID OMPI_COMM_WORLD_RANK PMI_RANK".split()
@@ -136,7 +145,7 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
                 *_notices(reading),
                 *_files(processes),
                 *_caches(processes),
-                *_weights(processes),
+                *_named(processes),
                 *_doubts(processes),
             ]
         )
@@ -379,41 +388,51 @@ def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             yield NotRead(f"{name}{more}", why, word.origin, advice)
 
 
-# What of host memory engines are told to use beside their caches, which no number here has.
-# Sources: SGLang 0.5.23 server_args.py, vLLM 0.11.0 arg_utils.py and envs.py.
-_SGLANG_HOLDS = {
-    "cpu_offload_gb": "weights that stay in host memory",
-    "offload_group_size": "weights that stay in host memory",
-    "enable_weights_cpu_backup": "a copy of the weights in host memory",
-    "enable_draft_weights_cpu_backup": "a copy of the draft's weights in host memory",
-    "kt_weight_path": "experts that KTransformers keeps in host memory",
-}
-_VLLM_HOLDS = {
-    "--offload-backend": "weights that stay in host memory",
-    "--mm-processor-cache-gb": "the cache of images and other inputs",
-}
-_VLLM_ON_CPU = "VLLM_CPU_KVCACHE_SPACE"
+# Of what SGLang reads as off.
+_OFF = ("", "0", "false", "no", "n", "f", "off")
 
 
-def _weights(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield what engines are told to keep in host memory, and that is not counted."""
+def _named(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
+    """Yield, in one line, what touches memory, devices or the store and is in no number here.
+
+    Source: the rows of ``data/launch_names.txt`` that are named.
+    """
+    found: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
-        server, origin = process.server, process.command.origin
-        for name, what in _SGLANG_HOLDS.items() if server is not None else ():
-            value = None if server is None else server.arguments.settings[name].value
-            number = isinstance(value, (int, float))
-            if not isinstance(value, Unknown) and value and (not number or value > 0):
-                flag = f"--{name.replace('_', '-')}"
-                yield NotRead(flag, f"{what}: not counted", origin)
-        if process.kind not in (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM):
-            continue
+        for kind, name, shown, origin in _used(process):
+            row = row_of(kind, name)
+            if row is not None and row.state == "named":
+                found.setdefault(shown, (row, origin))
+    if found:
+        (_, origin), *_ = found.values()
+        why = "; ".join(dict.fromkeys(row.what for row, _ in found.values()))
+        yield NotRead(", ".join(found), f"{why}: not counted", origin)
+
+
+def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
+    """Yield the kind and the name of each setting that is on, as it is written, and where."""
+    server, origin = process.server, process.command.origin
+    for name, setting in server.arguments.settings.items() if server is not None else ():
+        value = setting.value
+        number = isinstance(value, (int, float))
+        on = setting.given and not isinstance(value, Unknown) and value
+        if on and (not number or value > 0):
+            yield "argument", name, f"--{name.replace('_', '-')}", origin
+    if process.kind in GFLAGS_PROGRAMS:
+        for read in read_flags(process.arguments, flags_of(GFLAGS_PROGRAMS[process.kind])):
+            if read.value not in (None, *_OFF):
+                yield "flag", read.name, f"--{read.name}", read.word.origin
+    if process.kind in (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM):
         for word in process.arguments:
             flag = word.text.partition("=")[0].replace("_", "-")
-            if flag in _VLLM_HOLDS:
-                yield NotRead(flag, f"{_VLLM_HOLDS[flag]}: not counted", word.origin)
-        space = process.command.environment.get(_VLLM_ON_CPU)
-        if space is not None and space.text not in ("", "0"):
-            yield NotRead(_VLLM_ON_CPU, "the KV cache of a CPU: not counted", space.origin)
+            yield "vllm", flag.lstrip("-").replace("-", "_"), flag, word.origin
+    if process.kind not in _READERS:
+        return
+    for name, word in matching(process.command.environment, _READ):
+        # Mooncake takes some variables as on whatever they say.
+        off = not name.startswith("MC_") and word.text.lower() in _OFF
+        if not off and not may_be_absent(word, name):
+            yield "variable", name, name, word.origin
 
 
 def _loads(process: LaunchProcess, cache: _Cache) -> bool:
