@@ -281,6 +281,9 @@ def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | U
     pool = next((pool for pool in memory.pools if pool.tokens), None) if memory else None
     if isinstance(page, Unknown):
         return unknown(subject, page, check=KEYS.id)
+    if server is not None and server.links:
+        text = "an object is a page of the cache on the GPU: how many there will be is not computed"
+        return Finding(KEYS.id, Status.SKIP, subject, text=text)
     if pool is None:
         sizes = Unknown(_NO_SIZES if memory is None else memory.why)
         missing = None if memory is None else memory.missing

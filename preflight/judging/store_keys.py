@@ -2,9 +2,10 @@
 
 What a key's text holds, or is hashed from, must be the same on both sides: else neither finds what
 the other wrote. What it does not hold must be the same too, or both use one name for other bytes.
-Read in SGLang 0.5.23 ``mooncake_store.py`` and ``radix_cache.py`` (pairs of tokens with an EAGLE
-draft), vLLM 0.33.0 ``mooncake/store/data.py``, ``worker.py`` and ``v1/core/kv_cache_utils.py``,
-LMCache 0.5.6 ``utils.py`` CacheEngineKey and ``token_database.py``.
+Read in SGLang 0.5.23 ``mooncake_store.py``, ``mooncake_direct_linker.py`` (the model's path, and K
+and V of all layers in one object) and ``radix_cache.py`` (pairs of tokens with an EAGLE draft),
+vLLM 0.33.0 ``mooncake/store/data.py``, ``worker.py`` and ``v1/core/kv_cache_utils.py``, LMCache
+0.5.6 ``utils.py`` CacheEngineKey and ``token_database.py``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -184,7 +185,7 @@ def _sglang(
 ) -> StoreKeys:
     model = server.value("model_path")
     served = server.value("served_model_name")
-    served = model if served in (None, "") else served
+    served = model if server.links or served in (None, "") else served
     tag, lcm = (_extra(store, name) for name in ("extra_backend_tag", "tp_lcm_size"))
     parts = [*([str(tag)] if tag is not None else []), str(served).replace("/", "-")]
     lost = [value for value in (served, tag) if isinstance(value, Unknown)]
@@ -200,7 +201,7 @@ def _sglang(
         sglang = sglang_release(NEWEST_KNOWN)
     pairs = _hashes_pairs(server, sglang, geometry)
     page = server.value("page_size")
-    layout = server.value("hicache_mem_layout")
+    layout = None if server.links else server.value("hicache_mem_layout")
     split = lcm if layout == "page_head" and lcm not in (None, 0) else tp
     # Latent rows are whole on every rank: one rank writes them, and no rank is named.
     shards: Any = 1 if mla is True else split
@@ -235,12 +236,15 @@ def _sglang(
     }
     stage = "_<stage>" if pp != 1 and stage_in_keys else ""
     rank = (stage or "_" * stage_in_keys) if mla is True else f"_<rank>{stage}"
+    if server.links:
+        rank = "_tp<rank>" * (mla is not True) + "_cp<rank>_pp<stage>"
     pattern = f"{prefix if isinstance(prefix, str) else '<model>'}_<sha256 of a page>{rank}_k"
     tenant = store.settings["tenant_id"].value
     if tenant in (None, "") or store.value("standalone_storage") is True:  # setup_dummy has none
         tenant = "default"
     where = _master(store.value("master_server_address"), tenant)
-    return StoreKeys(process, "SGLang HiCache", named, held, pattern, "", where)
+    family = "SGLang linker" if server.links else "SGLang HiCache"
+    return StoreKeys(process, family, named, held, pattern, "", where)
 
 
 def _hashes_pairs(

@@ -124,9 +124,9 @@ def is_program(word: str) -> bool:
 
 
 class SglangServer(NamedTuple):
-    """One SGLang server: its arguments and, where HiCache stores in Mooncake, its store.
+    """One SGLang server: its arguments and, where its KV cache goes to Mooncake, its store.
 
-    backend: what its host pool stores in, None without one.
+    backend: what its host pool, or its linker in place of one, stores in; None without either.
     """
 
     command: Command
@@ -145,6 +145,11 @@ class SglangServer(NamedTuple):
     @property
     def hicache(self) -> bool:
         return self.value("enable_hierarchical_cache") is True
+
+    @property
+    def links(self) -> bool:
+        """Whether the KV cache on the GPU is linked to a store, with no host pool (0.5.20 on)."""
+        return self.value("enable_unified_cache_external_linker") is True
 
     @property
     def mode(self) -> str:
@@ -476,10 +481,20 @@ def _server(
     decodes = arguments.value("disaggregation_mode") == "decode"
     backend = arguments.value("hicache_storage_backend")
     attached = backend if hicache or offloads or decodes else None
+    extra: SettingValue = arguments.settings["hicache_storage_backend_extra_config"]
+    if arguments.value("enable_unified_cache_external_linker") is True:
+        # registry.py, linker_factory.py: up to 0.5.22 the extra config is the linker's alone.
+        attached = arguments.value("unified_cache_external_linker_backend")
+        own = arguments.settings["unified_cache_external_linker_config"]
+        extra = extra if own.value is None else own
     if attached == "mooncake":
-        extra: SettingValue = arguments.settings["hicache_storage_backend_extra_config"]
         store = read_store_config(extra, command.environment, read_file, sglang_version)
-    return SglangServer(command, arguments, store, attached)
+    server = SglangServer(command, arguments, store, attached)
+    if store is not None and server.links and store.value("standalone_storage") is True:
+        error = "AttributeError: 'NoneType' object has no attribute 'allocator'"
+        advice = "a linker has no host pool, which standalone_storage needs"
+        return server._replace(store=store._replace(error=f"{error}: {advice}"))
+    return server
 
 
 def _uncounted(server: SglangServer) -> Unknown | None:
@@ -488,8 +503,9 @@ def _uncounted(server: SglangServer) -> Unknown | None:
         # LMCache's pool in each rank, or its own server's: it depends on LMCache's release.
         return Unknown("what LMCache takes behind --enable-lmcache")
     if isinstance(server.backend, str) and server.backend not in _COUNTED_BACKENDS:
+        flag = "unified-cache-external-linker" if server.links else "hicache-storage"
         return Unknown(
-            f"what --hicache-storage-backend {server.backend} takes beside the L2 pool",
+            f"what --{flag}-backend {server.backend} takes beside the L2 pool",
             advice="leave memory for it beside what is counted here",
         )
     return None

@@ -214,6 +214,21 @@ REFUSALS = (
         since="0.5.20",
     ),
     ValueRefusal(
+        "ValueError: --enable-unified-cache-external-linker does not use "
+        "--hicache-storage-backend.",
+        lambda v: v.enable_unified_cache_external_linker and v.hicache_storage_backend is not None,
+        since="0.5.20",
+    ),
+    ValueRefusal(
+        "ValueError: --enable-unified-cache-external-linker requires the default "
+        "UnifiedRadixCache with radix caching enabled.",
+        lambda v: (
+            v.enable_unified_cache_external_linker
+            and (v.disable_radix_cache or v.radix_cache_backend is not None)
+        ),
+        since="0.5.23",
+    ),
+    ValueRefusal(
         "ValueError: --enable-lmcache and --enable-hierarchical-cache are mutually exclusive",
         lambda v: v.enable_lmcache and v.enable_hierarchical_cache,
         since="0.5.21",

@@ -390,6 +390,9 @@ def read_extra_config(
         return {}, None
     if isinstance(text, Unknown):
         return text, None
+    if not isinstance(text, str):  # the linker's own, which the parser of arguments has read
+        wrong = "--unified-cache-external-linker-config must be a JSON object."
+        return (dict(text), None) if isinstance(text, dict) else ({}, wrong)
     loads: Callable[[str], Any] = json.loads
     if text.startswith("@"):
         name, text = text[1:], read_file(text[1:])

@@ -465,6 +465,8 @@ def _of_server(server: SglangServer, apart: bool) -> Iterator[str]:
             yield f"{short} {value}"
     if server.mode in ("prefill", "decode"):
         yield server.mode
+    if server.links:
+        yield "Mooncake linker" if server.store is not None else "external linker"
     if server.hicache:
         backend = server.value("hicache_storage_backend")
         known = isinstance(backend, str)

@@ -144,7 +144,8 @@ def _has_engine(server: SglangServer) -> bool:
     transfers = server.mode in ("prefill", "decode")
     if transfers and server.value("disaggregation_transfer_backend") == "mooncake":
         return True
-    return server.store is not None and _reuses(server)
+    # maybe_init_shared_mooncake_transfer_engine starts none for a linker.
+    return server.store is not None and not server.links and _reuses(server)
 
 
 def _store_devices(server: SglangServer) -> str | None:

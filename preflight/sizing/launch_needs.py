@@ -323,18 +323,22 @@ def _elsewhere_below(consumer: Consumer) -> int:
 def _gpu_registered(process: LaunchProcess) -> int | Unknown:
     """Return the bytes on the GPU that a process registers with the NICs.
 
-    Prefill and decode register the KV cache on the GPU, which only a start tells.
+    Prefill and decode register the KV cache on the GPU, which only a start tells; so does a linker
+    in its store (mooncake_direct_linker.py, register_buffers).
     """
     server = process.server
     if process.consumer is not None and process.consumer.registers_gpu:
         return Unknown(process.consumer.registers_gpu)
+    if server is not None and server.links and server.store is not None:
+        return 0 if server.store.value("protocol") == "tcp" else _GPU_CACHE
     if server is None or server.mode not in ("prefill", "decode"):
         return 0
     if server.value("disaggregation_transfer_backend") != "mooncake":
         return 0
-    return Unknown("the KV cache on the GPU, whose size is known only once it runs")
+    return _GPU_CACHE
 
 
+_GPU_CACHE = Unknown("the KV cache on the GPU, whose size is known only once it runs")
 _HANDED = (MemoryKind.HOST_POOL, MemoryKind.LOCAL_BUFFER)
 
 

@@ -189,7 +189,7 @@ def _server_share(
         raise UsageError(f"{ranks.here} ranks on one host: {MOST_RANKS} at most")
     pools = memory[process.number] = server_memory(server, ranks, hardware, host.sglang)
     client = known(server_client(server, ranks, host.sglang))
-    if pools.most_pools_bytes == ():
+    if pools.most_pools_bytes == () and not server.links:
         client = None  # nothing to attach a storage backend to
     clients = [
         None

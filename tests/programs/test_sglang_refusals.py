@@ -13,6 +13,7 @@ from tests.builders.launch_text import understood
 
 NEWEST = "0.5.23"
 HICACHE = "--enable-hierarchical-cache"
+LINKER = "--enable-unified-cache-external-linker"
 BUFFER = "--hicache-host-memory-mode buffer_only"
 # Arguments, what is said of them, and arguments like them that are taken.
 CASES = (
@@ -57,7 +58,9 @@ CASES = (
         f"{HICACHE} {BUFFER} --hicache-storage-backend file",
     ),
     (f"{HICACHE} {BUFFER} --disaggregation-mode decode", "not supported on decode", HICACHE),
-    (f"{HICACHE} --enable-unified-cache-external-linker", "external-linker and", HICACHE),
+    (f"{HICACHE} {LINKER}", "external-linker and", HICACHE),
+    (f"{LINKER} --hicache-storage-backend mooncake", "does not use", LINKER),
+    (f"{LINKER} --disable-radix-cache", "requires the default", LINKER),
     (f"{HICACHE} --enable-lmcache", "--enable-lmcache and --enable-hier", "--enable-lmcache"),
     ("--enable-lmcache --disable-radix-cache", "requires radix cache", "--disable-radix-cache"),
     ("--swa-full-tokens-ratio 1.5", "in range (0, 1.0].", "--swa-full-tokens-ratio 1"),
