@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
@@ -25,6 +26,7 @@ from preflight.cli.options import (
     CheckId,
     taking_launch,
     with_options,
+    with_verbosity,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
     metavar="HOST",
     help="Make them on this host, as check --root takes it.",
 )
+@with_verbosity("Every problem of a log whole, and all lines that are not known.")
 @TIMEOUT
 @JSON
 @COLOR
@@ -95,6 +98,7 @@ def explain(
     here: bool,
     launch: LaunchWords,
     root: str | None,
+    verbosity: int,
     timeout_seconds: float,
     as_json: bool,
     color: str,
@@ -102,15 +106,18 @@ def explain(
     """Explain an id, a log, or a line of one; without any, list all checks and rules.
 
     An ID gives the page of a check, rule, notice or known line. A FILE, or a pipe, is a log: the
-    lines of SGLang, Mooncake and the kernel that are known, the likeliest cause first. Other WORDS
-    are looked for among the known lines, checks and rules: quote a line, or a part. With --here,
-    --launch or --root the checks that it names are made too.
+    lines of SGLang, Mooncake and the kernel that are known, the likeliest cause first, and the
+    errors that are not known. Several FILES, a folder, and the output of kubectl logs --prefix,
+    docker compose logs or journalctl -o json are told by process. Other WORDS are looked for among
+    the known lines, checks and rules: quote a line, or a part. With --here, --launch or --root the
+    checks that it names are made too.
 
     With --advisories, WORDS are a launch, as check takes it: those are printed that affect it on
     this host, those where that cannot be known, and those that can appear while it runs. What
     `check` already judges is not repeated.
 
-    Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure. With
+    Exit codes with a log: 0 no problem in it; 1 warnings, or errors that are not known; 2 the
+    cause of a failure. With
     --advisories: 0 none affects the launch, or none was given; 1 one does, or may; what may only
     arise while it runs does not count.
     """
@@ -149,7 +156,7 @@ def explain(
             raise click.UsageError("give an ID, a log or words: a launch and a host go with those")
         return print_list(as_json)
     if not what:
-        return explain_log_file(log or "-", as_json, color, at)
+        return explain_log_files([log or "-"], as_json, color, at, verbosity)
     from preflight.check.catalogue import catalogue
     from preflight.launches.source import notices
     from preflight.logs.patterns import read_patterns
@@ -161,7 +168,9 @@ def explain(
         return explain_page(every, words, as_json, color, at)
     exists = partial(os.path.exists, words)
     if len(what) == 1 and (words == "-" or within(limit_seconds(), words, exists)):
-        return explain_log_file(words, as_json, color, at)
+        return explain_log_files([words], as_json, color, at, verbosity)
+    if len(what) > 1 and within(limit_seconds(), words, lambda: all(map(os.path.exists, what))):
+        return explain_log_files(what, as_json, color, at, verbosity)
     known = [one for one in read_patterns() if one.cause]
     lines = [one.id for one in known]
     # A line of a log may be one word too: oom-kill:constraint=...
@@ -360,7 +369,7 @@ def explain_words(
     from preflight.base.output import columns, painter, say
     from preflight.base.usage_error import UsageError
     from preflight.check.answer import nearest
-    from preflight.logs.by_words import MOST_WHOLE, about, about_object, about_text
+    from preflight.logs.by_words import about, about_object, about_text, shown_lines
 
     rows = {row["id"]: row["asks"] for row in list_rows(every)}
     found = about(words, rows)
@@ -375,8 +384,7 @@ def explain_words(
             f"{words}: no id, no file, and no known line, check or rule has this word"
             f"{nearest(words, every.ids)}"
         )
-    shown = found.lines[:MOST_WHOLE]
-    ids = [id_ for each in shown for id_ in each.checks] or [id_ for id_, _ in found.ids]
+    ids = [id_ for each in shown_lines(found) for id_ in each.checks] or [id_ for id_, _ in found.ids]
     report = checked_at(ids, at)
     if as_json:
         say_object(0, about_object(found), report)
@@ -386,51 +394,81 @@ def explain_words(
     return 0
 
 
-def explain_log_file(path: str, as_json: bool, color: str, at: CheckedAt | None) -> int:
-    """Print what is known of a log; returns 0, 1 or 2. Raises UsageError where it is not there."""
+# So many files of a folder are read, by name.
+MOST_FILES = 500
+
+
+def files_of(paths: Iterable[str]) -> list[str]:
+    """Return the files, those of a folder (not below it) by name. Raises UsageError."""
+    from preflight.base.usage_error import UsageError
+
+    files: list[str] = []
+    for path in paths:
+        if path == "-" or not within(limit_seconds(), path, partial(os.path.isdir, path)):
+            files.append(path)
+            continue
+        inside = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
+        if not inside or len(inside) > MOST_FILES:
+            count = len(inside) or "no"
+            raise UsageError(f"{path}: a folder with {count} files: give the logs of it")
+        files += inside
+    return files
+
+
+def explain_log_files(
+    paths: Sequence[str], as_json: bool, color: str, at: CheckedAt | None, verbosity: int
+) -> int:
+    """Print what is known of logs; returns 0, 1 or 2. Raises UsageError where one is not there."""
     from preflight.base.output import columns, painter, say
     from preflight.base.usage_error import UsageError
-    from preflight.logs.explain import (
-        LogReading,
-        explanations_object,
-        explanations_text,
-        read_log,
-    )
-    from preflight.logs.patterns import Stage
+    from preflight.logs.explain import explanations_object, explanations_text, read_logs
     from preflight.logs.search import Bounded, read_blocks, why_no_log, why_no_text
 
-    name = "standard input" if path == "-" else path
+    cut = False
+    passed_over: list[str] = []
+    given = set(paths)
 
-    def read(stream: BinaryIO) -> LogReading:
-        why = why_no_log(stream.fileno())
-        if not why and path != "-" and isinstance(stream, io.BufferedReader):
-            why = why_no_text(path, stream.peek())
-        if why:
-            raise UsageError(f"{name}: {why}")
-        bounded = Bounded(stream)
-        return read_log(read_blocks(bounded))._replace(whole=not bounded.cut)
-
-    try:
-        if path == "-":
-            reading = read(sys.stdin.buffer)
-        else:
+    def read(path: str) -> Iterator[str]:
+        """Yield the blocks of a log; of a folder, what is no log is passed over."""
+        nonlocal cut
+        name = "standard input" if path == "-" else path
+        try:
             # What is open is read as long as somebody may write to it.
-            with within(limit_seconds(), path, lambda: open(path, "rb")) as file:
-                reading = read(file)
-    except UsageError:
-        raise
-    except IsADirectoryError:
-        raise UsageError(f"{name}: a folder: give one log of it") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{name}: {reason}") from None
-    stages = {each.stage for each in reading.explanations}
-    code = 2 if stages - {Stage.WARNING} else len(stages)
+            opened = (
+                nullcontext(sys.stdin.buffer)
+                if path == "-"
+                else within(limit_seconds(), path, lambda: open(path, "rb"))
+            )
+            with opened as stream:
+                why = why_no_log(stream.fileno())
+                if not why and path != "-" and isinstance(stream, io.BufferedReader):
+                    why = why_no_text(path, stream.peek())
+                if why and path not in given:
+                    passed_over.append(f"{path}: {why}")
+                    return
+                if why:
+                    raise UsageError(f"{name}: {why}")
+                bounded = Bounded(stream)
+                yield from read_blocks(bounded)
+                cut = cut or bounded.cut
+        except UsageError:
+            raise
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise UsageError(f"{name}: {reason}") from None
+
+    files = files_of(paths)
+    # One log is named by its lines alone where it came through a pipe.
+    named = [("" if path == "-" else path, read(path)) for path in files]
+    reading = read_logs(named)._replace(whole=not cut)
+    code = reading.exit_code
     report = checked_at([id_ for each in reading.explanations for id_ in each.checks], at)
     if as_json:
         causes = [each.cause for each in reading.explanations]
         say_object(code, explanations_object(reading), report, next(iter(causes), None))
     else:
-        text = explanations_text(reading, painter(color), columns(), here_of(report))
-        say(with_report(text, report, color, 0))
+        here = here_of(report)
+        text = explanations_text(reading, painter(color), columns(), here, verbosity > 0)
+        unread = [f"not read: {why}" for why in passed_over]
+        say(with_report("\n".join([text, *unread]), report, color, 0))
     return code

@@ -44,15 +44,15 @@ _EVERYDAY = frozenset(
     "this to too was what why with".split()
 )
 _LETTERS_OR_NUMBER = re.compile(r"[a-z]+|\d+")
-# So many lines are shown whole, so many more by their id; so many checks and rules.
-MOST_WHOLE, MOST_NAMED, MOST_IDS = 3, 6, 6
+# So many lines are shown whole, and of those that are similar so many; so many checks and rules.
+MOST_WHOLE, MOST_SIMILAR, MOST_IDS = 3, 2, 6
 
 
 class About(NamedTuple):
     """What ``words`` are about, the likeliest first.
 
-    lines: known lines, explained; ``excerpt`` is the words themselves where a pattern matches them,
-    else an example of such a line. ids: checks and rules, with what each asks or finds.
+    lines: known lines, explained, ``excerpt`` is the words themselves; then those that are similar,
+    with an example: they have some of the words, and explain nothing. ids: checks and rules, with what each asks or finds.
     """
 
     words: str
@@ -68,7 +68,8 @@ def about(words: str, asks: Mapping[str, str]) -> About:
     patterns = read_patterns()
     if any(each.id == words and each.cause for each in patterns):
         return About(words, _of_example(patterns, words), [])
-    lines = read_log([words], alone=True).explanations
+    reading = read_log([words], alone=True)
+    lines = [*reading.explanations, *reading.harmless]
     known = {each.pattern for each in lines}
     like = ranked(words, line_texts(patterns))
     # Of lines that have the words alike, what names its cause tells more than what has several.
@@ -81,7 +82,7 @@ def about(words: str, asks: Mapping[str, str]) -> About:
         like = sorted(shares.items(), key=lambda row: -round(row[1], 2))
     for id_, _ in like:
         if id_ not in known:
-            lines += _of_example(patterns, id_)
+            lines += [each._replace(stage=Stage.SIMILAR) for each in _of_example(patterns, id_)]
     near = ranked(words, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
     return About(words, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
 
@@ -89,7 +90,8 @@ def about(words: str, asks: Mapping[str, str]) -> About:
 def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
     """Return a line as its example explains it, whose own numbers say nothing of this case."""
     example = next(each.example for each in patterns if each.id == id_)
-    found = read_log([example], alone=True).explanations
+    reading = read_log([example], alone=True)
+    found = [*reading.explanations, *reading.harmless]
     return [one._replace(sums="", names=(), decided="") for one in found if one.pattern == id_]
 
 
@@ -193,7 +195,8 @@ def index_rows() -> list[Explanation]:
         each._replace(excerpt=_STAMP.sub("", pattern.example))
         for pattern in read_patterns()
         if pattern.cause
-        for each in read_log([pattern.example]).explanations
+        for reading in [read_log([pattern.example])]
+        for each in (*reading.explanations, *reading.harmless)
         if each.pattern == pattern.id
     ]
     return sorted(
@@ -218,31 +221,27 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
 def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> str:
     """Return the answer for a terminal ``width`` columns wide, without a final newline."""
     parts = []
-    if found.lines:
-        count = len(found.lines)
-        head = "One known line is like this"
-        if count > 1:
-            head = f"{count} known lines are like this, likeliest first"
-        # Where no pattern matches the words, what is explained is an example of such a line.
-        if any(each.excerpt not in found.words for each in found.lines[:MOST_WHOLE]):
-            head += "; names and numbers are examples"
-        parts.append(_filled(f"{head}:", width))
-        parts += [
-            explanation_text(
-                f"{number}. {heading(each, paint)} ({each.printer})", each, width, here, "This line"
+    lines = shown_lines(found)
+    known = [each for each in lines if each.stage is not Stage.SIMILAR]
+    similar = lines[len(known) :]
+    for number, each in enumerate(lines, 1):
+        if number == 1 and known:
+            one = "One known line is" if len(known) == 1 else f"{len(known)} known lines are"
+            # An id alone is explained by an example of its line.
+            head = "" if each.excerpt in found.words else "; names and numbers are examples"
+            parts.append(_filled(f"{one} like this{head}:", width))
+        if similar and each is similar[0]:
+            which = "No known line is this one. Similar" if not known else "Similar"
+            parts.append(
+                _filled(f"{which}, and perhaps another case; names and numbers are examples:", width)
             )
-            for number, each in enumerate(found.lines[:MOST_WHOLE], 1)
-        ]
-        named = [each.pattern for each in found.lines[MOST_WHOLE:][:MOST_NAMED]]
-        if named:
-            unnamed = count - MOST_WHOLE - len(named)
-            more = f" and {unnamed} more" if unnamed else ""
-            parts.append(_filled(f"Also similar: {', '.join(named)}{more}.", width))
+        head = f"{number}. {heading(each, paint)} ({each.printer})"
+        parts.append(explanation_text(head, each, width, here, "This line"))
     if found.ids:
         column = max(len(id_) for id_, _ in found.ids) + 4
         rows = [_filled(f"  {id_:<{column - 2}}{asks}", width, column) for id_, asks in found.ids]
         parts.append("\n".join(["Checks and rules about it:", *rows]))
-    ids = list(dict.fromkeys(id_ for each in found.lines[:MOST_WHOLE] for id_ in each.checks))
+    ids = list(dict.fromkeys(id_ for each in lines for id_ in each.checks))
     if ids:
         only = ("--only " + id_ for id_ in ids[:3])
         which = "Which of these it is on this host:\n"
@@ -254,11 +253,19 @@ def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> 
     return "\n\n".join(parts)
 
 
+def shown_lines(found: About) -> list[Explanation]:
+    """Return the lines that are the words, and the first of those that are similar."""
+    known = [each for each in found.lines if each.stage is not Stage.SIMILAR]
+    if found.words == "--index":
+        return known
+    return [*known[:MOST_WHOLE], *found.lines[len(known) :][:MOST_SIMILAR]]
+
+
 def about_object(found: About) -> dict[str, Any]:
     """Return an answer of ``schemas/explain-log-v1.schema.json``."""
     return {
         "words": found.words,
-        "explanations": [explanation_object(each) for each in found.lines],
+        "explanations": [explanation_object(each) for each in shown_lines(found)],
         "checks": [{"check": id_, "asks": asks} for id_, asks in found.ids],
     }
 

@@ -7,13 +7,29 @@ from __future__ import annotations
 
 import string
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
 from preflight.advisories.records import advisories
-from preflight.logs.patterns import Case, Groups, Hits, Pattern, Stage, read_patterns
-from preflight.logs.search import MOST_LOG_BYTES, MOST_NAMES, Search, blocks
+from preflight.logs.patterns import (
+    Case,
+    Groups,
+    Hits,
+    Pattern,
+    PatternHit,
+    Stage,
+    read_patterns,
+)
+from preflight.logs.search import (
+    MOST_LOG_BYTES,
+    MOST_NAMES,
+    Search,
+    Unknown,
+    blocks,
+    speaker_of,
+)
+from preflight.logs.streams import parts
 from preflight.sglang.admission_gate import RESERVE_BYTES
 
 Compute = Callable[[Groups, Hits], Mapping[str, Any]]
@@ -170,18 +186,55 @@ _COLOURS = {
     Stage.SYMPTOM: "magenta",
     Stage.WARNING: "yellow",
     Stage.CONSEQUENCE: "cyan",
+    Stage.HARMLESS: "green",
+    Stage.SIMILAR: "cyan",
 }
+# What stands so long before the end of its process did not end it.
+BEFORE_THE_END_SECONDS = 30 * 60
+# Stages that tell why something failed.
+CAUSES = (Stage.KERNEL, Stage.CAUSE, Stage.SYMPTOM)
+
+
+class Place(NamedTuple):
+    """Whose line it is: a file ("" for one without a name), and a process of it."""
+
+    file: str = ""
+    process: str = ""
+
+
+class UnknownLine(NamedTuple):
+    """An error that no pattern knows, and where it stands."""
+
+    place: Place
+    unknown: Unknown
 
 
 class LogReading(NamedTuple):
     """What was read: the number of lines, and the explanations, the likely root cause first.
 
+    unknown: errors that no pattern knows, the likeliest first. ends: the last line of each process.
     whole: False where the log goes on after the most that is read of one.
     """
 
     lines: int
     explanations: list[Explanation]
+    unknown: Sequence[UnknownLine] = ()
+    ends: Sequence[UnknownLine] = ()
+    harmless: Sequence[Explanation] = ()
     whole: bool = True
+
+    @property
+    def causes(self) -> list[Explanation]:
+        """What explains a failure, and not one of hours before or of an earlier start."""
+        return [one for one in self.explanations if one.stage in CAUSES and not one.earlier]
+
+    @property
+    def exit_code(self) -> int:
+        """2: the cause of a failure; 1: warnings, or errors that are not known; 0: neither."""
+        failed = [one for one in self.explanations if not one.earlier]
+        if self.causes or (not self.unknown and any(o.stage is not Stage.WARNING for o in failed)):
+            return 2
+        return 1 if self.explanations or self.unknown else 0
 
 
 def explain_log(lines: Iterable[str]) -> list[Explanation]:
@@ -194,53 +247,213 @@ def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
 
     alone: a line that was quoted: what stands beside it is not known, and decides nothing.
     """
-    patterns = read_patterns()
-    search = Search()
-    for block in blocks(lines):
-        search.add(block)
-    seen = search.hits
-    found = [
-        explanation(pattern, seen, alone)
-        for pattern in patterns
+    return read_logs([("", lines)], alone)
+
+
+def read_logs(
+    logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False
+) -> LogReading:
+    """Read several logs, each by its name, as ``read_log`` does one."""
+    searches: dict[Place, Search] = {}
+    count = 0
+    for file, lines in logs:
+        for process, block, numbers in parts(blocks(lines)):
+            search = searches.setdefault(Place(file, process), Search())
+            search.add(block, numbers)
+            count += block.count("\n") if numbers is None else 0
+        count += sum(s.lines for place, s in searches.items() if place.file == file and place.process)
+    hits = {place: search.hits for place, search in searches.items()}
+    every: dict[str, PatternHit] = {}
+    for found in hits.values():
+        every.update({id_: hit for id_, hit in found.items() if id_ not in every})
+    explanations: list[Explanation] = []
+    harmless: list[Explanation] = []
+    for place, found in hits.items():
+        of_place = _explained(place, {**every, **found}, found, alone)
+        harmless += [one for one in of_place if one.stage is Stage.HARMLESS]
+        of_place = [one for one in of_place if one.stage is not Stage.HARMLESS]
+        explanations += of_place if alone else _timed(of_place, found, searches[place].end[0])
+    files = list(dict.fromkeys(place.file for place in searches))
+    explanations.sort(
+        key=lambda one: (bool(one.earlier), one.stage, files.index(one.file), one.line)
+    )
+    unknown = [
+        UnknownLine(place, one)
+        for place, search in searches.items()
+        for one in search.unknown
+        if one.kind != "line" or not any(other.kind != "line" for other in search.unknown)
+    ]
+    # An exception tells more than an error, and the last of them more than those before.
+    order = {"exception": 0, "error": 1, "line": 2}
+    unknown.sort(key=lambda one: (order[one.unknown.kind], -one.unknown.last_line))
+    ends = [UnknownLine(place, search.last) for place, search in searches.items()]
+    return LogReading(count, explanations, unknown, ends, harmless)
+
+
+def _explained(place: Place, seen: Hits, found: Hits, alone: bool) -> list[Explanation]:
+    return [
+        explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
+        for pattern in read_patterns()
         if pattern.cause
-        and pattern.id in seen
+        and pattern.id in found
         and not any(better in seen for better in pattern.unless)
     ]
-    found.sort(key=lambda explanation: (explanation.stage, explanation.line))
-    return LogReading(search.lines, found)
 
 
-def explanations_text(reading: LogReading, paint: Paint, width: int, here: Here = NOWHERE) -> str:
+def _timed(
+    found: list[Explanation], hits: Hits, end_seconds: float | None
+) -> list[Explanation]:
+    """Return them with why they are of before, where they are: what ended the process is later."""
+    started, ready = hits.get("mark.started"), hits.get("mark.ready")
+
+    def earlier(one: Explanation) -> str:
+        if one.stage is Stage.WARNING:
+            return ""
+        if started is not None and one.last_line < started.last_line:
+            return "in an earlier start"
+        if ready is not None and one.last_line < ready.last_line:
+            return "before the server was ready"
+        seconds = hits[one.pattern].last_time[0]
+        if end_seconds is None or seconds is None:
+            return ""
+        before = end_seconds - seconds
+        return f"{before / 3600:.1f} h before the end" if before > BEFORE_THE_END_SECONDS else ""
+
+    timed = [one._replace(earlier=earlier(one)) for one in found]
+    if ready is None and started is None and not any(
+        one.stage in CAUSES and not one.earlier for one in timed
+    ):
+        # Nothing later explains an end: a process may hang long after what went wrong.
+        return found
+    return timed
+
+
+def explanations_text(
+    reading: LogReading, paint: Paint, width: int, here: Here = NOWHERE, verbose: bool = False
+) -> str:
     """Return the answer for a terminal ``width`` columns wide, without a final newline.
 
-    paint(text, colour).
+    paint(text, colour). The first cause of each process is told whole, and with verbose all.
     """
+    if len({each.place.file for each in reading.ends}) == 1:
+        # Of one log the number of a line is enough.
+        plain = [each._replace(file="") for each in reading.explanations]
+        reading = reading._replace(explanations=plain)
     found = reading.explanations
     cut = [] if reading.whole else [textwrap.fill(_CUT, width, break_on_hyphens=False)]
-    if not found:
+    unknown = _unknown_text(reading, paint, width, verbose)
+    harmless = _harmless_text(reading, width, verbose)
+    if not found and not unknown:
         nothing = textwrap.fill(
-            f"Nothing known was found in {_lines(reading.lines)}: no line of SGLang, Mooncake, "
-            "CUDA or the kernel that this program can explain. The kernel log is often where the "
-            "reason stands: dmesg -T.",
+            f"No problem was found in {_lines(reading.lines)}: no line of SGLang, Mooncake, CUDA "
+            "or the kernel that this program can explain, and no error that it does not know. The "
+            "kernel log is often where the reason stands: dmesg -T.",
             width,
         )
-        return "\n\n".join([nothing, *cut])
-    kinds = "kind of known problem" if len(found) == 1 else "kinds of known problems"
-    head = f"{len(found)} {kinds} in {_lines(reading.lines)}, the likely root cause first."
-    parts = [textwrap.fill(head, width)]
-    parts += [_one(number, each, paint, width, here) for number, each in enumerate(found, 1)]
-    parts += cut
-    return "\n\n".join(parts)
+        return "\n\n".join([nothing, *harmless, *cut])
+    whole = found if verbose else _first_of_each(reading)
+    parts_ = []
+    if found:
+        kinds = "kind of known problem" if len(found) == 1 else "kinds of known problems"
+        head = f"{len(found)} {kinds} in {_lines(reading.lines)}"
+        first = ", the likely root cause first." if reading.causes else "."
+        parts_ = [textwrap.fill(f"{head}{first}", width)]
+    if unknown and not reading.causes:
+        parts_ = [*unknown, *parts_]
+    parts_ += [_one(number, each, paint, width, here) for number, each in enumerate(whole, 1)]
+    also = [each for each in found if each not in whole]
+    if also:
+        rows = [_row_of(each, paint, width) for each in also[:MOST_ALSO]]
+        more = f" {len(also) - MOST_ALSO} more;" if len(also) > MOST_ALSO else ""
+        parts_.append("\n".join([f"Also (in this order;{more} -v explains each):", *rows]))
+    if unknown and reading.causes:
+        parts_ += unknown
+    return "\n\n".join([*parts_, *harmless, *cut])
+
+
+# So many further problems, and unknown lines, are named in short; so many processes have a cause.
+MOST_ALSO, MOST_UNKNOWN_SHOWN, MOST_FIRST = 8, 3, 3
+# A log of so many lines was quoted: that they are harmless is its answer.
+MOST_QUOTED = 3
+
+
+def _first_of_each(reading: LogReading) -> list[Explanation]:
+    """Return the first explanation of each process that has a cause; of all where none has."""
+    first: dict[tuple[str, str], Explanation] = {}
+    for each in reading.causes or reading.explanations[: 0 if reading.unknown else 1]:
+        first.setdefault((each.file, each.source), each)
+    return list(first.values())[:MOST_FIRST]
+
+
+def _row_of(each: Explanation, paint: Paint, width: int) -> str:
+    stage = paint(each.stage.word, _COLOURS[each.stage])
+    text = f"{stage}: {each.pattern} ({_where(each)}): {_sentence(each.cause)}"
+    return textwrap.fill(
+        text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )
+
+
+def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) -> list[str]:
+    """Return the errors that are not known, word for word, and the last line of their process."""
+    if not reading.unknown:
+        return []
+    if reading.causes and not verbose:
+        count = len(reading.unknown)
+        kinds = "1 kind of error line is" if count == 1 else f"{count} kinds of error lines are"
+        return [f"{kinds} not known here (-v shows)."]
+    most = 20 if verbose else MOST_UNKNOWN_SHOWN
+    shown = list(reading.unknown[:most])
+    places = {each.place for each in shown}
+    rows = []
+    for place, one in shown:
+        times = "" if one.times == 1 else f", {one.times} times, the last"
+        what = {"exception": "exception", "error": "error", "line": "line"}[one.kind]
+        at = f", {one.time[1]}" if one.time[1] else ""
+        rows.append(f"  {_at(place.file, place.process, one.last_line)} ({what}{times}{at})")
+        rows.append(f"    {one.text}")
+    for place, end in reading.ends:
+        if place in places and end.text and not any(end.line == one.last_line for _, one in shown):
+            rows.append(f"  {_at(place.file, place.process, end.line)} (the last line)")
+            rows.append(f"    {end.text}")
+    more = len(reading.unknown) - len(shown)
+    left = f"; {more} more: -v" if more else ""
+    head = f"{paint('not known', 'yellow')}: no table of this program has these lines{left}:"
+    return ["\n".join([head, *rows])]
+
+
+def _harmless_text(reading: LogReading, width: int, verbose: bool) -> list[str]:
+    """Return the lines that look like errors and mean nothing; of a whole log with verbose."""
+    if not reading.harmless or not (verbose or reading.lines <= MOST_QUOTED):
+        return []
+    told = (f"{o.pattern} (line {o.line}: {o.decided or o.cause})" for o in reading.harmless)
+    return [textwrap.fill(f"Harmless: {'; '.join(told)}.", width, break_on_hyphens=False)]
 
 
 def _lines(count: int) -> str:
     return "1 line" if count == 1 else f"{count} lines"
 
 
+def _at(file: str, source: str, line: int) -> str:
+    """Return where a line stands: file and number as an editor takes them, and its process."""
+    where = f"{file}:{line}" if file else f"line {line}"
+    return f"{source}, {where}" if source else where
+
+
+def _where(each: Explanation) -> str:
+    """Return who printed it, where and when, and how often."""
+    times = "once" if each.times == 1 else f"{each.times} times to line {each.last_line}"
+    parts_ = [_at(each.file, each.source, each.line), each.first_time, times]
+    if each.last_time != each.first_time:
+        parts_.append(f"last {each.last_time}")
+    if len(each.ranks) > 1:
+        parts_.append(f"{len(each.ranks)} ranks: {', '.join(each.ranks[:3])}..")
+    return ", ".join(part for part in [*parts_, each.earlier] if part)
+
+
 def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -> str:
-    times = "once" if each.times == 1 else f"{each.times} times"
-    where = f"{each.printer}, line {each.line}, {times}"
-    return explanation_text(f"{number}. {heading(each, paint)} ({where})", each, width, here)
+    who = each.printer if each.process == each.printer else f"{each.printer} {each.process}"
+    head = f"{number}. {heading(each, paint)} ({who}, {_where(each)})"
+    return explanation_text(head, each, width, here)
 
 
 def heading(each: Explanation, paint: Paint) -> str:
@@ -295,6 +508,23 @@ def explanations_object(reading: LogReading) -> dict[str, Any]:
         "lines": reading.lines,
         "whole": reading.whole,
         "explanations": [explanation_object(each) for each in reading.explanations],
+        "unknown": [_unknown_object(each) for each in reading.unknown[:MOST_UNKNOWN_SHOWN * 4]],
+        "ends": [_unknown_object(each) for each in reading.ends if each.unknown.text],
+        "harmless": [explanation_object(each) for each in reading.harmless],
+    }
+
+
+def _unknown_object(each: UnknownLine) -> dict[str, Any]:
+    (file, source), one = each
+    return {
+        "file": file,
+        "source": source,
+        "kind": one.kind,
+        "text": one.text,
+        "count": one.times,
+        "line": one.line,
+        "last_line": one.last_line,
+        "time": one.time[1],
     }
 
 
@@ -305,7 +535,15 @@ def explanation_object(each: Explanation) -> dict[str, Any]:
         "layer": each.printer,
         "stage": each.stage.word,
         "count": each.times,
+        "file": each.file,
+        "source": each.source,
+        "process": each.process,
+        "ranks": list(each.ranks),
         "line": each.line,
+        "last_line": each.last_line,
+        "first_time": each.first_time,
+        "last_time": each.last_time,
+        "earlier": each.earlier,
         "excerpt": each.excerpt,
         "names": list(each.names),
         "values": dict(each.groups),
@@ -325,7 +563,9 @@ Values = dict[str, Any]
 class Explanation(NamedTuple):
     """One kind of known line, explained for this log.
 
-    line: the number of the first one, from 1. excerpt: that line, shortened. names: devices,
+    line: the number of the first one, from 1. file, source: which log, and which process of it by
+    its prefix; process: who printed it, by source file or rank. first_time, last_time: as they
+    stand there. earlier: why it is not what ended the process, or "". excerpt: that line, shortened. names: devices,
     variables or addresses that differ between the lines. sums: what its numbers come to. decided:
     what other lines of the log tell about it. checks: ids that see it coming, the best first.
     """
@@ -344,6 +584,14 @@ class Explanation(NamedTuple):
     apart: str
     remedy: str
     checks: tuple[str, ...]
+    file: str = ""
+    source: str = ""
+    process: str = ""
+    last_line: int = 0
+    first_time: str = ""
+    last_time: str = ""
+    ranks: tuple[str, ...] = ()
+    earlier: str = ""
 
 
 def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanation:
@@ -355,7 +603,7 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
     for each in pattern.cases:
         with_others = {**values, **_of_others(each, seen)}
         by_itself = each.is_ or each.begins or each.has or each.above
-        if (by_itself or not alone) and _holds(each, with_others, seen):
+        if (by_itself or not alone) and _holds(each, with_others, seen, hit):
             case, values = each, with_others
             break
     printing = (one.check for one in advisories() if pattern.id in one.log)
@@ -373,7 +621,12 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
         _filled(case.decided, values),
         _filled(pattern.apart, values),
         _filled(case.remedy or pattern.remedy, values),
-        (*(case.checks or pattern.checks), *printing),
+        (*(pattern.checks if case.checks is None else case.checks), *printing),
+        process=speaker_of(hit.speaker, pattern.process or pattern.printer),
+        last_line=hit.last_line,
+        first_time=hit.first_time[1],
+        last_time=hit.last_time[1],
+        ranks=hit.ranks,
     )
 
 
@@ -386,13 +639,18 @@ def _of_others(case: Case, seen: Hits) -> Values:
     return {**first, **{f"last.{name}": value for name, value in other.last.items()}}
 
 
-def _holds(case: Case, values: Values, seen: Hits) -> bool:
+def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
     def word(name: str) -> str:
         return str(values.get(name, ""))
 
     return (
         (not case.seen or any(id_ in seen for id_ in case.seen))
         and not any(id_ in seen for id_ in case.unseen)
+        and (
+            not case.before
+            or any(id_ in seen and hit.last_line < seen[id_].line for id_ in case.before)
+        )
+        and (not case.after or any(id_ in seen and seen[id_].line < hit.line for id_ in case.after))
         and all(word(name) in words for name, words in case.is_.items())
         and all(word(name).startswith(words) for name, words in case.begins.items())
         and all(any(w in word(name) for w in words) for name, words in case.has.items())

@@ -10,12 +10,19 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from preflight.advisories.records import Advisory, advisories, program_of, range_text
+from preflight.advisories.records import (
+    CHECK_PREFIX,
+    Advisory,
+    advisories,
+    program_of,
+    range_text,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,11 +44,21 @@ class Stage(IntEnum):
     SYMPTOM = 2  # has several causes
     WARNING = 3  # it runs, not as meant
     CONSEQUENCE = 4  # something else failed before
+    HARMLESS = 5  # nothing is wrong: said of a quoted line alone
+    SIMILAR = 6  # a line that has some words of a question, and may be another
 
     @property
     def word(self) -> str:
         """What it is called before a reader."""
-        return ("root cause", "root cause", "symptom", "warning", "consequence")[self]
+        return (
+            "root cause",
+            "root cause",
+            "symptom",
+            "warning",
+            "consequence",
+            "harmless",
+            "similar",
+        )[self]
 
 
 # The named groups of a match; a group that took no part is not in it.
@@ -52,6 +69,8 @@ class PatternHit(NamedTuple):
     """What a log holds of one pattern: how often, from which line on, the first and last match.
 
     names: the distinct devices, addresses, variables or keys (the group ``name``), a few of them.
+    first_time, last_time: as the lines have it, in seconds and in words; None, "" without one.
+    speaker: which process printed it, by source file or rank; ranks: those of SGLang that did.
     """
 
     times: int
@@ -60,6 +79,11 @@ class PatternHit(NamedTuple):
     first: Groups
     last: Groups
     names: tuple[str, ...]
+    last_line: int = 0
+    first_time: tuple[float | None, str] = (None, "")
+    last_time: tuple[float | None, str] = (None, "")
+    speaker: str = ""
+    ranks: tuple[str, ...] = ()
 
 
 # Everything that was found in one log, by the ids of the patterns.
@@ -69,8 +93,8 @@ Hits = Mapping[str, PatternHit]
 class Case(NamedTuple):
     """What a log tells beyond a pattern's own words; the first whose conditions all hold counts.
 
-    Conditions: seen (one of these ids is in the log), unseen (none is), and by group of the line:
-    is_ (it is one of these words, "" where it is missing), begins and has (with one of them), above
+    Conditions: seen (one of these ids is in the log), unseen (none is), after (one is before this
+    line), before (all of this are before one), and by group of the line: is_ (it is one of these words, "" where it is missing), begins and has (with one of them), above
     (a number above this). A group may be one of the first id of ``seen`` that the log holds:
     ``seen.limit`` of its first line, ``last.limit`` of its last.
     The rest replaces the pattern's where it is given; decided: what is known for certain here.
@@ -78,6 +102,8 @@ class Case(NamedTuple):
 
     seen: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
     is_: Mapping[str, tuple[str, ...]] = {}
     begins: Mapping[str, tuple[str, ...]] = {}
     has: Mapping[str, tuple[str, ...]] = {}
@@ -86,7 +112,7 @@ class Case(NamedTuple):
     sums: str = ""
     cause: str = ""
     remedy: str = ""
-    checks: tuple[str, ...] = ()
+    checks: tuple[str, ...] | None = None
     stage: Stage | None = None
 
 
@@ -101,6 +127,7 @@ class Pattern(NamedTuple):
     they silence this one. sums: what its numbers come to, left out where one is missing or 0;
     ``{size:bytes}`` is a number with its unit. compute: the function of ``explain`` that adds
     to the groups. A pattern without a cause is a mark: it explains nothing, others read it.
+    process: who prints it, where the line does not tell.
     """
 
     id: str
@@ -117,19 +144,84 @@ class Pattern(NamedTuple):
     sums: str = ""
     compute: str = ""
     cases: tuple[Case, ...] = ()
+    process: str = ""
 
 
 @lru_cache(maxsize=1)
 def read_patterns() -> tuple[Pattern, ...]:
     """Return every pattern of every table, in the order in which a line is held against them."""
-    folder = os.path.dirname(__file__)
-    patterns: list[Pattern] = []
+    patterns = [row for family in _table("families")["family"] for row in _of_family(family)]
     for name in TABLES:
-        with open(os.path.join(folder, f"{name}.toml"), encoding="utf-8") as file:
-            table = tomllib.loads(file.read())
-            shared = table.get("shared", {})
-            patterns += [_pattern(row, shared) for row in table["line"]]
-    return (*patterns, *map(_of_record, (one for one in advisories() if one.lines)))
+        table = _table(name)
+        shared = table.get("shared", {})
+        patterns += [_pattern(row, shared) for row in table["line"]]
+    # A row that names a record knows more of its lines than the record, which has them alone.
+    told = {id_ for pattern in patterns for id_ in pattern.checks}
+    told |= {f"{CHECK_PREFIX}{id_.lower()}" for p in patterns for id_ in _RECORD.findall(p.cause)}
+    records = (one for one in advisories() if one.lines and one.check not in told)
+    return (*patterns, *map(_of_record, records))
+
+
+def _table(name: str) -> dict[str, Any]:
+    path = os.path.join(os.path.dirname(__file__), f"{name}.toml")
+    with open(path, encoding="utf-8") as file:
+        return tomllib.loads(file.read())
+
+
+def _of_family(family: Mapping[str, Any]) -> Iterator[Pattern]:
+    """Yield the pattern of each row of a family; ``families.toml`` says what a row is."""
+    for row in family["rows"].strip().splitlines():
+        name, letter, words, cause, *remedy = [part.strip() for part in row.split(" | ")]
+        lines = words.split(" || ")
+        counts: Counter[str] = Counter()
+        yield Pattern(
+            f"{family['id']}.{name}",
+            family["from"],
+            _STAGES[letter],
+            tuple(max(_GAP.split(line.strip("^$")), key=len) for line in lines),
+            "|".join(_line_regex(line, counts) for line in lines),
+            _GAP.sub(_sample, lines[0]).strip("^$"),
+            tuple(family["checks"]),
+            cause,
+            *remedy or [family["remedy"]],
+            process=family["process"],
+        )
+
+
+_STAGES = {stage.name[0]: stage for stage in (Stage.CAUSE, Stage.SYMPTOM, Stage.WARNING)}
+_STAGES |= {"Q": Stage.CONSEQUENCE, "H": Stage.HARMLESS}
+_GAP = re.compile(r"\*|\{[a-z]+\d?\}")
+_NUMBERS = ("size", "port", "times")
+_RECORD = re.compile(r"\bMP-\d{4}-\d{4}\b")
+
+
+def _sample(gap: re.Match[str]) -> str:
+    """Return what stands in an example for ``*`` or a group."""
+    return "12" if gap[0].strip("{}0123456789") in _NUMBERS else ".."
+
+
+def _line_regex(line: str, counts: Counter[str]) -> str:
+    """Return the expression of a family's line; ``counts``: how often each group was used."""
+    starts, ends = line.startswith("^"), line.endswith("$")
+    words = line.strip("^$")
+    gaps = _GAP.findall(words)
+    parts = [re.escape(part) for part in _GAP.split(words)]
+    regex = parts[0]
+    for gap, part in zip(gaps, parts[1:], strict=True):
+        if gap == "*":
+            regex += r"[^\n]{0,400}?" + part
+            continue
+        base = gap.strip("{}0123456789")
+        counts[base] += 1
+        group = base if counts[base] == 1 else f"{base}{counts[base]}"
+        what = r"\d{1,20}" if base in _NUMBERS else r"[^\s,'\"]{1,120}"
+        if base in ("error", "what"):
+            what = r"[^\n]{1,120}"
+        # In the middle of a line as little as the words behind it allow.
+        lazy = "?" if (part or ends) and base not in _NUMBERS else ""
+        quote = r"['\"]?" if base == "name" else ""
+        regex += f"{quote}(?P<{group}>{what}{lazy}){part}"
+    return ("^" if starts else "") + regex + (r"\s*$" if ends else "")
 
 
 def _of_record(one: Advisory) -> Pattern:
@@ -159,7 +251,7 @@ def _pattern(row: Mapping[str, Any], shared: Mapping[str, Any]) -> Pattern:
 # Keys that are called otherwise in Python.
 _FIELD_OF = {"from": "printer", "is": "is_"}
 _PROSE = ("cause", "remedy", "sums", "apart", "decided")
-_LISTS = ("checks", "find", "unless", "seen", "unseen")
+_LISTS = ("checks", "find", "unless", "seen", "unseen", "after", "before")
 
 
 def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:

@@ -8,45 +8,73 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from preflight.logs.patterns import Pattern, PatternHit, read_patterns
+from preflight.logs.patterns import Pattern, PatternHit, Stage, read_patterns
 
 # A regular expression is tried on so much of the line before and after its literal.
 _BEFORE, _AFTER = 400, 1600
 # An excerpt is shown so long, a named value so long; so many names are kept of one pattern.
 _LONGEST_EXCERPT, _LONGEST_VALUE, MOST_NAMES = 300, 200, 8
+MOST_RANKS = 64
 _DIGITS = "0123456789"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class Search:
-    """Finds the patterns in block after block."""
+    """Finds the patterns in block after block of one process, and the errors that none knows."""
 
     def __init__(self) -> None:
         self.lines = 0
+        self.last = Unknown("line", "", 0)
+        self.end: tuple[float | None, str] = (None, "")
         self._characters = 0
         self._found: dict[str, _Found] = {}
+        self._unknown: OrderedDict[str, Unknown] = OrderedDict()
 
     @property
     def hits(self) -> dict[str, PatternHit]:
         return {id_: found.hit() for id_, found in self._found.items()}
 
-    def add(self, block: str) -> None:
+    @property
+    def unknown(self) -> list[Unknown]:
+        """The errors that no pattern knows, those that were seen last at the end."""
+        return list(self._unknown.values())
+
+    def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
+        """Search a block of whole lines; numbers: of its lines, where they do not follow."""
         # Most words of the patterns are in no block of a log: that is quicker told by its
-        # distinct words than by looking for nearly 200 literals in all of it.
+        # distinct words than by looking for nearly 900 literals in all of it.
         words = set(block.split())
         vocabulary = "\n".join(words)
         counted: set[tuple[str, int]] = set()
+        known: set[int] = set()
+
+        def line_of(at: int) -> int:
+            before = block.count("\n", 0, at)
+            return numbers[before] if numbers is not None else self.lines + before + 1
+
         for group in _all_groups():
             if group.may_be_in(words, vocabulary):
-                self._add_group(group, block, counted)
+                self._add_group(group, block, counted, known, line_of)
+        for found in self._found.values():
+            found.settle(self._characters)
+        self._add_unknown(block, words, vocabulary, known, line_of)
+        self._end_of(block, line_of)
         self.lines += block.count("\n")
         self._characters += len(block)
 
-    def _add_group(self, group: _Group, block: str, counted: set[tuple[str, int]]) -> None:
+    def _add_group(
+        self,
+        group: _Group,
+        block: str,
+        counted: set[tuple[str, int]],
+        known: set[int],
+        line_of: Callable[[int], int],
+    ) -> None:
         literal = group.literal
         at = block.find(literal)
         while at >= 0:
@@ -58,8 +86,9 @@ class Search:
                     break
                 # A slice was made, not positions: ^ and $ mean this line.
                 match = _compiled(pattern.regex).search(text)
-                if match is None:
+                if match is None or (pattern.process and _is_information(pattern, text)):
                     continue
+                known.add(start)
                 if len(pattern.find) > 1:
                     counted.add((pattern.id, start))
                 found = self._found.get(pattern.id)
@@ -67,11 +96,152 @@ class Search:
                     found = self._found[pattern.id] = _Found(match)
                 position = self._characters + at
                 if position < found.first_at:
-                    line = self.lines + block.count("\n", 0, at) + 1
-                    found.begin(position, line, _excerpt(block[start:end], at - start), match)
-                found.add(position, match)
+                    found.begin(position, line_of(at), _excerpt(block[start:end], at - start), match)
+                found.add(position, match, line_of)
                 break
             at = block.find(literal, end)
+
+    def _add_unknown(
+        self,
+        block: str,
+        words: set[str],
+        vocabulary: str,
+        known: set[int],
+        line_of: Callable[[int], int],
+    ) -> None:
+        heads = {word for word in words if len(word) == 5 and _GLOG_ERROR.match(word)}
+        for needle in (*heads, *(word for word in _FAULT_WORDS if word in vocabulary)):
+            at = block.find(needle)
+            while at >= 0:
+                start, end = _line_around(block, at)
+                if start not in known:
+                    known.add(start)
+                    kind = _fault_kind(block[start : min(end, start + _AFTER)])
+                    if kind:
+                        self._count_unknown(kind, block[start:end], line_of(at))
+                at = block.find(needle, max(end, at + 1))
+
+    def _count_unknown(self, kind: str, line: str, number: int) -> None:
+        template = _VARYING.sub("", line[:_LONGEST_EXCERPT])
+        before = self._unknown.pop(template, None)
+        if before is None or number >= before.last_line:
+            text = _excerpt(line, 0)
+            times, first = (before.times + 1, before.line) if before else (1, number)
+            before = Unknown(kind, text, first, number, times, time_of(line))
+        else:
+            before = before._replace(times=before.times + 1, line=min(number, before.line))
+        self._unknown[template] = before
+        if len(self._unknown) > MOST_UNKNOWN:
+            self._unknown.popitem(last=False)
+
+    def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
+        """Keep the last line that is not empty, and the last time."""
+        end, text = len(block), ""
+        for back in range(_MOST_BACK):
+            start = block.rfind("\n", 0, max(end - 1, 0)) + 1
+            line = block[start:end].strip()
+            if line and not text:
+                text = line
+                self.last = Unknown("line", _excerpt(line, 0), *[line_of(start)] * 2)
+            if line and (time := time_of(line))[1]:
+                self.end = time
+                return
+            end = start
+            if not start:
+                return
+
+
+class Unknown(NamedTuple):
+    """A line that no pattern knows: an exception, an error (E or F, or a level), or another line
+    that speaks of one; the last of those that differ in numbers alone."""
+
+    kind: str
+    text: str
+    line: int
+    last_line: int = 0
+    times: int = 1
+    time: tuple[float | None, str] = (None, "")
+
+
+# So many kinds of unknown lines are kept, the last ones; so far back is a time looked for.
+MOST_UNKNOWN, _MOST_BACK = 200, 200
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+|[0-9a-f]{8,}")
+_GLOG_ERROR = re.compile(r"[EF][01]\d[0-3]\d$")
+_FAULT_WORDS = ("rror", "xception", "ailed", "ailure", "FATAL", "CRITICAL", "RROR")
+_GLOG_HEAD = re.compile(r"(?<![\w/])([IWEF])[01]\d[0-3]\d \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+):\d+\]")
+_CALM = re.compile(
+    r"\b(?:INFO|DEBUG|WARNING|NOTICE|[A-Z]\w*Warning)\b|[\"']?level[\"']?[=:] ?[\"']?(?:info|warn|debug)"
+    r"|server_args=|Traceback \(most recent|exception was the direct|handling of the above|HTTP/1"
+)
+_LOUD = re.compile(
+    r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ff]ailed|FAILED|[Ff]ailure|[Ee]xception)\b"
+    r"(?!s?\w*[\"']?\s*[=:]\s*[\"']?(?:0|None|null|[Ff]alse|\[\]|\{\})(?![\w.]))"
+)
+_EXCEPTION = re.compile(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout)(?:: |:?\s*$)")
+
+
+def _fault_kind(line: str) -> str:
+    """Return what a line is that no pattern knows: "exception", "error", "line"; "" for none."""
+    head = _GLOG_HEAD.search(line, 0, 200)
+    if head is not None:
+        return "error" if head[1] in "EF" else ""
+    if _EXCEPTION.match(line):
+        return "exception"
+    if line[:1].isspace() or _CALM.search(line) or not _LOUD.search(line):
+        return ""
+    return "error" if re.search(r"\b(?:ERROR|FATAL|CRITICAL)\b", line) else "line"
+
+
+def _is_information(pattern: Pattern, text: str) -> bool:
+    """Return whether a line is glog's INFO, and the pattern is about faults."""
+    head = _GLOG_HEAD.search(text, 0, 200)
+    return head is not None and head[1] == "I" and pattern.stage is not Stage.HARMLESS
+
+
+_TIME = re.compile(
+    r"[IWEF](?P<m>[01]\d)(?P<d>[0-3]\d) (?P<t>\d\d:\d\d:\d\d)\."
+    r"|\d{4}-(?P<m2>[01]\d)-(?P<d2>[0-3]\d)[T ](?P<t2>\d\d:\d\d:\d\d)"
+    r"|\b(?P<n>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d3>\d{1,2}) (?P<t3>\d\d:\d\d:\d\d)"
+)
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+
+
+def time_of(line: str) -> tuple[float | None, str]:
+    """Return a line's time: seconds of a year of months of 31 days, and in words; (None, "")."""
+    found = _TIME.search(line, 0, 120)
+    if found is None:
+        return None, ""
+    month = found["m"] or found["m2"] or str(_MONTHS.index(found["n"]) + 1)
+    day, clock = found["d"] or found["d2"] or found["d3"], found["t"] or found["t2"] or found["t3"]
+    hours, minutes, seconds = clock.split(":")
+    days = int(month) * 31 + int(day)
+    text = f"{int(month):02}-{int(day):02} {clock}"
+    return ((days * 24 + int(hours)) * 60 + int(minutes)) * 60.0 + int(seconds), text
+
+
+_RANK = re.compile(r"\b(?:[DPE]P\d+ )*TP\d+(?: [PE]P\d+)*\b")
+# Source files of glog whose process is told by their name.
+_SPEAKERS = (
+    (re.compile(r"^(?:master_client|client_service)"), "client"),
+    (
+        re.compile(
+            r"^(?:master|segment|rpc_service|http_metadata_server|redis_leader|etcd_leader|"
+            r"hot_standby|k8s_lease|oplog|allocator|tenant|ha_)"
+        ),
+        "master",
+    ),
+    (re.compile(r"^real_client_main"), "mooncake_client"),
+)
+
+
+def speaker_of(line: str, otherwise: str) -> str:
+    """Return which process prints a line: its rank, or what its source file belongs to."""
+    head = _GLOG_HEAD.search(line, 0, 300)
+    if head is not None:
+        file = head[2].rsplit("/", 1)[-1]
+        return next((name for names, name in _SPEAKERS if names.match(file)), "client")
+    rank = _RANK.search(line, 0, 80)
+    return rank[0] if rank is not None else otherwise
 
 
 class _Found:
@@ -79,29 +249,51 @@ class _Found:
 
     def __init__(self, match: re.Match[str]) -> None:
         self.times = 0
-        self.line = 0
+        self.line = self.last_line = 0
         self.excerpt = ""
         self.first_at, self.last_at = sys.maxsize, -1
         self.first = self.last = match
         self.names: dict[str, int] = {}
+        self.ranks: set[str] = set()
+        self._line_of: Callable[[int], int] | None = None
         self._named = [key for key in match.re.groupindex if key.rstrip(_DIGITS) == "name"]
 
     def begin(self, position: int, line: int, excerpt: str, match: re.Match[str]) -> None:
         self.first_at, self.line, self.excerpt, self.first = position, line, excerpt, match
 
-    def add(self, position: int, match: re.Match[str]) -> None:
+    def add(self, position: int, match: re.Match[str], line_of: Callable[[int], int]) -> None:
         self.times += 1
         if position > self.last_at:
-            self.last_at, self.last = position, match
+            self.last_at, self.last, self._line_of = position, match, line_of
+        if len(self.ranks) < MOST_RANKS and (rank := _RANK.search(match.string, 0, 80)):
+            self.ranks.add(rank[0])
         if self._named and len(self.names) < MOST_NAMES:
             name = _groups(match).get("name")
             if name:
                 self.names[name] = min(position, self.names.get(name, position))
 
+    def settle(self, block_at: int) -> None:
+        """Count the last one's line, once a block."""
+        if self._line_of is not None:
+            self.last_line = self._line_of(self.last_at - block_at)
+            self._line_of = None
+
     def hit(self) -> PatternHit:
         first, last = _groups(self.first), _groups(self.last)
         names = sorted(self.names, key=lambda name: self.names[name])
-        return PatternHit(self.times, self.line, self.excerpt, first, last, tuple(names))
+        return PatternHit(
+            self.times,
+            self.line,
+            self.excerpt,
+            first,
+            last,
+            tuple(names),
+            self.last_line,
+            time_of(self.first.string),
+            time_of(self.last.string),
+            self.first.string,
+            tuple(sorted(self.ranks)),
+        )
 
 
 class _Group:
@@ -155,10 +347,17 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
     ``name2`` stands for ``name`` in another branch of the expression.
     """
     return {
-        key.rstrip(_DIGITS): _CONTROL.sub(" ", value)[:_LONGEST_VALUE].strip()
+        key.rstrip(_DIGITS): _plain_value(value)
         for key, value in match.groupdict().items()
         if value is not None
     }
+
+
+def _plain_value(value: str) -> str:
+    # Mooncake up to 0.3.12 prints a port as the byte itself.
+    if len(value) == 1 and value < " ":
+        return str(ord(value))
+    return _CONTROL.sub(" ", value)[:_LONGEST_VALUE].strip()
 
 
 def _excerpt(line: str, at: int) -> str:
