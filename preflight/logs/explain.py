@@ -281,13 +281,21 @@ def read_logs(
         UnknownLine(place, one)
         for place, search in searches.items()
         for one in search.unknown
-        if one.kind != "line" or not any(other.kind != "line" for other in search.unknown)
+        if one.kind != "line" or _speaks_of_an_end(one, search, hits[place])
     ]
     # An exception tells more than an error, and the last of them more than those before.
     order = {"exception": 0, "error": 1, "line": 2}
     unknown.sort(key=lambda one: (order[one.unknown.kind], -one.unknown.last_line))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
     return LogReading(count, explanations, unknown, ends, harmless)
+
+
+def _speaks_of_an_end(line: Unknown, search: Search, hits: Hits) -> bool:
+    """Return whether a line that only has a word such as failed is worth being shown."""
+    ready = hits.get("mark.ready")
+    if ready is not None and line.last_line < ready.last_line:
+        return False
+    return all(other.kind == "line" for other in search.unknown)
 
 
 def _explained(place: Place, seen: Hits, found: Hits, alone: bool) -> list[Explanation]:
@@ -677,11 +685,12 @@ class _Words(string.Formatter):
 
 class _Known(dict[str, Any]):
     def __missing__(self, key: str) -> str:
-        return "?"
+        return "(not named)" if key == "name" else "?"
 
 
 def _filled(template: str, values: Values) -> str:
-    return _Words().vformat(template, (), _Known(values))
+    text = _Words().vformat(template, (), _Known(values))
+    return text.replace(" (?)", "").replace(" ((not named))", "")
 
 
 def _summed(template: str, values: Values) -> str:

@@ -150,11 +150,12 @@ class Pattern(NamedTuple):
 @lru_cache(maxsize=1)
 def read_patterns() -> tuple[Pattern, ...]:
     """Return every pattern of every table, in the order in which a line is held against them."""
-    patterns = [row for family in _table("families")["family"] for row in _of_family(family)]
+    patterns: list[Pattern] = []
     for name in TABLES:
         table = _table(name)
         shared = table.get("shared", {})
         patterns += [_pattern(row, shared) for row in table["line"]]
+    patterns += [row for family in _table("families")["family"] for row in _of_family(family)]
     # A row that names a record knows more of its lines than the record, which has them alone.
     told = {id_ for pattern in patterns for id_ in pattern.checks}
     told |= {f"{CHECK_PREFIX}{id_.lower()}" for p in patterns for id_ in _RECORD.findall(p.cause)}

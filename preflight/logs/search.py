@@ -52,6 +52,7 @@ class Search:
         vocabulary = "\n".join(words)
         counted: set[tuple[str, int]] = set()
         known: set[int] = set()
+        told: set[int] = set()
 
         def line_of(at: int) -> int:
             before = block.count("\n", 0, at)
@@ -59,7 +60,7 @@ class Search:
 
         for group in _all_groups():
             if group.may_be_in(words, vocabulary):
-                self._add_group(group, block, counted, known, line_of)
+                self._add_group(group, block, counted, known, told, line_of)
         for found in self._found.values():
             found.settle(self._characters)
         self._add_unknown(block, words, vocabulary, known, line_of)
@@ -73,14 +74,18 @@ class Search:
         block: str,
         counted: set[tuple[str, int]],
         known: set[int],
+        told: set[int],
         line_of: Callable[[int], int],
     ) -> None:
+        """Count a group's lines; told: those that a pattern explains, as known are marks too."""
         literal = group.literal
         at = block.find(literal)
         while at >= 0:
             start, end = _line_around(block, at)
             text = block[max(start, at - _BEFORE) : min(end, at + _AFTER)]
-            for pattern in group.patterns:
+            # A line is told by one row of the families, and by none where a table knows it.
+            patterns = () if group.of_family and start in told else group.patterns
+            for pattern in patterns:
                 # A line that holds two of a pattern's literals counts once.
                 if (pattern.id, start) in counted:
                     break
@@ -89,6 +94,8 @@ class Search:
                 if match is None or (pattern.process and _is_information(pattern, text)):
                     continue
                 known.add(start)
+                if pattern.cause:
+                    told.add(start)
                 if len(pattern.find) > 1:
                     counted.add((pattern.id, start))
                 found = self._found.get(pattern.id)
@@ -174,7 +181,7 @@ _CALM = re.compile(
     r"|server_args=|Traceback \(most recent|exception was the direct|handling of the above|HTTP/1"
 )
 _LOUD = re.compile(
-    r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ff]ailed|FAILED|[Ff]ailure|[Ee]xception)\b"
+    r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ff]ailed|FAILED|[Ff]ailure|[Ee]xception)(?![\w-])"
     r"(?!s?\w*[\"']?\s*[=:]\s*[\"']?(?:0|None|null|[Ff]alse|\[\]|\{\})(?![\w.]))"
 )
 _EXCEPTION = re.compile(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout)(?:: |:?\s*$)")
@@ -306,6 +313,7 @@ class _Group:
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:
         self.literal = literal
         self.patterns = patterns
+        self.of_family = bool(patterns[0].process)
         words = f"\0{literal}\0".split()
         self.inner = frozenset(words[1:-1])
         self.outer = {words[0].strip("\0"), words[-1].strip("\0")}
@@ -316,12 +324,12 @@ class _Group:
 
 @cache
 def _all_groups() -> list[_Group]:
-    """Return all patterns by their literals."""
-    by_literal: dict[str, list[Pattern]] = {}
+    """Return all patterns by their literals, those of the families last."""
+    by_literal: dict[tuple[bool, str], list[Pattern]] = {}
     for pattern in read_patterns():
         for literal in pattern.find:
-            by_literal.setdefault(literal, []).append(pattern)
-    return [_Group(literal, tuple(of)) for literal, of in by_literal.items()]
+            by_literal.setdefault((bool(pattern.process), literal), []).append(pattern)
+    return [_Group(key[1], tuple(of)) for key, of in by_literal.items()]
 
 
 @cache

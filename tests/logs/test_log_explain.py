@@ -31,7 +31,11 @@ else:
 
 PATTERNS = read_patterns()
 KNOWN = {pattern.id for pattern in PATTERNS}
-EXAMPLES = tuple((pattern.example, pattern.id) for pattern in PATTERNS if pattern.cause)
+EXAMPLES = tuple(
+    (pattern.example, pattern.id)
+    for pattern in PATTERNS
+    if pattern.cause and pattern.stage is not Stage.HARMLESS
+)
 FURTHER = [
     (line, expected)
     for expected, _, line in (
@@ -78,6 +82,16 @@ def test_a_known_line_is_explained_by_its_pattern_alone(line: str, expected: str
         assert each.remedy
 
 
+@pytest.mark.parametrize(
+    "pattern", [each for each in PATTERNS if each.stage is Stage.HARMLESS], ids=lambda each: each.id
+)
+def test_a_harmless_line_is_known_and_no_problem(pattern: Pattern) -> None:
+    """In a log it is read over; quoted, it is said that nothing is wrong."""
+    reading = read_log([pattern.example])
+    assert (reading.explanations, reading.unknown, reading.exit_code) == ([], [], 0)
+    assert [each.pattern for each in reading.harmless] == [pattern.id]
+
+
 def test_every_pattern_has_a_line() -> None:
     """No pattern is there whose wording was never tried."""
     assert all(line for line, _ in EXAMPLES)
@@ -94,15 +108,20 @@ def test_every_id_is_there_once() -> None:
 def test_a_pattern_names_what_there_is(pattern: Pattern) -> None:
     """Checks exist, silencing ids exist, braces are groups of its expression."""
     groups = {name.rstrip("0123456789") for name in re.compile(pattern.regex).groupindex}
-    others = {id_ for case in pattern.cases for id_ in (*case.seen, *case.unseen)}
+    others = {
+        id_
+        for case in pattern.cases
+        for id_ in (*case.seen, *case.unseen, *case.after, *case.before)
+    }
     assert {*pattern.unless, *others} <= KNOWN
     assert not pattern.compute or pattern.compute in COMPUTE
-    checks = {*pattern.checks, *(id_ for case in pattern.cases for id_ in case.checks)}
+    checks = {*pattern.checks, *(id_ for case in pattern.cases for id_ in case.checks or ())}
     assert checks <= set(catalogue().ids)
     for template in (pattern.cause, pattern.remedy, pattern.apart):
         fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
         assert fields <= groups
-    assert pattern.checks or not pattern.cause or pattern.stage is Stage.CONSEQUENCE
+    unchecked = (Stage.CONSEQUENCE, Stage.HARMLESS)
+    assert pattern.checks or not pattern.cause or pattern.stage in unchecked
 
 
 def test_conditions_and_sums_name_what_a_line_can_have() -> None:
@@ -125,7 +144,7 @@ PRINTERS = {"SGLang", "Mooncake", "kernel", "CUDA", "system library", "container
 TEXTS = {"id", "from", "regex", "example", "compute", "apart", "cause", "remedy", "sums", "stage"}
 LISTS = {"find", "unless", "checks"}
 OF_CASE = {"cause", "remedy", "sums", "stage", "decided", "checks"}
-CONDITIONS = {"seen", "unseen", "is", "begins", "has", "above"}
+CONDITIONS = {"seen", "unseen", "after", "before", "is", "begins", "has", "above"}
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -142,7 +161,7 @@ def test_a_table_has_what_a_row_may_have(name: str) -> None:
         assert all(type(row[key]) is list for key in LISTS & set(row)), row["id"]
         for case in row.get("when", ()):
             assert set(case) <= OF_CASE | CONDITIONS, row["id"]
-            lists = {"seen", "unseen", "checks"} & set(case)
+            lists = {"seen", "unseen", "after", "before", "checks"} & set(case)
             assert all(type(case[key]) is list for key in lists), row["id"]
             assert all(type(each) is int for each in case.get("above", {}).values()), row["id"]
 
