@@ -156,6 +156,8 @@ def explain(
             raise click.UsageError("give an ID, a log or words: a launch and a host go with those")
         return print_list(as_json)
     if not what:
+        if log is not None and log != "-" and within(limit_seconds(), log, partial(os.path.isdir, log)):
+            raise click.UsageError(f"{log}: a folder: give one log of it")
         return explain_log_files([log or "-"], as_json, color, at, verbosity)
     from preflight.check.catalogue import catalogue
     from preflight.launches.source import notices
@@ -408,9 +410,10 @@ def files_of(paths: Iterable[str]) -> list[str]:
             files.append(path)
             continue
         inside = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
-        if not inside or len(inside) > MOST_FILES:
-            count = len(inside) or "no"
-            raise UsageError(f"{path}: a folder with {count} files: give the logs of it")
+        if not inside:
+            raise UsageError(f"{path}: a folder: give one log of it")
+        if len(inside) > MOST_FILES:
+            raise UsageError(f"{path}: a folder with {len(inside)} files: give the logs of it")
         files += inside
     return files
 

@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from preflight.logs.explain import (
@@ -45,7 +46,7 @@ _EVERYDAY = frozenset(
 )
 _LETTERS_OR_NUMBER = re.compile(r"[a-z]+|\d+")
 # So many lines are shown whole, and of those that are similar so many; so many checks and rules.
-MOST_WHOLE, MOST_SIMILAR, MOST_IDS = 3, 2, 6
+MOST_WHOLE, MOST_SIMILAR, MOST_IDS, MOST_RANKED = 3, 2, 6, 8
 
 
 class About(NamedTuple):
@@ -80,7 +81,7 @@ def about(words: str, asks: Mapping[str, str]) -> About:
         for id_, share in meant(words, patterns):
             shares[id_] = max(share, shares.get(id_, 0.0))
         like = sorted(shares.items(), key=lambda row: -round(row[1], 2))
-    for id_, _ in like:
+    for id_, _ in like[:MOST_RANKED]:
         if id_ not in known:
             lines += [each._replace(stage=Stage.SIMILAR) for each in _of_example(patterns, id_)]
     near = ranked(words, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
@@ -139,7 +140,8 @@ def meant(words: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
         each.id: [
             {*words_of, *_LETTERS_OR_NUMBER.findall(" ".join(words_of))}
             for text in (
-                f"{each.id} {' '.join(each.checks)}",
+                # A family's name stands in many ids, and tells none of them apart.
+                f"{each.id.split('.')[1] if each.process else each.id} {' '.join(each.checks)}",
                 each.example,
                 each.cause,
                 f"{each.remedy} {each.apart}",
@@ -166,6 +168,7 @@ def meant(words: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
     return [(id_, share) for id_, share in shares.items() if share >= least]
 
 
+@lru_cache(maxsize=8192)
 def _words(text: str) -> list[str]:
     """Return the words that tell lines apart, without what differs from line to line."""
     plain = _HUGE_PAGE.sub("hugepage", _HEX.sub(" ", text.lower()))
@@ -182,6 +185,8 @@ def _weight_in(
 ) -> float:
     if not in_order:
         return _weight([word for word in asked if word in text], weights, in_order)
+    if not set(asked).intersection(text):
+        return 0.0
     runs = SequenceMatcher(None, asked, text, autojunk=False).get_matching_blocks()
     return sum(_weight(asked[at : at + size], weights, in_order) for at, _, size in runs)
 

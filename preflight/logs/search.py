@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -21,6 +22,7 @@ _BEFORE, _AFTER = 400, 1600
 _LONGEST_EXCERPT, _LONGEST_VALUE, MOST_NAMES = 300, 200, 8
 MOST_RANKS = 64
 _DIGITS = "0123456789"
+_LINE_END = re.compile("\n")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -49,14 +51,20 @@ class Search:
         # Most words of the patterns are in no block of a log: that is quicker told by its
         # distinct words than by looking for nearly 900 literals in all of it.
         words = set(block.split())
-        vocabulary = "\n".join(words)
+        # Numbers are most of the distinct words of a large log, and tell nothing apart.
+        vocabulary = _Vocabulary(word for word in words if word.lower() != word.upper())
         counted: set[tuple[str, int]] = set()
         known: set[int] = set()
         told: set[int] = set()
 
+        ends: list[int] = []
+        before_block = self.lines
+
         def line_of(at: int) -> int:
-            before = block.count("\n", 0, at)
-            return numbers[before] if numbers is not None else self.lines + before + 1
+            if not ends:
+                ends.extend(found.start() for found in _LINE_END.finditer(block))
+            before = bisect_left(ends, at)
+            return numbers[before] if numbers is not None else before_block + before + 1
 
         for group in _all_groups():
             if group.may_be_in(words, vocabulary):
@@ -112,7 +120,7 @@ class Search:
         self,
         block: str,
         words: set[str],
-        vocabulary: str,
+        vocabulary: _Vocabulary,
         known: set[int],
         line_of: Callable[[int], int],
     ) -> None:
@@ -318,8 +326,23 @@ class _Group:
         self.inner = frozenset(words[1:-1])
         self.outer = {words[0].strip("\0"), words[-1].strip("\0")}
 
-    def may_be_in(self, words: set[str], vocabulary: str) -> bool:
+    def may_be_in(self, words: set[str], vocabulary: _Vocabulary) -> bool:
         return self.inner <= words and all(word in vocabulary for word in self.outer)
+
+
+class _Vocabulary:
+    """The distinct words of a block that have a letter; ``in`` is whether one holds a text."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._text = "\n".join(words)
+        self._asked: dict[str, bool] = {}
+
+    def __contains__(self, word: str) -> bool:
+        is_in = self._asked.get(word)
+        if is_in is None:
+            is_in = word.lower() == word.upper() or word in self._text
+            self._asked[word] = is_in
+        return is_in
 
 
 @cache

@@ -12,7 +12,7 @@ import pytest
 from preflight.cli.main import run
 from preflight.logs.by_words import About, about, line_texts, ranked
 from preflight.logs.explain import read_log
-from preflight.logs.patterns import read_patterns
+from preflight.logs.patterns import Stage, read_patterns
 from tests.paths import ROOT
 from tests.valid import valid
 
@@ -58,7 +58,7 @@ def test_a_line_is_found_in_the_log_around_it() -> None:
     """And it stands first, before what a healthy server prints."""
     around = (ROOT / "tests/data/logs/healthy-sglang.log").read_text().splitlines()
     before, behind = around[:40], around[40:80]
-    for pattern in KNOWN:
+    for pattern in [each for each in KNOWN if each.stage is not Stage.HARMLESS]:
         found = read_log([*before, pattern.example, *behind]).explanations
         assert [each.pattern for each in found][:1] == [pattern.id], pattern.id
 
@@ -257,7 +257,7 @@ def test_the_index_is_of_all_lines(more: list[str], capsys: pytest.CaptureFixtur
     [
         (
             "Failed to get GID index for mlx5_3",
-            "known lines are like this, likeliest first; names and numbers are examples:",
+            "Similar, and perhaps another case; names and numbers are examples:",
         ),
         ("mooncake.gid-query", "One known line is like this; names and numbers are examples:"),
         ("bus error (core dumped) on rank 6", "One known line is like this:"),
@@ -282,4 +282,7 @@ def test_a_part_of_a_line_is_found_though_it_is_one_word(
     words: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["explain", words]) == 0
-    assert f"1. root cause: {says} (" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"1. similar: {says} (" in out
+    assert "root cause" not in out
+    assert "3. similar" not in out

@@ -193,6 +193,12 @@ FILES = (
     ("oom-in-container.log", "kernel.oom-cgroup", "memory.cgroup"),
     ("threads-master.log", "process.terminate", "limits.threads"),
     ("threads-openblas.log", "threads.refused", "limits.threads"),
+    ("duplicate-name.log", "peer.name-taken", "service.reachable"),
+    ("metadata-port-taken.log", "mooncake.port-taken", "network.port-taken"),
+    ("etcd-metadata-dead.log", "mooncake.metadata-store", "service.reachable"),
+    ("redis-as-master.log", "client.ha-entry", "service.reachable"),
+    ("no-mooncake-client.log", "client.dead", "service.reachable"),
+    ("peer-closes.log", "peer.socket", "service.reachable"),
 )
 
 
@@ -207,7 +213,7 @@ def test_a_recorded_failure_has_its_cause_first(name: str, cause: str, check: st
 
 def test_every_log_is_tested() -> None:
     """No file lies among the logs that no test reads."""
-    named = {name for name, _, _ in FILES} | {"environment.log"}
+    named = {name for name, _, _ in FILES} | {"environment.log", "sigquit-killed.log"}
     assert {path.name for path in LOGS.glob("*.log") if "healthy" not in path.name} == named
 
 
