@@ -156,7 +156,8 @@ def explain(
             raise click.UsageError("give an ID, a log or words: a launch and a host go with those")
         return print_list(as_json)
     if not what:
-        if log is not None and log != "-" and within(limit_seconds(), log, partial(os.path.isdir, log)):
+        is_folder = partial(os.path.isdir, log or "-")
+        if log is not None and within(limit_seconds(), log, is_folder):
             raise click.UsageError(f"{log}: a folder: give one log of it")
         return explain_log_files([log or "-"], as_json, color, at, verbosity)
     from preflight.check.catalogue import catalogue
@@ -386,7 +387,8 @@ def explain_words(
             f"{words}: no id, no file, and no known line, check or rule has this word"
             f"{nearest(words, every.ids)}"
         )
-    ids = [id_ for each in shown_lines(found) for id_ in each.checks] or [id_ for id_, _ in found.ids]
+    ids = [id_ for each in shown_lines(found) for id_ in each.checks]
+    ids = ids or [id_ for id_, _ in found.ids]
     report = checked_at(ids, at)
     if as_json:
         say_object(0, about_object(found), report)
@@ -440,7 +442,7 @@ def explain_log_files(
             opened = (
                 nullcontext(sys.stdin.buffer)
                 if path == "-"
-                else within(limit_seconds(), path, lambda: open(path, "rb"))
+                else within(limit_seconds(), path, lambda: open(path, "rb"))  # noqa: SIM115
             )
             with opened as stream:
                 why = why_no_log(stream.fileno())

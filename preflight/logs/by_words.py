@@ -53,7 +53,8 @@ class About(NamedTuple):
     """What ``words`` are about, the likeliest first.
 
     lines: known lines, explained, ``excerpt`` is the words themselves; then those that are similar,
-    with an example: they have some of the words, and explain nothing. ids: checks and rules, with what each asks or finds.
+    with an example: they have some of the words, and explain nothing. ids: checks and rules, with
+    what each asks or finds.
     """
 
     words: str
@@ -236,10 +237,9 @@ def about_text(found: About, paint: Paint, width: int, here: Here = NOWHERE) -> 
             head = "" if each.excerpt in found.words else "; names and numbers are examples"
             parts.append(_filled(f"{one} like this{head}:", width))
         if similar and each is similar[0]:
-            which = "No known line is this one. Similar" if not known else "Similar"
-            parts.append(
-                _filled(f"{which}, and perhaps another case; names and numbers are examples:", width)
-            )
+            head = "" if known else "No known line is this one. "
+            head += "Similar, and perhaps another case; names and numbers are examples:"
+            parts.append(_filled(head, width))
         head = f"{number}. {heading(each, paint)} ({each.printer})"
         parts.append(explanation_text(head, each, width, here, "This line"))
     if found.ids:

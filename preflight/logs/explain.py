@@ -250,9 +250,7 @@ def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
     return read_logs([("", lines)], alone)
 
 
-def read_logs(
-    logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False
-) -> LogReading:
+def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) -> LogReading:
     """Read several logs, each by its name, as ``read_log`` does one."""
     searches: dict[Place, Search] = {}
     count = 0
@@ -261,7 +259,7 @@ def read_logs(
             search = searches.setdefault(Place(file, process), Search())
             search.add(block, numbers)
             count += block.count("\n") if numbers is None else 0
-        count += sum(s.lines for place, s in searches.items() if place.file == file and place.process)
+        count += sum(one.lines for at, one in searches.items() if at.file == file and at.process)
     hits = {place: search.hits for place, search in searches.items()}
     every: dict[str, PatternHit] = {}
     for found in hits.values():
@@ -308,9 +306,7 @@ def _explained(place: Place, seen: Hits, found: Hits, alone: bool) -> list[Expla
     ]
 
 
-def _timed(
-    found: list[Explanation], hits: Hits, end_seconds: float | None
-) -> list[Explanation]:
+def _timed(found: list[Explanation], hits: Hits, end_seconds: float | None) -> list[Explanation]:
     """Return them with why they are of before, where they are: what ended the process is later."""
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
@@ -328,8 +324,10 @@ def _timed(
         return f"{before / 3600:.1f} h before the end" if before > BEFORE_THE_END_SECONDS else ""
 
     timed = [one._replace(earlier=earlier(one)) for one in found]
-    if ready is None and started is None and not any(
-        one.stage in CAUSES and not one.earlier for one in timed
+    if (
+        ready is None
+        and started is None
+        and not any(one.stage in CAUSES and not one.earlier for one in timed)
     ):
         # Nothing later explains an end: a process may hang long after what went wrong.
         return found
@@ -516,7 +514,7 @@ def explanations_object(reading: LogReading) -> dict[str, Any]:
         "lines": reading.lines,
         "whole": reading.whole,
         "explanations": [explanation_object(each) for each in reading.explanations],
-        "unknown": [_unknown_object(each) for each in reading.unknown[:MOST_UNKNOWN_SHOWN * 4]],
+        "unknown": [_unknown_object(each) for each in reading.unknown[: MOST_UNKNOWN_SHOWN * 4]],
         "ends": [_unknown_object(each) for each in reading.ends if each.unknown.text],
         "harmless": [explanation_object(each) for each in reading.harmless],
     }
@@ -571,11 +569,12 @@ Values = dict[str, Any]
 class Explanation(NamedTuple):
     """One kind of known line, explained for this log.
 
-    line: the number of the first one, from 1. file, source: which log, and which process of it by
-    its prefix; process: who printed it, by source file or rank. first_time, last_time: as they
-    stand there. earlier: why it is not what ended the process, or "". excerpt: that line, shortened. names: devices,
+    line: the number of the first one, from 1. excerpt: that line, shortened. names: devices,
     variables or addresses that differ between the lines. sums: what its numbers come to. decided:
     what other lines of the log tell about it. checks: ids that see it coming, the best first.
+    file, source: which log, and which process of it by its prefix; process: who printed it, by
+    source file or rank. first_time, last_time: as they stand there. earlier: why it is not what
+    ended the process, or "".
     """
 
     pattern: str

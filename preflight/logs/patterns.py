@@ -94,9 +94,10 @@ class Case(NamedTuple):
     """What a log tells beyond a pattern's own words; the first whose conditions all hold counts.
 
     Conditions: seen (one of these ids is in the log), unseen (none is), after (one is before this
-    line), before (all of this are before one), and by group of the line: is_ (it is one of these words, "" where it is missing), begins and has (with one of them), above
-    (a number above this). A group may be one of the first id of ``seen`` that the log holds:
-    ``seen.limit`` of its first line, ``last.limit`` of its last.
+    line), before (all of this are before one), and by group of the line: is_ (it is one of these
+    words, "" where it is missing), begins and has (with one of them), above (a number above this).
+    A group may be one of the first id of ``seen`` that the log holds: ``seen.limit`` of its first
+    line, ``last.limit`` of its last.
     The rest replaces the pattern's where it is given; decided: what is known for certain here.
     """
 
@@ -184,7 +185,7 @@ def _of_family(family: Mapping[str, Any]) -> Iterator[Pattern]:
             _GAP.sub(_sample, lines[0]).strip("^$"),
             tuple(family["checks"]),
             cause,
-            *remedy or [family["remedy"]],
+            remedy[0] if remedy else family["remedy"],
             process=family["process"],
         )
 

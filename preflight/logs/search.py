@@ -111,7 +111,8 @@ class Search:
                     found = self._found[pattern.id] = _Found(match)
                 position = self._characters + at
                 if position < found.first_at:
-                    found.begin(position, line_of(at), _excerpt(block[start:end], at - start), match)
+                    excerpt = _excerpt(block[start:end], at - start)
+                    found.begin(position, line_of(at), excerpt, match)
                 found.add(position, match, line_of)
                 break
             at = block.find(literal, end)
@@ -152,12 +153,13 @@ class Search:
     def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
         """Keep the last line that is not empty, and the last time."""
         end, text = len(block), ""
-        for back in range(_MOST_BACK):
+        for _ in range(_MOST_BACK):
             start = block.rfind("\n", 0, max(end - 1, 0)) + 1
             line = block[start:end].strip()
             if line and not text:
                 text = line
-                self.last = Unknown("line", _excerpt(line, 0), *[line_of(start)] * 2)
+                number = line_of(start)
+                self.last = Unknown("line", _excerpt(line, 0), number, number)
             if line and (time := time_of(line))[1]:
                 self.end = time
                 return
@@ -183,16 +185,21 @@ MOST_UNKNOWN, _MOST_BACK = 200, 200
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+|[0-9a-f]{8,}")
 _GLOG_ERROR = re.compile(r"[EF][01]\d[0-3]\d$")
 _FAULT_WORDS = ("rror", "xception", "ailed", "ailure", "FATAL", "CRITICAL", "RROR")
-_GLOG_HEAD = re.compile(r"(?<![\w/])([IWEF])[01]\d[0-3]\d \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+):\d+\]")
+_GLOG_HEAD = re.compile(
+    r"(?<![\w/])([IWEF])[01]\d[0-3]\d \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+):\d+\]"
+)
 _CALM = re.compile(
-    r"\b(?:INFO|DEBUG|WARNING|NOTICE|[A-Z]\w*Warning)\b|[\"']?level[\"']?[=:] ?[\"']?(?:info|warn|debug)"
+    r"\b(?:INFO|DEBUG|WARNING|NOTICE|[A-Z]\w*Warning)\b"
+    r"|[\"']?level[\"']?[=:] ?[\"']?(?:info|warn|debug)"
     r"|server_args=|Traceback \(most recent|exception was the direct|handling of the above|HTTP/1"
 )
 _LOUD = re.compile(
     r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ff]ailed|FAILED|[Ff]ailure|[Ee]xception)(?![\w-])"
     r"(?!s?\w*[\"']?\s*[=:]\s*[\"']?(?:0|None|null|[Ff]alse|\[\]|\{\})(?![\w.]))"
 )
-_EXCEPTION = re.compile(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout)(?:: |:?\s*$)")
+_EXCEPTION = re.compile(
+    r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout)(?:: |:?\s*$)"
+)
 
 
 def _fault_kind(line: str) -> str:
@@ -216,7 +223,8 @@ def _is_information(pattern: Pattern, text: str) -> bool:
 _TIME = re.compile(
     r"[IWEF](?P<m>[01]\d)(?P<d>[0-3]\d) (?P<t>\d\d:\d\d:\d\d)\."
     r"|\d{4}-(?P<m2>[01]\d)-(?P<d2>[0-3]\d)[T ](?P<t2>\d\d:\d\d:\d\d)"
-    r"|\b(?P<n>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d3>\d{1,2}) (?P<t3>\d\d:\d\d:\d\d)"
+    r"|\b(?P<n>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d3>\d{1,2}) "
+    r"(?P<t3>\d\d:\d\d:\d\d)"
 )
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
