@@ -459,6 +459,7 @@ def _where(each: Explanation) -> str:
 def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -> str:
     who = each.printer if each.process == each.printer else f"{each.printer} {each.process}"
     head = f"{number}. {heading(each, paint)} ({who}, {_where(each)})"
+    head = textwrap.fill(head, width, subsequent_indent="   ", break_on_hyphens=False)
     return explanation_text(head, each, width, here)
 
 
