@@ -199,6 +199,16 @@ FILES = (
     ("redis-as-master.log", "client.ha-entry", "service.reachable"),
     ("no-mooncake-client.log", "client.dead", "service.reachable"),
     ("peer-closes.log", "peer.socket", "service.reachable"),
+    ("master-killed.log", "mooncake.master-lost", "service.reachable"),
+    ("peer-gone.log", "mooncake.handshake-connect", "service.reachable"),
+    ("protocol-unknown.log", "mooncake.protocol", "choice-unknown"),
+    ("metadata-other-server.log", "mooncake.metadata-path", "service.reachable"),
+    ("metadata-redis-not-built.log", "mooncake.metadata-scheme", "service.address"),
+    ("segment-too-small.log", "memory.too-small", "memory.host"),
+    ("name-after-kill.log", "peer.name-taken", "service.reachable"),
+    ("service-master-none.log", "mooncake.master-unreachable", "service.reachable"),
+    ("mooncake-client-port-taken.log", "mooncake.client-socket", "network.port-taken"),
+    ("mooncake-client-killed.log", "client.ipc", "service.reachable"),
 )
 
 
