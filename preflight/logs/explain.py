@@ -25,7 +25,7 @@ from preflight.logs.search import (
     MOST_LOG_BYTES,
     MOST_NAMES,
     Search,
-    Unknown,
+    UnknownText,
     blocks,
     speaker_of,
 )
@@ -195,7 +195,7 @@ BEFORE_THE_END_SECONDS = 30 * 60
 CAUSES = (Stage.KERNEL, Stage.CAUSE, Stage.SYMPTOM)
 
 
-class Place(NamedTuple):
+class LogProcess(NamedTuple):
     """Whose line it is: a file ("" for one without a name), and a process of it."""
 
     file: str = ""
@@ -205,8 +205,8 @@ class Place(NamedTuple):
 class UnknownLine(NamedTuple):
     """An error that no pattern knows, and where it stands."""
 
-    place: Place
-    unknown: Unknown
+    place: LogProcess
+    unknown: UnknownText
 
 
 class LogReading(NamedTuple):
@@ -252,11 +252,11 @@ def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
 
 def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) -> LogReading:
     """Read several logs, each by its name, as ``read_log`` does one."""
-    searches: dict[Place, Search] = {}
+    searches: dict[LogProcess, Search] = {}
     count = 0
     for file, lines in logs:
         for process, block, numbers in parts(blocks(lines)):
-            search = searches.setdefault(Place(file, process), Search())
+            search = searches.setdefault(LogProcess(file, process), Search())
             search.add(block, numbers)
             count += block.count("\n") if numbers is None else 0
         count += sum(one.lines for at, one in searches.items() if at.file == file and at.process)
@@ -288,7 +288,7 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     return LogReading(count, explanations, unknown, ends, harmless)
 
 
-def _speaks_of_an_end(line: Unknown, search: Search, hits: Hits) -> bool:
+def _speaks_of_an_end(line: UnknownText, search: Search, hits: Hits) -> bool:
     """Return whether a line that only has a word such as failed is worth being shown."""
     ready = hits.get("mark.ready")
     if ready is not None and line.last_line < ready.last_line:
@@ -296,7 +296,7 @@ def _speaks_of_an_end(line: Unknown, search: Search, hits: Hits) -> bool:
     return all(other.kind == "line" for other in search.unknown)
 
 
-def _explained(place: Place, seen: Hits, found: Hits, alone: bool) -> list[Explanation]:
+def _explained(place: LogProcess, seen: Hits, found: Hits, alone: bool) -> list[Explanation]:
     return [
         explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
         for pattern in read_patterns()

@@ -31,18 +31,18 @@ class Search:
 
     def __init__(self) -> None:
         self.lines = 0
-        self.last = Unknown("line", "", 0)
+        self.last = UnknownText("line", "", 0)
         self.end: tuple[float | None, str] = (None, "")
         self._characters = 0
         self._found: dict[str, _Found] = {}
-        self._unknown: OrderedDict[str, Unknown] = OrderedDict()
+        self._unknown: OrderedDict[str, UnknownText] = OrderedDict()
 
     @property
     def hits(self) -> dict[str, PatternHit]:
         return {id_: found.hit() for id_, found in self._found.items()}
 
     @property
-    def unknown(self) -> list[Unknown]:
+    def unknown(self) -> list[UnknownText]:
         """The errors that no pattern knows, those that were seen last at the end."""
         return list(self._unknown.values())
 
@@ -143,7 +143,7 @@ class Search:
         if before is None or number >= before.last_line:
             text = _excerpt(line, 0)
             times, first = (before.times + 1, before.line) if before else (1, number)
-            before = Unknown(kind, text, first, number, times, time_of(line))
+            before = UnknownText(kind, text, first, number, times, time_of(line))
         else:
             before = before._replace(times=before.times + 1, line=min(number, before.line))
         self._unknown[template] = before
@@ -159,7 +159,7 @@ class Search:
             if line and not text:
                 text = line
                 number = line_of(start)
-                self.last = Unknown("line", _excerpt(line, 0), number, number)
+                self.last = UnknownText("line", _excerpt(line, 0), number, number)
             if line and (time := time_of(line))[1]:
                 self.end = time
                 return
@@ -168,7 +168,7 @@ class Search:
                 return
 
 
-class Unknown(NamedTuple):
+class UnknownText(NamedTuple):
     """A line that no pattern knows: an exception, an error (E or F, or a level), or another line
     that speaks of one; the last of those that differ in numbers alone."""
 

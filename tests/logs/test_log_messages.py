@@ -5,13 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import log_messages
 import pytest
-
-from tests.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-import log_messages  # noqa: E402
 
 PYTHON = """
 def f(x):
