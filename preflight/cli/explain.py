@@ -26,7 +26,6 @@ from preflight.cli.options import (
     CheckId,
     taking_launch,
     with_options,
-    with_verbosity,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +79,12 @@ NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
     metavar="HOST",
     help="Make them on this host, as check --root takes it.",
 )
-@with_verbosity("Every problem of a log whole, and all lines that are not known.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Every problem of a log whole, and all lines that are not known.",
+)
 @TIMEOUT
 @JSON
 @COLOR
@@ -98,7 +102,7 @@ def explain(
     here: bool,
     launch: LaunchWords,
     root: str | None,
-    verbosity: int,
+    verbose: bool,
     timeout_seconds: float,
     as_json: bool,
     color: str,
@@ -159,7 +163,7 @@ def explain(
         is_folder = partial(os.path.isdir, log or "-")
         if log is not None and within(limit_seconds(), log, is_folder):
             raise click.UsageError(f"{log}: a folder: give one log of it")
-        return explain_log_files([log or "-"], as_json, color, at, verbosity)
+        return explain_log_files([log or "-"], as_json, color, at, verbose)
     from preflight.check.catalogue import catalogue
     from preflight.launches.source import notices
     from preflight.logs.patterns import read_patterns
@@ -171,9 +175,9 @@ def explain(
         return explain_page(every, words, as_json, color, at)
     exists = partial(os.path.exists, words)
     if len(what) == 1 and (words == "-" or within(limit_seconds(), words, exists)):
-        return explain_log_files([words], as_json, color, at, verbosity)
+        return explain_log_files([words], as_json, color, at, verbose)
     if len(what) > 1 and within(limit_seconds(), words, lambda: all(map(os.path.exists, what))):
-        return explain_log_files(what, as_json, color, at, verbosity)
+        return explain_log_files(what, as_json, color, at, verbose)
     known = [one for one in read_patterns() if one.cause]
     lines = [one.id for one in known]
     # A line of a log may be one word too: oom-kill:constraint=...
@@ -421,7 +425,7 @@ def files_of(paths: Iterable[str]) -> list[str]:
 
 
 def explain_log_files(
-    paths: Sequence[str], as_json: bool, color: str, at: CheckedAt | None, verbosity: int
+    paths: Sequence[str], as_json: bool, color: str, at: CheckedAt | None, verbose: bool
 ) -> int:
     """Print what is known of logs; returns 0, 1 or 2. Raises UsageError where one is not there."""
     from preflight.base.output import columns, painter, say
@@ -473,7 +477,7 @@ def explain_log_files(
         say_object(code, explanations_object(reading), report, next(iter(causes), None))
     else:
         here = here_of(report)
-        text = explanations_text(reading, painter(color), columns(), here, verbosity > 0)
+        text = explanations_text(reading, painter(color), columns(), here, verbose)
         unread = [f"not read: {why}" for why in passed_over]
         say(with_report("\n".join([text, *unread]), report, color, 0))
     return code

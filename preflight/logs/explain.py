@@ -261,9 +261,13 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
             count += block.count("\n") if numbers is None else 0
         count += sum(one.lines for at, one in searches.items() if at.file == file and at.process)
     hits = {place: search.hits for place, search in searches.items()}
+    # What the kernel and containers say is of all processes; the rest each says of itself.
+    common = {
+        each.id for each in read_patterns() if each.printer in ("kernel", "container or shell")
+    }
     every: dict[str, PatternHit] = {}
     for found in hits.values():
-        every.update({id_: hit for id_, hit in found.items() if id_ not in every})
+        every.update({id_: hit for id_, hit in found.items() if id_ in common})
     explanations: list[Explanation] = []
     harmless: list[Explanation] = []
     for place, found in hits.items():
@@ -272,9 +276,15 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
         of_place = [one for one in of_place if one.stage is not Stage.HARMLESS]
         explanations += of_place if alone else _timed(of_place, found, searches[place].end[0])
     files = list(dict.fromkeys(place.file for place in searches))
-    explanations.sort(
-        key=lambda one: (bool(one.earlier), one.stage, files.index(one.file), one.line)
-    )
+    # Of several processes what came first may have ended the others.
+    first = len(searches) > 1
+
+    def order_of(one: Explanation) -> tuple[Any, ...]:
+        time = (one.first_time or "~") if first and one.stage in CAUSES else ""
+        stage = Stage.KERNEL if time else one.stage
+        return bool(one.earlier), stage, time, one.stage, files.index(one.file), one.line
+
+    explanations.sort(key=order_of)
     unknown = [
         UnknownLine(place, one)
         for place, search in searches.items()

@@ -194,12 +194,15 @@ _STAGES = {stage.name[0]: stage for stage in (Stage.CAUSE, Stage.SYMPTOM, Stage.
 _STAGES |= {"Q": Stage.CONSEQUENCE, "H": Stage.HARMLESS}
 _GAP = re.compile(r"\*|\{[a-z]+\d?\}")
 _NUMBERS = ("size", "port", "times")
+# A word that ends with no mark of a sentence.
+_NAME = r"[^\s,'\"]{0,119}[^\s,'\":;.]"
 _RECORD = re.compile(r"\bMP-\d{4}-\d{4}\b")
 
 
 def _sample(gap: re.Match[str]) -> str:
     """Return what stands in an example for ``*`` or a group."""
-    return "12" if gap[0].strip("{}0123456789") in _NUMBERS else ".."
+    base = gap[0].strip("{}0123456789")
+    return "12" if base in _NUMBERS else "NAME" if base == "name" else ".."
 
 
 def _line_regex(line: str, counts: Counter[str]) -> str:
@@ -216,7 +219,7 @@ def _line_regex(line: str, counts: Counter[str]) -> str:
         base = gap.strip("{}0123456789")
         counts[base] += 1
         group = base if counts[base] == 1 else f"{base}{counts[base]}"
-        what = r"\d{1,20}" if base in _NUMBERS else r"[^\s,'\"]{1,120}"
+        what = r"\d{1,20}" if base in _NUMBERS else _NAME
         if base in ("error", "what"):
             what = r"[^\n]{1,120}"
         # In the middle of a line as little as the words behind it allow.

@@ -321,6 +321,15 @@ def test_several_logs_and_a_folder_are_one_answer(
     assert f"not read: {tmp_path}/core.bin" in out
 
 
+def test_several_processes_have_one_time_line() -> None:
+    """The master's end comes before that of the server that misses it."""
+    oom = "[2026-11-26 03:10:00 TP1] torch.OutOfMemoryError: CUDA out of memory"
+    reading = read_logs([("a.log", [REFUSED.format("03:12:01")]), ("b.log", [oom])])
+    assert [each.file for each in reading.causes] == ["b.log", "a.log"]
+    swapped = read_logs([("b.log", [oom]), ("a.log", [REFUSED.format("03:12:01")])])
+    assert [each.file for each in swapped.causes] == ["b.log", "a.log"]
+
+
 def test_a_known_line_of_another_log_decides() -> None:
     """The kernel's log explains the kill of the server's."""
     oom = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python3,pid=7,uid=0"
