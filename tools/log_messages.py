@@ -39,7 +39,7 @@ _CODE = re.compile(r"[{}<>;]|::|%\d|\$")
 _WORDS = re.compile(r"[A-Za-z]{2,}[ :]+[A-Za-z\[(]")
 # The first rule that finds a message, behind its file and a tab, says why the tables leave it out.
 LEFT_OUT = (
-    (r"disaggregation/(?:encoder|nixl|mori|ascend|fake)|storage/(?!mooncake|backend_factory|mmap)|"
+    (r"disaggregation/(?:encode|nixl|mori|ascend|fake)|storage/(?!mooncake|backend_factory|mmap)|"
      r"\b(?:hf3fs|3fs|nixl|aibrix|eic|simm|flexkv|lmcache|umbp|tensorcast|memfabric)",
      "another backend than Mooncake's"),
     (r"(?:arg_groups|server_args)(?!.*(?:hicache|hierarch|disagg|mooncake|storage|ib.device|bootstrap))",
