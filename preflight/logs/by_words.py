@@ -72,8 +72,8 @@ def about(words: str, asks: Mapping[str, str]) -> About:
         return About(words, _of_example(patterns, words), [])
     reading = read_log([words], alone=True)
     lines = [*reading.explanations, *reading.harmless]
-    known = {each.pattern for each in lines}
-    like = ranked(words, line_texts(patterns))
+    # A line that is known needs no others that are like it.
+    like = [] if lines else ranked(words, line_texts(patterns))
     # Of lines that have the words alike, what names its cause tells more than what has several.
     stages = {each.id: each.stage for each in patterns}
     like.sort(key=lambda row: (-round(row[1], 3), stages[row[0]] > Stage.CAUSE))
@@ -83,8 +83,7 @@ def about(words: str, asks: Mapping[str, str]) -> About:
             shares[id_] = max(share, shares.get(id_, 0.0))
         like = sorted(shares.items(), key=lambda row: -round(row[1], 2))
     for id_, _ in like[:MOST_RANKED]:
-        if id_ not in known:
-            lines += [each._replace(stage=Stage.SIMILAR) for each in _of_example(patterns, id_)]
+        lines += [each._replace(stage=Stage.SIMILAR) for each in _of_example(patterns, id_)]
     near = ranked(words, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
     return About(words, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
 

@@ -183,9 +183,9 @@ def _of_family(family: Mapping[str, Any]) -> Iterator[Pattern]:
             tuple(max(_GAP.split(line.strip("^$")), key=len) for line in lines),
             "|".join(_line_regex(line, counts) for line in lines),
             _GAP.sub(_sample, lines[0]).strip("^$"),
-            tuple(family["checks"]),
+            () if letter == "H" else tuple(family["checks"]),
             cause,
-            remedy[0] if remedy else family["remedy"],
+            remedy[0] if remedy else "nothing" if letter == "H" else family["remedy"],
             process=family["process"],
         )
 
