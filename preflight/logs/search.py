@@ -198,7 +198,7 @@ _LOUD = re.compile(
     r"(?!s?\w*[\"']?\s*[=:]\s*[\"']?(?:0|None|null|[Ff]alse|\[\]|\{\})(?![\w.]))"
 )
 _EXCEPTION = re.compile(
-    r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout)(?:: |:?\s*$)"
+    r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:?\s*$)"
 )
 
 
