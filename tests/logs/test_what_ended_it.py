@@ -131,6 +131,16 @@ def test_an_exception_through_the_prefetch_check_is_not_its_hang() -> None:
     reading = read_log(lines)
     assert reading.causes[0].pattern == "cuda.memory"
     assert "advisory.mp-2026-0034" not in [each.pattern for each in reading.explanations]
+    unknown = read_log([*lines[:-1], "acme.FrobError: no frob"])
+    assert (unknown.causes, unknown.exit_code) == ([], 1)
+    assert text_of(unknown).index("no frob") < text_of(unknown).index("hicache.progress")
+
+
+def test_a_bare_assertion_is_of_the_store_where_its_traceback_is() -> None:
+    """Alone it follows from something that the lines above it name."""
+    frame = '  File "/a/mooncake_store/mooncake_store.py", line 745, in warmup'
+    assert causes("AssertionError") == []
+    assert causes(frame, "AssertionError") == ["sglang.assertion"]
 
 
 def test_killed_behind_a_sigquit_is_sglang_itself() -> None:
