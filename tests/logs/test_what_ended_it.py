@@ -320,7 +320,9 @@ def test_several_logs_and_a_folder_are_one_answer(
     (tmp_path / "core.bin").write_bytes(bytes(range(1, 32)) * 99)
     for arguments in ([str(server), str(master)], [str(tmp_path)]):
         assert run(["explain", "--json", *arguments]) == 2
-        rows = json.loads(capsys.readouterr().out)["answer"]["explanations"]
+        answer = json.loads(capsys.readouterr().out)
+        valid(answer, SCHEMA)
+        rows = answer["answer"]["explanations"]
         assert {(row["file"], row["pattern"]) for row in rows} == {
             (str(server), "mooncake.master-unreachable"),
             (str(master), "mooncake.master-interface"),
