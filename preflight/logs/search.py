@@ -197,9 +197,7 @@ _LOUD = re.compile(
     r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ff]ailed|FAILED|[Ff]ailure|[Ee]xception)(?![\w-])"
     r"(?!s?\w*[\"']?\s*[=:]\s*[\"']?(?:0|None|null|[Ff]alse|\[\]|\{\})(?![\w.]))"
 )
-_EXCEPTION = re.compile(
-    r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:?\s*$)"
-)
+_EXCEPTION = re.compile(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:?\s*$)")
 
 
 def _fault_kind(line: str) -> str:
