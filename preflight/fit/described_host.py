@@ -241,7 +241,8 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
     counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
     rows = [("Limit", "Soft Limit", "Hard Limit", "Units")]
     units = {"processes": "processes", "open files": "files", "locked memory": "bytes"}
-    units |= dict.fromkeys(("address space", "data size", "file size"), "bytes")
+    units |= dict.fromkeys(("address space", "data size", "file size", "stack size"), "bytes")
+    units["cpu time"] = "seconds"
     rows += [(f"Max {what}", "unlimited", "unlimited", unit) for what, unit in units.items()]
     tree.add(
         "host",
