@@ -41,8 +41,8 @@ _MOST_DEVICES = 64
 _UNLISTED = "0xffff"
 # What every host has, if there be nothing in it: else nothing would be known of what is there.
 _FOLDERS = frozenset(
-    f"/sys/{name}"
-    for name in "bus/pci/devices class/net fs/cgroup kernel/iommu_groups module".split()
+    "/etc/sysctl.d /sys/bus/pci/devices /sys/class/net /sys/fs/cgroup /sys/kernel/iommu_groups "
+    "/sys/module".split()
 )
 _MEMORY_LEAST, _MEMORY_MOST = 4 * GIB, 64 * TIB
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"

@@ -170,12 +170,11 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
 
 
 def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
-    """Return the host with the pool that is stated in place of its own, all of it free."""
-    page, stated = inputs.settings.hugepage_bytes, inputs.available_bytes
-    if stated is None:
+    """Return the host without its own pool where another host's is stated: none is held there."""
+    page = inputs.settings.hugepage_bytes
+    if inputs.available_bytes is None:
         return host
-    pages = stated // page
-    pool = Pool(page, "--available-hugetlb", pages, pages, 0, 0, 0, {})
+    pool = Pool(page, "--available-hugetlb", 0, 0, 0, 0, 0, {})
     pools = {} if isinstance(host.hugetlb.pools, Unknown) else host.hugetlb.pools
     return host._replace(hugetlb=host.hugetlb._replace(pools={**pools, page: pool}, barred={}))
 

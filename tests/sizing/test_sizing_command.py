@@ -95,7 +95,7 @@ def test_the_schema_is_a_schema() -> None:
 def test_of_a_stated_pool_nothing_is_held(tmp_path: Path) -> None:
     """It is another host's, whatever others hold here."""
     held = Host({2 * MIB: HostPool(total=100, free=0)}).write(tmp_path)
-    out = run(QUICK_START.replace("512gb", "1gb"), root=held).out
+    out = run(QUICK_START, root=held).out
     assert "vm.nr_hugepages=245760" in out
 
 
