@@ -286,8 +286,8 @@ def test_replicas_repeat_the_segment(host: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "status", "noted"),
     [
-        ("", "fits", False),
-        ("--sglang-version 0.5.23", "fits", False),  # Mooncake 0.3.13.post1 is assumed
+        ("", "fits", True),
+        ("--sglang-version 0.5.23", "fits", True),  # Mooncake is assumed, and may be 0.3.14
         ("--mooncake-version 0.3.14", "fits", True),  # no SGLang is installed here
         ("--mooncake-version 0.3.14 --sglang-version 0.5.21", "unknown", False),
         ("--mooncake-version 0.3.14 --sglang-version 0.5.20", "fits", False),
