@@ -16,12 +16,16 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.facts import read_hugetlb_facts
 from checks.network.facts import ABSENT_KEY
 from checks.rdma.verbs import uverbs_of
+from checks.run.facts import read_facts
 from checks.system.facts import read_system
 from preflight.cli.main import run
 from preflight.sizing.chosen_releases import choose_mooncake
+from preflight.topology.answer import TOPICS, notes, views_of
+from preflight.topology.build import topology_of
 from tests.builders.synthetic import (
     GIB,
     MIB,
+    PATIENCE_SECONDS,
     SyntheticHost,
     build_host,
     gpu_host,
@@ -361,3 +365,20 @@ def test_a_limit_that_the_launch_sets_is_graded_by_what_it_maps(
     assert (one["status"], one["consequence"]) == (status, consequence)
     if status != "pass":
         assert f"ulimit {limit.split()[1]} unlimited" in one["advice"]
+
+
+def test_memory_of_gpus_is_taken_off_and_said(checked: Checked) -> None:
+    """A GB200 whose GPU is NUMA node 1: neither its memory nor its want of a NIC is the host's."""
+    table = "Node 1 MemTotal: 33554432 kB\nNode 1 MemFree: 33554432 kB\n"
+    files = {
+        "/proc/driver/nvidia/gpus/0000:10:00.0/numa_status": "Node: 1\n",
+        "/sys/devices/system/node/node1/meminfo": table,
+    }
+    host = replace(gpu_host(), node_bytes=64 * GIB, files=files)
+    (one,) = checked(host, STORE)["memory.host"]
+    assert "less the GPUs' memory (node 1)" in _worded(one)
+    root = checked.root(replace(host, nics=[nic for nic in host.nics if nic.node == 0]))
+    facts = read_facts(Root(str(root)), None, PATIENCE_SECONDS, TOPICS)
+    said = notes(facts, None, topology_of(facts, None), views_of(facts, None, Unknown("?"), None))
+    assert not any("memory on node 1" in one for one in said)
+    assert facts.numa.memory_nodes == (0,)
