@@ -185,12 +185,14 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
     judged = []
     for row, by, soft in bounded:
         one = found._replace(evidence=(Evidence(by.origin if by else LIMITS, f"{row}: {soft}"),))
-        setting = Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft))
-        advice, settings = _RAISE, (setting,)
+        advice = _RAISE
+        settings: tuple[Setting, ...] = ()
         if by is not None:
             letter, name = _LETTERS[row], SIZE_ROWS[row]
-            advice, settings = f"lift it at {by.origin}: ulimit -{letter} unlimited, ", ()
+            advice = f"lift it at {by.origin}: ulimit -{letter} unlimited, "
             advice += f"prlimit --{name}=unlimited, Limit{name.upper()}=infinity of a unit"
+        else:
+            settings = (Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft)),)
         if row == CPU_SECONDS:
             one = one._replace(have=f"{soft} s ({row})", need="no limit")
             text = f"SIGXCPU ends the process once it has computed for {soft} s"
