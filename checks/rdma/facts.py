@@ -148,8 +148,10 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
         {path: root.text(path) for path in sorted(paths) if path.startswith("/")},
         read_measured(root, {nic.name: nic.driven_by for nic in present}) if present else (),
         docker_text(read_docker_config(root), "default-runtime"),
-        any_device or not isinstance(root.names(RDMA_DEVICES), Unknown),
-        () if any_device else tuple(name for name in root.listed(NODES) if "uverbs" in name),
+        class_there=any_device or not isinstance(root.names(RDMA_DEVICES), Unknown),
+        nodes_alone=tuple(
+            name for name in (() if any_device else root.listed(NODES)) if "uverbs" in name
+        ),
     )
 
 
