@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from checks.base.root import CALLS_FILE, Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import NoFile, Unknown, known, or_unknown
 
 # What a recorded host may take; the largest of hwloc's have 12,000 entries and 10 MB. Each bound
 # is held before what it bounds is built: some hundred bytes can be packed to ask for gigabytes.
@@ -318,7 +318,7 @@ class TreeRoot(Root):
         real = known(self.link(name))
         if real in self._files:
             return self._files[real].decode("utf-8", "replace")
-        return Unknown(f"{name}: Is a directory")
+        return NoFile(f"{name}: Is a directory")
 
     @or_unknown
     def names(self, name: str) -> tuple[str, ...] | Unknown:

@@ -99,6 +99,11 @@ def cgroup_limit(root: Root, name: str) -> int | Unknown | None:
     return None if content.strip() == "max" else root.count(name)
 
 
+def no_limit(name: str) -> str:
+    """Return what a limit's file takes for none: version 1 answers ``max`` with EINVAL (seen)."""
+    return "-1" if name.endswith("limit_in_bytes") else "max"
+
+
 def at_the_top(root: Root, paths: Mapping[str, str]) -> bool:
     """Return whether ``paths`` are known to be tops of hierarchies, which have no limits.
 

@@ -73,7 +73,7 @@ class Bound(Enum):
 class SetLimit(NamedTuple):
     """A limit that a launch itself sets for what it starts: setrlimit(2), in its order.
 
-    name: as prlimit(1) has it (memlock, nofile, nproc, as, data, fsize). soft, hard: bytes or a
+    name: as prlimit(1) has it, one of LIMIT_NAMES. soft, hard: bytes or a
     count, None for no limit. raises: whether who sets it may go above the hard limit whatever else
     is known of it (systemd, a container's engine). must: whether the program is not started where
     it is refused. setter: who sets it; of LOGIN whose limit it is. where: the unit that sets it or
@@ -91,7 +91,7 @@ class SetLimit(NamedTuple):
 
 
 # Of each limit that checks judge: how prlimit and systemd name it.
-LIMIT_NAMES = ("memlock", "nofile", "nproc", "as", "data", "fsize")
+LIMIT_NAMES = ("memlock", "nofile", "nproc", "as", "data", "fsize", "stack", "cpu")
 
 
 class NamedNodes(NamedTuple):
@@ -284,6 +284,7 @@ class Service(NamedTuple):
     advertised (no service: the name under which a store of the launch registers itself).
     own: the launch itself starts it on this host, so it need not answer yet. name: the host as it
     is written, where what it stands for is unknown here; "" where that is not known either.
+    binds: of an advertised name: its store's process listens there itself.
     """
 
     kind: str
@@ -294,6 +295,7 @@ class Service(NamedTuple):
     origin: str
     own: bool
     name: str = ""
+    binds: bool = False
 
 
 class BoundPort(NamedTuple):

@@ -47,6 +47,7 @@ class Usage(NamedTuple):
     serves_all: the arena, once mapped, holds all that would otherwise be mapped directly.
     headroom: free pages that a node must show for a moment, beyond those kept.
     arena: of mapped, the arena's own: one mapping, which is had whole or not at all.
+    touched: what it uses where its arena is not filled to its end, as nothing is mapped after it.
     """
 
     process: str
@@ -55,6 +56,7 @@ class Usage(NamedTuple):
     serves_all: bool
     headroom: Pages
     arena: Mapping[Spot, int] = {}
+    touched: Mapping[Spot, int] = {}
 
 
 def own_allocator(process: str) -> str:

@@ -21,10 +21,20 @@ _SIGNS = {
     "/proc/self/cgroup": "/proc/self/cgroup",
     "/proc/self": "/proc/self",
     "/proc/sys": "/proc/sys",
-    "/sys/bus/pci": "/sys/bus/pci",
+    "/etc/sysctl.d": "/etc/sysctl.d",
+    "/sys/bus/pci": "/sys/bus/pci/devices",
     "/sys/class": "/sys/class/net",
     "/sys/devices/system": "/sys/devices/system",
     "/sys/kernel": "/sys/kernel",
+}
+# The same of single names: which classes a kernel has follows from its modules; a PCI function has
+# a link to its IOMMU group, and every kernel with IOMMUs the folder of groups. "": the name itself,
+# as every port has its table of GIDs.
+_ONES = {
+    "/sys/class/infiniband": "/sys/module",
+    "/sys/class/infiniband_verbs": "/sys/module",
+    "iommu_group": "/sys/kernel/iommu_groups",
+    "gids": "",
 }
 
 
@@ -85,6 +95,8 @@ class RecordingRoot(Root):
             return answer
         part = next((part for part in _SIGNS if f"{name}/".startswith(f"{part}/")), "")
         sign = _SIGNS.get(part) or "/" + name.split("/")[1]
+        for one in (name, name.rpartition("/")[2]):
+            sign = (_ONES[one] or name) if one in _ONES else sign
         there = self._inner.link(sign)
         if isinstance(there, Unknown) and there.absent:
             return Unknown(f"{name}: not recorded" + f", nor is {sign}" * (sign != name))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import NoFile, Unknown, known, or_unknown
 from checks.base.written_numbers import kernel_count, kernel_number
 
 CALLS_FILE = "calls.json"
@@ -64,6 +64,8 @@ class Root:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
                     return Unknown(f"{name}: a device or a pipe, and no file")
                 return file.read()
+        except IsADirectoryError:
+            return NoFile(f"{name}: Is a directory")
         except (OSError, ValueError) as error:
             return unreadable(name, error)
 

@@ -74,6 +74,12 @@ class Unknown:
         raise TypeError(f"an unknown fact is neither true nor false ({self.reason})")
 
 
+class NoFile(Unknown):
+    """Stands for the text of what is a folder: whoever opens it ends with EISDIR."""
+
+    __slots__ = ()
+
+
 class UnknownFactError(Exception):
     """A fact that was needed is ``fact``; ``or_unknown`` and the runner of checks catch it."""
 

@@ -58,7 +58,7 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
     available = {spot: stock.get(spot, missing) for spot in needs.keys() | start.keys()}
     for spot, have in available.items():
         if isinstance(have, Stock) and have.kills and spot in needs:
-            start[spot] = needs[spot]
+            start[spot] = touched_pages(usages, spot) or needs[spot]
 
     def verdict(bound: Callable[[Stock], int], unknown_pages: float) -> Fit:
         def enough(wanted: Pages) -> bool:
@@ -80,6 +80,11 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
         if isinstance(have, Unknown) or have.least_pages < needs.get(spot, 0)
     )
     return FitVerdict(worst if worst is best else Fit.UNKNOWN, needs, start, shortages)
+
+
+def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
+    """Return the pages that a process touches that is alone and fills its arena in part; else 0."""
+    return usages[0].touched.get(spot, 0) if len(usages) == 1 else 0
 
 
 def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:

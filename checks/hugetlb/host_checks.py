@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from checks.base.cgroup_mounts import no_limit
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip, unknown
+from checks.base.finding import (
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    passed,
+    skip,
+    unknown,
+)
 from checks.base.needs import LaunchNeeds, sizes_taken
 from checks.base.pages import Spot
 from checks.base.units import (
@@ -29,6 +40,7 @@ from checks.hugetlb.boot import (
     unread_after_boot,
 )
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
+from checks.hugetlb.fit import touched_pages
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.stock import HugeTlbLimit
 from checks.hugetlb.targets import (
@@ -56,7 +68,19 @@ def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
         pool = hugetlb.hugetlb.pool(spot.page_size_bytes)
         unread = pool if isinstance(pool, Unknown) else None
         limit = hugetlb.limits.get(spot.page_size_bytes, unread)
-        yield _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
+        usages = wanted.needs.usages
+        touched = 0 if isinstance(usages, Unknown) else touched_pages(usages, spot)
+        found = _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
+        left = limit.left_bytes if isinstance(limit, HugeTlbLimit) and not limit.refuses else 0
+        if found.status is Status.FAIL and 0 < touched * spot.page_size_bytes <= left:
+            text = (
+                f"the arena is filled up to the cgroup's limit, and the {touched} pages before it "
+                "and used of it fit: it starts, and a bus error ends it where it uses more"
+            )
+            found = found._replace(
+                status=Status.WARN, text=text, consequence=Consequence.DIES_LATER
+            )
+        yield found
     yield from _container_limits(wanted.needs)
 
 
@@ -77,7 +101,7 @@ def _limit(
     if not limit.refuses:
         text += "; the mapping succeeds, and a bus error ends the process that touches it"
     advice = "raise the limit of the cgroup, or ask for the pages in the container's resources"
-    settings = (Setting(Kind.CGROUP, limit.source, "max", str(limit.left_bytes)),)
+    settings = (Setting(Kind.CGROUP, limit.source, no_limit(limit.source), str(limit.left_bytes)),)
     return passed(subject, have, need, formula, evidence=evidence).failed(text, advice, settings)
 
 
@@ -143,6 +167,12 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> 
             "the missing pages are more memory than is free: fewer are reserved than are asked for"
         )
         advice = f"end what uses the memory, lower {sizes}, or reserve at boot"
+        pools = {} if isinstance(facts.hugetlb.pools, Unknown) else facts.hugetlb.pools
+        for size, pool in pools.items():
+            if size != page and not isinstance(pool, Unknown) and pool.free_pages:
+                unused = f"{pool.free_pages} pages of {format_page_size(size)}"
+                held = format_bytes(pool.free_pages * size)
+                advice += f"; the pool of {unused} ({held}) is free, and may be made smaller"
         found = passed(subject, have, need, formula, evidence=evidence)
         return found.failed(text, advice, asks=FIT)
     if isinstance(blocks, Unknown):
@@ -224,7 +254,12 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
             text = "a container does not show what its host sets at boot: ask there"
             yield passed(subject, need=need, evidence=evidence).skipped(text)
             continue
-        text = "the pool was set by hand since the last boot, and is gone after the next one"
+        at_boot = 0 if later is None else later[0]
+        text = "what is set at boot is less than the launch takes"
+        if isinstance(pool, Unknown) or pool.total_pages <= at_boot:
+            text = text if at_boot else "nothing sets pages of this size at boot"
+        else:
+            text = "the pool was set by hand since the last boot, and is gone after the next one"
         if later is not None and later[0] >= pages:
             # In all there are enough: what is short is a node.
             node = max(short, key=lambda each: bound[each] - shares[each])
@@ -232,8 +267,6 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
             need = counted(bound[node], "pages", f"{{}} on node {node}")
             listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
             text = f"pages that are set at boot are not where the launch takes them: {listed}"
-        elif later is not None and not isinstance(pool, Unknown) and pool.total_pages <= later[0]:
-            text = "what is set at boot is less than the launch takes"
         even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
         short_now = reserve_targets(hugetlb.hugetlb, wanted.everything)
         mine = {at: target for at, target in short_now.items() if at.page_size_bytes == page}

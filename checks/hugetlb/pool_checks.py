@@ -36,6 +36,8 @@ def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Targ
 
 def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     """Judge one pool, or one node of it, by what the launch takes there."""
+    if spot.node is None:  # a closed node that it binds to fails by itself, and is to be opened
+        facts = facts._replace(hugetlb=facts.hugetlb.once_allowed(wanted.everything))
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
     subject = f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
     size = str(format_bytes(everything * spot.page_size_bytes))
@@ -44,9 +46,10 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
         size += f", at most {format_bytes(taken * spot.page_size_bytes)} in use"
     need = counted(everything, "pages", f"{{}} ({size})")
     stock = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, [spot])[spot]
-    if isinstance(stock, Unknown):
-        return unknown(subject, stock, need=need)
     pool = facts.hugetlb.pool(spot.page_size_bytes)
+    if isinstance(stock, Unknown):
+        have = "" if isinstance(pool, Unknown) else f"{pool.total_pages} pages in the pool"
+        return unknown(subject, stock, have, need)
     formula = pool_terms(wanted, spot)
     found = passed(subject, _have(stock, pool, spot), need, formula, evidence=_evidence(pool, spot))
     barred = tuple(_barred(facts, pool, spot))
@@ -139,9 +142,11 @@ def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
     if isinstance(pool, Unknown):
         return ()
     if not spot.nodes:
+        more = pool.overcommit_pages
+        told = "not recorded" if isinstance(more, Unknown) else str(more)
         raw = (
             f"nr {pool.total_pages}, free {pool.free_pages}, resv {pool.reserved_pages}, surplus "
-            f"{pool.surplus_pages}, overcommit {pool.overcommit_pages}"
+            f"{pool.surplus_pages}, overcommit {told}"
         )
         return (Evidence(pool.source, raw),)
     name = f"hugepages/hugepages-{spot.page_size_bytes // KIB}kB"

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from checks.base.finding import Evidence
+from checks.base.pages import Pages
 from checks.base.root import Root
 from checks.base.units import GIB, KIB
 from checks.base.unknown import Unknown, known, or_unknown
@@ -40,7 +41,7 @@ class Pool(NamedTuple):
     """One page size's pool, in pages.
 
     ``total_pages`` counts surplus pages too. ``reserved_pages`` are promised to a mapping that has
-    not touched them yet: free, but not available.
+    not touched them yet: free, but not available. overcommit_pages: not every recording has them.
     """
 
     page_size_bytes: int
@@ -49,7 +50,7 @@ class Pool(NamedTuple):
     free_pages: int
     reserved_pages: int
     surplus_pages: int
-    overcommit_pages: int
+    overcommit_pages: int | Unknown
     nodes: Mapping[int, NodePool]
 
     @property
@@ -57,17 +58,22 @@ class Pool(NamedTuple):
         """Pages in use by, or promised to, somebody."""
         return self.total_pages - self.free_pages + self.reserved_pages
 
-    def available_pages(self, memory_available_bytes: int | Unknown) -> int:
+    @or_unknown
+    def available_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
         """Return the pages that a new mapping can have: free, not reserved, plus what overcommit
         would add.
 
         Surplus pages are made when a mapping asks for them, out of memory that must be there.
         """
         free = max(0, self.free_pages - self.reserved_pages)
-        return free + self.surplus_allowance_pages(memory_available_bytes)
+        return free + known(self.surplus_allowance_pages(memory_available_bytes))
 
-    def surplus_allowance_pages(self, memory_available_bytes: int | Unknown) -> int:
-        if self.page_size_bytes >= GIGANTIC_BYTES or isinstance(memory_available_bytes, Unknown):
+    def surplus_allowance_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
+        if self.page_size_bytes >= GIGANTIC_BYTES:
+            return 0
+        if isinstance(self.overcommit_pages, Unknown):
+            return self.overcommit_pages
+        if isinstance(memory_available_bytes, Unknown):
             return 0
         allowed = max(0, self.overcommit_pages - self.surplus_pages)
         return min(allowed, memory_available_bytes // self.page_size_bytes)
@@ -90,6 +96,14 @@ class HugeTlb(NamedTuple):
         if isinstance(self.barred, Unknown):
             return self.barred if len(pool.nodes) > 1 else tuple(pool.nodes)
         return tuple(sorted(node for node in pool.nodes if node not in self.barred))
+
+    def once_allowed(self, needs: Pages) -> "HugeTlb":
+        """Return the pools with the nodes open that pages are bound to: they are allowed first."""
+        if isinstance(self.barred, Unknown):
+            return self
+        bound = {spot.node for spot in needs}
+        barred = {node: why for node, why in self.barred.items() if node not in bound}
+        return self._replace(barred=barred)
 
     def pool(self, page_size_bytes: int) -> Pool | Unknown:
         if isinstance(self.pools, Unknown):
@@ -139,11 +153,11 @@ def _page_sizes(folders: tuple[str, ...]) -> list[int]:
 @or_unknown
 def _sysfs_pool(root: Root, page_size_bytes: int) -> Pool | Unknown:
     folder = f"{POOLS}/hugepages-{page_size_bytes // KIB}kB"
-    counts: list[int] = []
-    for name in ("nr", "free", "resv", "surplus", "nr_overcommit"):
-        count = known(root.count(f"{folder}/{name}_hugepages"))
-        counts.append(count)
-    total, free, reserved, surplus, overcommit = counts
+    total, free, reserved, surplus = (
+        known(root.count(f"{folder}/{name}_hugepages"))
+        for name in ("nr", "free", "resv", "surplus")
+    )
+    overcommit = root.count(f"{folder}/nr_overcommit_hugepages")
     if free > total:
         return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
     nodes = known(_node_pools(root, page_size_bytes))
@@ -174,16 +188,12 @@ def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Un
 
 @or_unknown
 def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | Unknown:
-    counts: list[int] = []
-    for key in ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd"):
-        count = known(meminfo.value(key))
-        counts.append(count)
-    total, free, reserved = counts
+    total, free, reserved = (
+        known(meminfo.value(f"HugePages_{row}")) for row in ("Total", "Free", "Rsvd")
+    )
     surplus = meminfo.values.get("HugePages_Surp", 0)  # kernels before 2.6.24 make none
     overcommit = root.count("/proc/sys/vm/nr_overcommit_hugepages")
-    if isinstance(overcommit, Unknown):
-        if not overcommit.absent:
-            return overcommit
+    if isinstance(overcommit, Unknown) and overcommit.absent:
         overcommit = 0  # a kernel without the setting makes no surplus pages
     nodes = known(_node_pools(root, page_size_bytes))
     return Pool(page_size_bytes, meminfo.source, total, free, reserved, surplus, overcommit, nodes)

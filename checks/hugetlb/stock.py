@@ -124,7 +124,7 @@ def _pool_stock(
     limit: HugeTlbLimit | Unknown | None,
     memory_available_bytes: int | Unknown,
 ) -> Stock | Unknown:
-    pages = pool.available_pages(memory_available_bytes)
+    pages = known(pool.available_pages(memory_available_bytes))
     stock = Stock(pages, pages)
     if len(usable) < len(pool.nodes):
         stock = known(_stock_on(pool, usable, memory_available_bytes))
@@ -136,6 +136,7 @@ def _pool_stock(
     return stock
 
 
+@or_unknown
 def _stock_on(
     pool: Pool, nodes: Collection[int], memory_available_bytes: int | Unknown
 ) -> Stock | Unknown:
@@ -151,4 +152,4 @@ def _stock_on(
         return Stock(0, 0)
     least = max(0, here - pool.reserved_pages)
     most = max(0, here - max(0, pool.reserved_pages - elsewhere))
-    return Stock(least, most + pool.surplus_allowance_pages(memory_available_bytes))
+    return Stock(least, most + known(pool.surplus_allowance_pages(memory_available_bytes)))

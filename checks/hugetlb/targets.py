@@ -45,6 +45,7 @@ def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
     """Return a target for every pool that is needed, those that are large enough included."""
     targets: dict[Spot, Target] = {}
+    hugetlb = hugetlb.once_allowed(needs)
     for size in sorted({spot.page_size_bytes for spot, pages in needs.items() if pages}):
         pool = hugetlb.pool(size)
         barred = {} if isinstance(hugetlb.barred, Unknown) else hugetlb.barred

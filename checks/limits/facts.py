@@ -21,6 +21,7 @@ from checks.limits.runtimes import (
     read_runtime_limits,
 )
 from checks.limits.threads import ThreadFacts, read_threads
+from checks.numa.nodes import read_whole_meminfo
 
 # Daemons that start containers or jobs, as /proc/PID/status names them (15 characters at most).
 DAEMONS = ("containerd", "dockerd", "crio", "cri-dockerd", "slurmd", "kubelet", "podman")
@@ -113,9 +114,16 @@ IPC_LOCK_BIT, SYS_ADMIN_BIT, SYS_RESOURCE_BIT = CAPABILITIES.values()
 INITIAL_USER_NAMESPACE = "user:[4026531837]"
 _DAEMON_LIMITS = ("memlock", "nofile")
 _WHOLE_RANGE = ["0", "0", "4294967295"]
-# Rows of /proc/PID/limits that bound what a process maps or writes, and the name of each limit.
+# Rows of /proc/PID/limits that bound what a process maps, writes or computes; each limit's name.
 ADDRESS_SPACE, DATA_SIZE, FILE_SIZE = "Max address space", "Max data size", "Max file size"
-SIZE_ROWS = {ADDRESS_SPACE: "as", DATA_SIZE: "data", FILE_SIZE: "fsize"}
+STACK_SIZE, CPU_SECONDS = "Max stack size", "Max cpu time"
+SIZE_ROWS = {
+    ADDRESS_SPACE: "as",
+    DATA_SIZE: "data",
+    FILE_SIZE: "fsize",
+    STACK_SIZE: "stack",
+    CPU_SECONDS: "cpu",
+}
 
 
 class Pinned(NamedTuple):
@@ -132,7 +140,8 @@ class LimitFacts(NamedTuple):
     Capability masks are those of this process. initial_user_namespace: whether its capabilities
     count with the kernel's ``capable()``. pinned: processes that hold registered memory, all that
     were seen (``pinned_complete``: all that run). sudo_uid: who called sudo, None without.
-    root_names: users of number 0. sizes: those of ``SIZE_ROWS``, bytes.
+    root_names: users of number 0. sizes: those of ``SIZE_ROWS``, bytes or seconds. mappable_bytes:
+    the most that one mapping may be, where the kernel guesses (vm.overcommit_memory 0).
     """
 
     memlock: Limit | Unknown
@@ -151,6 +160,7 @@ class LimitFacts(NamedTuple):
     threads: ThreadFacts
     root_names: tuple[str, ...] | Unknown = Unknown("not recorded")
     sizes: Mapping[str, Limit | Unknown] = {}
+    mappable_bytes: int | Unknown = Unknown("not recorded")
 
     @or_unknown
     def effective(self, bit: int) -> bool | Unknown:
@@ -187,7 +197,15 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
         threads=read_threads(root, status, processes),
         root_names=_root_names(identity),
         sizes={row: limit_of_file(limits, row, LIMITS) for row in SIZE_ROWS},
+        mappable_bytes=_mappable(root),
     )
+
+
+@or_unknown
+def _mappable(root: Root) -> int | Unknown:
+    """Return all memory and swap: no mapping is larger (mm/util.c, seen on 6.18)."""
+    table = known(read_whole_meminfo(root))
+    return known(table.value("MemTotal")) + known(table.value("SwapTotal"))
 
 
 @or_unknown

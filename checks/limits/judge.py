@@ -19,14 +19,16 @@ from checks.base.finding import (
 )
 from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, is_root
-from checks.base.units import GIB, Quantity, counted, format_bytes
+from checks.base.units import GIB, KIB, Quantity, counted, format_bytes
 from checks.base.unknown import RUN_INSIDE, Unknown
 from checks.limits.facts import (
     ADDRESS_SPACE,
+    CPU_SECONDS,
     DATA_SIZE,
     FILE_SIZE,
     LIMITS,
     SIZE_ROWS,
+    STACK_SIZE,
     STATUS,
     LimitFacts,
 )
@@ -46,7 +48,14 @@ LEAST_FILES = 24
 USUAL_FILES = 1024
 # What libraries, stacks and arenas of a process's threads map besides: a round figure.
 PROGRAM_BYTES = 16 * GIB
+# Beside what is mapped for them: clients, masters and stores of 0.3.13.post1 abort with 2,000,000
+# KiB of address space, and start with 3,000,000 (on TCP with 2 CPUs).
+LEAST_PROGRAM_BYTES = 2_000_000 * KIB
+_MEASURED = ("mooncake_client", "mooncake_master", "store_service", "sglang")
+USUAL_STACK_BYTES = GIB  # 8 MiB on most hosts; none that serves has less memory than this
+_LETTERS = {ADDRESS_SPACE: "v", DATA_SIZE: "d", FILE_SIZE: "f", STACK_SIZE: "s", CPU_SECONDS: "t"}
 _RAISE = "raise the limit where the process is started"
+_NO_STACK = "each thread's stack is as large: pthread_create fails, and the process aborts"
 # Whose description of a container has a place for its limits; a manifest has none.
 _TAKE_LIMITS = ("docker", "podman", "nerdctl", "compose")
 _NO_MEMORY = "the limit refuses memory though some is free: the process aborts"
@@ -158,35 +167,56 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
         for row, limit in limits.sizes.items()
     }
     set_here = [(row, one.by, found.known(one.limit).soft) for row, one in after.items()]
-    bounded = [(row, by, soft) for row, by, soft in set_here if soft is not None]
+    bounded = [
+        (row, by, soft)
+        for row, by, soft in set_here
+        if soft is not None and not (row == STACK_SIZE and soft <= USUAL_STACK_BYTES)
+    ]
     if not bounded:
         return found
     mapped = found.known(process.regular_bytes) + found.known(process.hugetlb_bytes)
     files = process.memfd_bytes
+    own = LEAST_PROGRAM_BYTES * (process.program in _MEASURED)
     certain = {
-        ADDRESS_SPACE: mapped,
+        ADDRESS_SPACE: mapped + own,
         DATA_SIZE: mapped - sum(files),
         FILE_SIZE: max(files, default=0),
     }
     judged = []
     for row, by, soft in bounded:
-        usual = mapped if row == FILE_SIZE else certain[row] + PROGRAM_BYTES
+        one = found._replace(evidence=(Evidence(by.origin if by else LIMITS, f"{row}: {soft}"),))
+        advice = _RAISE
+        settings: tuple[Setting, ...] = ()
+        if by is not None:
+            letter, name = _LETTERS[row], SIZE_ROWS[row]
+            advice = f"lift it at {by.origin}: ulimit -{letter} unlimited, "
+            advice += f"prlimit --{name}=unlimited, Limit{name.upper()}=infinity of a unit"
+        else:
+            settings = (Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft)),)
+        if row == CPU_SECONDS:
+            one = one._replace(have=f"{soft} s ({row})", need="no limit")
+            text = f"SIGXCPU ends the process once it has computed for {soft} s"
+            judged.append(one.warned(text, advice, settings, consequence=Consequence.DIES_LATER))
+            continue
+        one = one._replace(have=format_bytes(soft, f"{{}} ({row})"))
+        if row == STACK_SIZE:
+            most = one.known(limits.mappable_bytes)
+            one = one._replace(need=format_bytes(most, "at most {}, or unlimited"))
+            refused = soft > most
+            judged.append(one.failed(_NO_STACK, advice, settings) if refused else one)
+            continue
+        usual = mapped if row == FILE_SIZE else mapped - sum(files) * (row == DATA_SIZE)
+        usual += 0 if row == FILE_SIZE else PROGRAM_BYTES
         refused = soft <= certain[row]
-        one = found._replace(
-            have=format_bytes(soft, f"{{}} ({row})"),
-            need=format_bytes(certain[row] if refused else usual, "more than {}"),
-            evidence=(Evidence(by.origin if by else LIMITS, f"{row}: {soft}"),),
-        )
-        setting = Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft))
-        settings = () if by else (setting,)
+        one = one._replace(need=format_bytes(certain[row] if refused else usual, "more than {}"))
         if refused:
-            judged.append(one.failed(_REFUSED[row], _RAISE, settings))
+            judged.append(one.failed(_REFUSED[row], advice, settings))
         elif row == ADDRESS_SPACE and process.gpu is not None:
             text = "CUDA maps far more than there is, and is refused"
-            judged.append(one.warned(text, _RAISE, settings))
+            judged.append(one.warned(text, advice, settings))
         elif soft < usual:
             text = "its threads, libraries and files may reach the limit"
-            judged.append(one.warned(text, _RAISE, settings))
+            judged.append(one.warned(text, advice, settings))
         else:
             judged.append(one)
     worst = (Status.FAIL, Status.WARN, Status.PASS)

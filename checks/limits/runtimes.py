@@ -12,7 +12,7 @@ from typing import NamedTuple
 from checks.base.docker_config import DOCKER_CONFIG, docker_text, read_docker_config
 from checks.base.needs import LIMIT_NAMES, is_root
 from checks.base.root import Root
-from checks.base.units import MIB
+from checks.base.units import KIB, MIB
 from checks.base.unknown import Unknown, known, or_unknown
 
 # Where units and their drop-ins lie, the strongest folder first.
@@ -23,8 +23,8 @@ DAEMON_OF_UNIT = {"docker": "dockerd"}
 PAM_FOLDER = "/etc/security/limits.d"
 SLURM_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
-# limits.conf(5): sizes are in KiB.
-_KIB_LIMITS = ("memlock", "as", "data", "fsize")
+# limits.conf(5): sizes are in KiB, and minutes.
+_UNITS = {"memlock": KIB, "as": KIB, "data": KIB, "fsize": KIB, "stack": KIB, "cpu": 60}
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
@@ -289,7 +289,7 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
         for line in content.splitlines():
             words = line.partition("#")[0].split()
             if len(words) == 4 and words[2] in LIMIT_NAMES and words[1] in ("soft", "hard", "-"):
-                value, unit = parse_limit(words[3]), 1024 if words[2] in _KIB_LIMITS else 1
+                value, unit = parse_limit(words[3]), _UNITS.get(words[2], 1)
                 if not isinstance(value, Unknown):
                     most = None if value is None else value * unit
                     rows.append(PamLimit(words[0], words[1], most, path, words[2]))

@@ -148,7 +148,7 @@ def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) 
         return found
     tightest = min(ceilings, key=_left)
     left = _left(tightest)
-    in_use = f"{tightest.used} of {tightest.limit} in use"
+    in_use = f"{tightest.limit - left} of {tightest.limit} in use beside this check"
     found = found._replace(
         have=counted(left, "threads", f"{{}} left ({in_use})"),
         evidence=(Evidence(tightest.source, str(tightest.limit)),),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from checks.base.cgroup_mounts import no_limit
 from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.finding import (
     Consequence,
@@ -20,9 +21,10 @@ from checks.base.finding import (
     unknown,
 )
 from checks.base.needs import LaunchNeeds, ProcessNeeds, sizes_taken
-from checks.base.units import GIB, MIB, counted, format_bytes, format_need
+from checks.base.units import GIB, MIB, counted, format_bytes, format_need, format_page_size
 from checks.base.unknown import Unknown
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
+from checks.numa.nodes import Meminfo
 
 CHECKS = CheckSet()
 
@@ -58,27 +60,41 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge all processes together."""
     found = passed("regular memory")
-    read = memory.value("MemAvailable")
-    need_bytes, available = found.known(regular_bytes(needs)), found.known(read)
+    table = found.known(memory.meminfo)
+    need_bytes, available = (
+        found.known(regular_bytes(needs)),
+        found.known(table.value("MemAvailable")),
+    )
     found = found._replace(
         have=format_bytes(available, "{} available"),
         need=format_need(need_bytes, available),
         formula=_formula(needs.processes),
-        evidence=(Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),),
+        evidence=(Evidence(table.source, f"MemAvailable {available} bytes"),),
     )
     ranks = any(process.program == "sglang" for process in needs.processes)
-    advice = f"lower {sizes_taken(needs.processes)}, or free memory"
+    advice = f"lower {sizes_taken(needs.processes)}, or free memory{_unused_pool(needs, table)}"
     if need_bytes > available:
         refused = "a rank is refused, or " * ranks
         text = f"there is not enough memory: {refused}the kernel kills a process"
         yield found.failed(text, advice)
-    elif need_bytes and need_bytes + RESERVE_BYTES > available:
+    elif ranks and need_bytes and need_bytes + RESERVE_BYTES > available:
         left = format_bytes(available - need_bytes)
-        loading = "the model's loading, " * ranks
-        text = f"{left} would be left for {loading}the system and page cache"
+        text = f"{left} would be left for the model's loading, the system and page cache"
         yield found.warned(text, advice)
     else:
         yield found
+
+
+def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
+    """Return what the default pool keeps from everybody, "" where the launch takes its pages."""
+    rows = ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
+    size, free, reserved = (table.values.get(row, 0) for row in rows)
+    usages = () if isinstance(needs.usages, Unknown) else needs.usages
+    taken = any(spot.page_size_bytes == size for usage in usages for spot in usage.mapped)
+    if taken or free <= reserved or isinstance(needs.usages, Unknown):
+        return ""
+    unused = f"{free - reserved} huge pages of {format_page_size(size)}"
+    return f": {unused} are reserved and unused ({format_bytes((free - reserved) * size)})"
 
 
 @CHECKS.check("memory.cgroup", the_launch)
@@ -98,7 +114,7 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         if killing is not None and killing.left_bytes < need_bytes:
             slow, headroom = False, killing
         evidence = (Evidence(headroom.source, f"{headroom.left_bytes} bytes left"),)
-        setting = Setting(Kind.CGROUP, headroom.source, "max")
+        setting = Setting(Kind.CGROUP, headroom.source, no_limit(headroom.source))
         sizes = sizes_taken(needs.processes)
         left = headroom.left_bytes
         found = _limited("cgroup", left, need_bytes, formula, evidence, (setting,), sizes)

@@ -128,6 +128,7 @@ def _port(root: Root, number: int) -> PortState | Unknown:
 METADATA_PATH = "/metadata"
 ABSENT_KEY = "?key=mooncake-preflight"
 NOT_FOUND = "metadata not found"
+NOT_HTTP = 0  # as the status of an answer
 
 # gai_strerror(3) of EAI_NONAME and EAI_NODATA, in glibc's and musl's words.
 _NO_ADDRESS = (
@@ -147,8 +148,8 @@ class ServiceAnswer(NamedTuple):
 
     addresses: of its name. open: whether something listens; refusal: the error's name and text
     where not. late: how it kept silent where it does. status, body: of the HTTP request for its
-    kind. code: what Mooncake's own client said of a master, 0 for one that is ready. Unknown also
-    where it was not asked.
+    kind; NOT_HTTP, and why. code: what Mooncake's own client said of a master, 0 for one that is
+    ready. Unknown also where it was not asked.
     """
 
     addresses: tuple[str, ...] | Unknown
@@ -268,7 +269,7 @@ def _http(root: Root, service: Service, path: str, answer: ServiceAnswer) -> Ser
         return answer._replace(late=_late(found))
     if not isinstance(found, dict) or not isinstance(found.get("status"), int):
         said = found.get("error") if isinstance(found, dict) else None
-        return answer._replace(status=Unknown(f"GET {path}: {said or 'no HTTP answer'}"))
+        return answer._replace(status=NOT_HTTP, body=f"GET {path}: {said or 'no HTTP answer'}")
     return answer._replace(status=found["status"], body=str(found.get("body", "")))
 
 

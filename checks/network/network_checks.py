@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from checks.base.check import CheckSet, the_launch
 from checks.base.finding import (
+    Consequence,
     Evidence,
     Finding,
     Kind,
     Setting,
+    Status,
     Subject,
     UnjudgedError,
     command,
@@ -24,6 +26,7 @@ from checks.network.facts import (
     LARGEST_PORT,
     METADATA_PATH,
     NOT_FOUND,
+    NOT_HTTP,
     PORT_RANGE,
     SOCKETS,
     NetworkFacts,
@@ -214,7 +217,11 @@ def advertised(
     if not names:
         yield skip("the launch advertises no name of its own")
     for service in names:
-        yield _advertised(service, services.answers.get(key_of(service)), network)
+        found = _advertised(service, services.answers.get(key_of(service)), network)
+        if found.status is Status.FAIL and service.binds:
+            text = f"{found.text}; mooncake_client binds its own port there, and ends with exit 1"
+            found = found._replace(text=text, consequence=Consequence.WILL_NOT_START)
+        yield found
 
 
 @or_unjudged
@@ -330,8 +337,8 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
         text = f"something listens, and gives {answer.late}: try a longer --timeout"
         return finding.unknown(text, have="open")
     if service.kind in ("metadata-http", "master-admin"):
-        if isinstance(answer.status, Unknown):
-            text = f"it does not answer HTTP ({answer.status.reason})"
+        if finding._replace(have="open").known(answer.status) == NOT_HTTP:
+            text = f"it does not answer HTTP ({answer.body})"
             return finding.failed(text, _CORRECT, have="open")
         finding = finding._replace(have=f"HTTP {answer.status}")
         return (_metadata if service.kind == "metadata-http" else _admin)(finding, answer)

@@ -229,13 +229,14 @@ class Meminfo(NamedTuple):
 def read_meminfo(root: Root) -> Meminfo | Unknown:
     """Read the host's table, less the memory of GPUs; keys as the kernel spells them."""
     table = known(read_whole_meminfo(root))
-    values = dict(table.values)
-    for node in gpu_memory_nodes(root):
+    values, gpus = dict(table.values), gpu_memory_nodes(root)
+    for node in gpus:
         gpu = _read(root, f"{NODES}/node{node}/meminfo")
         for row, own in _OF_GPUS.items():
             if row in values:
                 values[row] = max(0, values[row] - known(known(gpu).value(own)))
-    return table._replace(values=values)
+    less = f", less the GPUs' memory ({node_list(gpus)})" if gpus else ""
+    return Meminfo(table.source + less, values)
 
 
 def read_whole_meminfo(root: Root) -> Meminfo | Unknown:

@@ -25,17 +25,9 @@ from checks.base.fold import fold_names, folded
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown, known
 from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
-from checks.rdma.per_device import NO_RDMA, judge_nics, rdma_launch
-from checks.rdma.use import (
-    EFA,
-    Cause,
-    ChosenBy,
-    DevicesInUse,
-    Transport,
-    Use,
-    reach_problem,
-    uses,
-)
+from checks.rdma.per_device import NO_RDMA, ends_at_start, judge_nics, rdma_launch
+from checks.rdma.use import EFA, Cause, ChosenBy, Transport, Use, reach_problem, uses
+from checks.rdma.verbs import NODES
 
 CHECKS = CheckSet()
 
@@ -101,7 +93,7 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
         folded(there) or "no RDMA device",
         folded(named),
         devices.how,
-        evidence=(Evidence(RDMA_DEVICES, " ".join(there)),),
+        evidence=(_listing(rdma),),
     )
     left = [name for name in named if name in there]
     if len(left) == len(named):
@@ -111,24 +103,28 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     advice = f"name devices of this host in {devices.how}: {', '.join(good)}"
     if not good:
         advice = "make the devices visible here (host's driver, container's /dev/infiniband)"
-    settings = _names_setting(process, devices, left or good)
+    settings = names_setting(use, left or good)
     if _looks_up_all(process):
         return _ends(finding, gone, advice, settings)
     if left:
         text = f"{gone}: no such device here, so it runs on {', '.join(left)} alone"
         return finding.warned(text, advice, settings)
-    return finding.failed(
-        f"{gone}: no such device here; the store's setup fails, and SGLang's own engine "
-        "uses TCP without a message",
-        advice,
-        settings,
-    )
+    if process.rdma.by_engine:
+        text = f"{gone}: no such device here; SGLang's own engine uses TCP without a message"
+        return finding.failed(text, advice, settings)
+    found = finding.failed(f"{gone}: no such device here", advice, settings)
+    return ends_at_start(found, use)
 
 
-def _names_setting(
-    process: ProcessNeeds, devices: DevicesInUse, names: list[str]
-) -> tuple[Setting, ...]:
+def _listing(rdma: RdmaFacts) -> Evidence:
+    """Return what the kernel lists."""
+    names = " ".join(nic.name for nic in rdma.present)
+    return Evidence(RDMA_DEVICES, names if rdma.class_there else "no such folder")
+
+
+def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
     """Return the setting of the names where they stand, as far as that is one variable or flag."""
+    process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     holder, wanted = process.rdma.written_as, ",".join(names)
     if devices.chosen is ChosenBy.FILTERS:
@@ -170,21 +166,24 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
     if any(lost.cause is not Cause.FILTERED for lost in devices.lost):
         why = "; ".join(f"{lost.name}: {lost.why}" for lost in devices.lost)
         return finding.skipped(f"see the check of the cause: {why}")
-    becomes = (
-        "setup returns 0 and everything goes over TCP, without a message"
-        if devices.transport is Transport.TCP
-        else "setup returns an error"
-    )
+    becomes = ""
+    if devices.transport is Transport.TCP:
+        becomes = ": setup returns 0 and everything goes over TCP, without a message"
     if not rdma.present:
         functions = rdma.erdma.functions
-        finding = finding._replace(evidence=(Evidence(RDMA_DEVICES, ""),))
+        finding = finding._replace(evidence=(_listing(rdma),))
         if not isinstance(functions, Unknown) and functions:
             text = "judged by rdma.erdma-driver: an eRDMA card without a device"
             return finding.skipped(text)
-        return finding.failed(
-            f"this host (or container) has no RDMA device: {becomes}",
-            "load the NIC's driver, give the container the host's devices, or set protocol tcp",
-        )
+        advice = "load the NIC's driver, give the container the host's devices, or set protocol tcp"
+        if rdma.nodes_alone:
+            advice = (
+                f"{NODES} has {folded(rdma.nodes_alone)}: the nodes are given, and {RDMA_DEVICES}, "
+                "in which devices are looked for, shows none: run in the host's network namespace "
+                "(--network host), or share RDMA devices (rdma system set netns shared)"
+            )
+        text = f"this host (or container) has no RDMA device{becomes}"
+        return ends_at_start(finding.failed(text, advice), use)
     there = ", ".join(nic.name for nic in rdma.present)
     settings = tuple(
         _unset(use, name)
@@ -192,12 +191,13 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
         if name in use.environment
     )
     culprits = ", ".join(setting.name for setting in settings) or devices.how
-    return finding.failed(
-        f"{culprits} leaves none of {there}: {becomes}",
+    failed = finding.failed(
+        f"{culprits} leaves none of {there}{becomes}",
         f"remove it, or name some of {there} in it",
         settings,
         evidence=tuple(Evidence(setting.name, setting.now) for setting in settings),
     )
+    return ends_at_start(failed, use)
 
 
 def _unset(use: Use, name: str) -> Setting:
@@ -250,7 +250,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 @CHECKS.check("rdma.erdma-compat", any_launch)
 def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     mode = rdma.erdma.compat_mode
-    if not any(nic.driver == ERDMA for nic in rdma.present):
+    if not any(nic.driver == ERDMA for nic in known(rdma.nics)):
         return [skip("this host has no eRDMA device")]
 
     @or_unjudged
@@ -273,7 +273,6 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
             (Setting(Kind.MODULE, "erdma", "compat_mode=Y", f"compat_mode={word}"),),
         )
 
-    known(rdma.nics)
     return judge_nics(rdma, needs, lambda nic, _: judge(nic))
 
 

@@ -216,6 +216,9 @@ LARGEST_INDEX = 255
 _OVERLAYS = ("flannel", "cni", "calico", "vxlan", "docker")
 
 
+EMPTY_TABLE = "the GID table is empty"
+
+
 class GidChoice(NamedTuple):
     """gid: the entry taken, None where the device is disabled. automatic: no index was given.
 
@@ -256,7 +259,7 @@ def choose_gid(
             if isinstance(fact, Unknown):
                 return fact
     if not port.gids:
-        return GidChoice(None, True, "the GID table is empty")
+        return GidChoice(None, True, EMPTY_TABLE)
     if release is not None and not release.ranks_gids:
         return _first(port.gids)
     ranked = min(port.gids, key=lambda gid: (_rank(gid), gid.number))

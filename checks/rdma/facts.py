@@ -48,7 +48,7 @@ class Nic(NamedTuple):
     for a device without one (soft-RoCE). provider: the name of its user-space library. node: the
     NUMA node as Mooncake reads it. uverbs: its node, None where it has none. function: its PCI id,
     ``1ded:107f``, None for a device without one. uverbs_number: ``231:193`` of a node that is
-    missing, None where it is there.
+    missing or does not open, else None.
     """
 
     name: str
@@ -91,9 +91,10 @@ class Erdma(NamedTuple):
 
 class RdmaFacts(NamedTuple):
     """nics: by name. cpus: online ones, as the C++ library counts them. topologies: the files of
-    MC_CUSTOM_TOPO_JSON that the launch names, by path. uverbs_class: ib_uverbs shows devices.
-    measured: what the probe found of these devices before. docker_runtime: Docker's default.
-    parts: what is built into the Mooncake here, as the topic of software has it."""
+    MC_CUSTOM_TOPO_JSON that the launch names, by path. measured: what the probe found of these
+    devices before. docker_runtime: Docker's default. parts: what is built into the Mooncake here,
+    as the topic of software has it. class_there: the kernel's folder of devices is. nodes_alone:
+    nodes below /dev/infiniband where it shows no device."""
 
     nics: tuple[Nic, ...] | Unknown
     netdevs: Mapping[str, Netdev]
@@ -101,13 +102,14 @@ class RdmaFacts(NamedTuple):
     kernel: RdmaKernel | Unknown
     cgroups: tuple[RdmaCgroup, ...] | Unknown
     connection_manager: DeviceNode | Unknown
-    uverbs_class: bool | Unknown
     erdma: Erdma
     cpus: int | Unknown
     topologies: Mapping[str, str | Unknown]
     measured: tuple[Measured, ...] = ()
     docker_runtime: str | Unknown = ""
     parts: frozenset[str] | Unknown = Unknown("not read")
+    class_there: bool = True
+    nodes_alone: tuple[str, ...] = ()
 
     @property
     def present(self) -> tuple[Nic, ...]:
@@ -122,10 +124,11 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
     pkeys = {*_numbers(environments, "MC_PKEY_INDEX"), DEFAULT_PKEY_INDEX}
     gids = {*_numbers(environments, "MC_GID_INDEX"), *_numbers(environments, "NCCL_IB_GID_INDEX")}
     paths = {env["MC_CUSTOM_TOPO_JSON"] for env in environments if env.get("MC_CUSTOM_TOPO_JSON")}
-    any_device = not isinstance(names, Unknown) and bool(names)
+    listed = () if isinstance(names, Unknown) else names
+    any_device = bool(listed)
     no_device = Unknown("no RDMA device, so not read", absent=True)
     kernel = read_kernel(root) if any_device else no_device
-    uverbs = uverbs_of(root) if any_device else {}
+    uverbs = uverbs_of(root, listed) if any_device else {}
     nics: tuple[Nic, ...] | Unknown = (
         names
         if isinstance(names, Unknown)
@@ -140,29 +143,33 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
         kernel,
         read_cgroups(root) if any_device else (),
         read_node(root, f"{NODES}/rdma_cm") if any_device else no_device,
-        uverbs if isinstance(uverbs, Unknown) else bool(uverbs),
         _read_erdma(root),
         _online_cpus(root),
         {path: root.text(path) for path in sorted(paths) if path.startswith("/")},
         read_measured(root, {nic.name: nic.driven_by for nic in present}) if present else (),
         docker_text(read_docker_config(root), "default-runtime"),
+        class_there=any_device or not isinstance(root.names(RDMA_DEVICES), Unknown),
+        nodes_alone=tuple(
+            name for name in (() if any_device else root.listed(NODES)) if "uverbs" in name
+        ),
     )
 
 
 def _read_nic(
     root: Root,
     name: str,
-    uverbs: dict[str, str] | Unknown,
+    uverbs: dict[str, str | Unknown] | Unknown,
     kernel: RdmaKernel | Unknown,
     pkeys: set[int],
     gids: set[int],
 ) -> Nic:
     folder = f"{RDMA_DEVICES}/{name}"
-    own = None if isinstance(uverbs, Unknown) else uverbs.get(name)
-    no_node = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
-    missing = uverbs if isinstance(uverbs, Unknown) else no_node
-    node = missing if own is None else read_node(root, f"{NODES}/{own}")
-    gone = own is not None and isinstance(node, Unknown) and node.absent
+    own = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
+    if own is None:
+        own = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
+    node = own if isinstance(own, Unknown) else read_node(root, f"{NODES}/{own}")
+    own = None if isinstance(own, Unknown) else own
+    gone = node.absent if isinstance(node, Unknown) else not node.opens
     driver = _last(root.link(f"{folder}/device/driver"))
     return Nic(
         name,
@@ -178,7 +185,7 @@ def _read_nic(
         read_ports(root, name, pkeys, gids),
         read_verbs(root, name),
         function_of(root, name),
-        root.word(f"{CLASS}/{own}/dev") if gone else None,
+        root.word(f"{CLASS}/{own}/dev") if own is not None and gone else None,
     )
 
 

@@ -9,7 +9,8 @@ from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, or_unjudged, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.rdma.devices import IB, ROCE_2, Gid, GidChoice, Port, asked_index
+from checks.rdma.device_checks import names_setting
+from checks.rdma.devices import EMPTY_TABLE, IB, ROCE_2, Gid, GidChoice, Port, asked_index
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import judge_devices, judge_uses, rdma_launch
 from checks.rdma.use import (
@@ -45,12 +46,17 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         folder = f"{RDMA_DEVICES}/{nic.name}/ports/{port_of(use.environment)}/gids"
         if choice.gid is None:
             wanted = _index_for_all(use)
+            advice, settings = _advice(choice, wanted), _settings(use, choice, wanted)
+            others = _others(rdma, use) if use.devices.names == () else []
+            if wanted is None and others:
+                advice = f"name devices that have one in {use.devices.how}: {', '.join(others)}"
+                settings = names_setting(use, others)
             return finding._replace(
                 have="no usable GID",
                 text=f"Mooncake drops it: {choice.how}",
                 evidence=(Evidence(folder, choice.how),),
-                advice=_advice(choice, wanted),
-                settings=_settings(use, choice, wanted),
+                advice=advice,
+                settings=settings,
             )
         finding = finding._replace(
             have=f"{_shown(choice.gid)} ({choice.how})",
@@ -59,6 +65,19 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return finding if lost else _judge_choice(finding, rdma, nic, use, choice)
 
     return judge_devices(rdma, needs, Cause.GID, problem, describe)
+
+
+def _others(rdma: RdmaFacts, use: Use) -> list[str]:
+    """Return the devices that the launch does not name and could use."""
+    given, release = use.environment, use.release
+    return [
+        nic.name
+        for nic in rdma.present
+        if nic not in use.takes
+        and reach_problem(nic) is None
+        and port_problem(nic, given) is None
+        and gid_problem(nic, given, release, use.host_table) is None
+    ]
 
 
 def _shown(gid: Gid) -> str:
@@ -138,6 +157,8 @@ def _advice(choice: GidChoice, wanted: int | None) -> str:
             f"set MC_GID_INDEX={wanted}: on every device this is the RoCE v2 entry with an "
             "IPv4 address"
         )
+    if choice.how == EMPTY_TABLE:
+        return "give its network interface an IPv4 address, and bring it up: GIDs are made of it"
     if not choice.automatic:
         return "unset MC_GID_INDEX, or give the index of an entry in use"
     return (

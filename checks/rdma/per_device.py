@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from checks.base.check import the_launch
-from checks.base.finding import Finding, Status, UnjudgedError, skip, unknown
+from checks.base.finding import Consequence, Finding, Status, UnjudgedError, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import Region
@@ -74,7 +74,16 @@ def _judge_device(
     # With none left to a process it fails; without a launch nobody is known to need it.
     nothing_left = bool(use.processes) and use.devices.names == ()
     status = Status.FAIL if nothing_left else Status.WARN
-    return describe(nic, problem, use)._replace(status=status)
+    found = describe(nic, problem, use)._replace(status=status)
+    return ends_at_start(found, use) if nothing_left else found
+
+
+def ends_at_start(found: Finding, use: Use) -> Finding:
+    """Return the finding with that, where a process without a device does not go on over TCP."""
+    if use.devices.transport is not Transport.NONE:
+        return found
+    text = f"{found.text}; without a device the start ends: No available RNIC, setup returns -1"
+    return found._replace(text=text, consequence=Consequence.WILL_NOT_START)
 
 
 def users(found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from errno import EPERM
+from errno import EACCES, ENXIO, EPERM
 
 from checks.base.check import CheckSet, any_launch
 from checks.base.device_nodes import RDMA_DEVICES
@@ -47,6 +47,7 @@ MTUS_BYTES = (512, 1024, 2048, 4096)
 DEFAULT_MTU_BYTES = 4096
 # Partition keys: bit 15 is full membership; the rest is the partition.
 FULL_MEMBER = 0x8000
+ANYBODY = 0o006  # everybody may read and write
 
 
 @CHECKS.check("rdma.port-down", any_launch)
@@ -282,21 +283,28 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
     if nic.uverbs is None:
         return "load the module ib_uverbs on the host", (Setting(Kind.MODULE, "ib_uverbs", ""),)
     node, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"
-    if isinstance(node, Unknown):
-        given = Setting(Kind.DEVICE, path, path)
+    given = Setting(Kind.DEVICE, path, path)
+    stale = not isinstance(node, Unknown) and not node.opens and node.errno == ENXIO
+    if isinstance(node, Unknown) or stale:
         if not isinstance(nic.uverbs_number, str):
             return f"give the container {path}", (given,)
         words = ("mknod", "-m", "666", path, "c", *nic.uverbs_number.split(":"))
         advice = f"make {path} again (the kernel has the device), or give it to the container"
-        return advice, (given._replace(words=words),)
-    if not node.opens and node.errno != EPERM:
-        advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"
-        return advice, (Setting(Kind.DEVICE, path, path, f"mode {node.permissions:04o}"),)
-    if exclusive and not node.opens:
-        return _SHARE, (_shared_devices(),)
+        old = (command("rm", path, as_root=True),) * stale
+        return advice, (*old, given._replace(words=words))
     if node.opens:
         return "read the kernel's log (dmesg): the device file opens, but the driver refuses", ()
-    return f"give the container {path}", (Setting(Kind.DEVICE, path, path),)
+    if node.errno == EACCES and node.permissions & ANYBODY == ANYBODY:
+        return (
+            f"its mode lets everybody in: the file system that {path} is on is mounted nodev "
+            f"(findmnt -T {path}), or a security module refuses; use the host's /dev, or --device"
+        ), ()
+    if node.errno != EPERM:
+        advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"
+        return advice, (given._replace(now=f"mode {node.permissions:04o}"),)
+    if exclusive:
+        return _SHARE, (_shared_devices(),)
+    return f"give the container {path}", (given,)
 
 
 @CHECKS.check("rdma.provider-missing", any_launch)

@@ -6,10 +6,11 @@ while sysfs still shows the device.
 
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from checks.base.cgroup_mounts import own_mount
+from checks.base.device_nodes import RDMA_DEVICES
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 
@@ -115,15 +116,30 @@ def read_node(root: Root, path: str) -> DeviceNode | Unknown:
     return node._replace(opens=False, why_not=why, errno=errno if isinstance(errno, int) else 0)
 
 
-def uverbs_of(root: Root) -> dict[str, str] | Unknown:
-    """Return the uverbs name of each RDMA device: ``{"mlx5_0": "uverbs0"}``."""
+@or_unknown
+def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | Unknown:
+    """Return the uverbs name of each RDMA device: ``{"mlx5_0": "uverbs0"}``.
+
+    From the class, or, where nobody recorded that (as hwloc does), from the folder of each device's
+    PCI function: of those without one it is Unknown.
+    """
     names = root.names(CLASS)
-    if isinstance(names, Unknown):
-        return {} if names.absent else names
+    if not isinstance(names, Unknown) or names.absent:
+        listed = () if isinstance(names, Unknown) else names
+        return {**known(_uverbs_in(root, CLASS, listed))}
+    found: dict[str, str | Unknown] = dict.fromkeys(devices, names)
+    for device in devices:
+        folder = f"{RDMA_DEVICES}/{device}/device/infiniband_verbs"
+        found |= known(_uverbs_in(root, folder, root.listed(folder)))
+    return found
+
+
+@or_unknown
+def _uverbs_in(root: Root, folder: str, names: Iterable[str]) -> dict[str, str] | Unknown:
     found = {}
     for name in names:
         if name.startswith("uverbs"):
-            device = root.word(f"{CLASS}/{name}/ibdev")
+            device = root.word(f"{folder}/{name}/ibdev")
             if isinstance(device, str):
                 found[device] = name
             elif not device.absent:

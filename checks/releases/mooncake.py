@@ -157,6 +157,9 @@ RESTS_ON = (
 
 # The newest release that this table was held against.
 NEWEST_KNOWN = _CHANGES[-1][0]
+# What ``pip install mooncake-transfer-engine`` gives (2026-11-26): 0.3.14 is on PyPI as
+# mooncake-transfer-engine-cuda13 alone.
+USUALLY_INSTALLED = "0.3.13.post1"
 
 
 def parse_version(text: str) -> Numbers:

@@ -125,7 +125,7 @@ class SystemFacts(NamedTuple):
 
 def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
     """Read what this system is; io_uring is tried where a launch wants it, or without a launch."""
-    release = root.word(KERNEL_RELEASE)
+    release = _kernel_release(root)
     machine = root.call("system.machine")
     mounts = root.text(MOUNTS)
     name, version = _distribution(root)
@@ -157,6 +157,15 @@ def read_container(root: Root) -> Container:
 def with_kernel(system: SystemFacts, release: str) -> SystemFacts:
     """Return the same host with another kernel."""
     return system._replace(kernel_release=release, kernel=_kernel(release))
+
+
+def _kernel_release(root: Root) -> str | Unknown:
+    """Read the release; of /proc/version ("Linux version 6.8.0 (...") where that alone is there."""
+    release, version = root.word(KERNEL_RELEASE), root.text("/proc/version")
+    if isinstance(release, Unknown) and isinstance(version, str):
+        words = version.split()
+        return words[2] if words[:2] == ["Linux", "version"] and len(words) > 2 else release
+    return release
 
 
 @or_unknown

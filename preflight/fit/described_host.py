@@ -40,7 +40,10 @@ _MOST_DEVICES = 64
 # The PCI id of a GPU that is known by its memory alone: of no product.
 _UNLISTED = "0xffff"
 # What every host has, if there be nothing in it: else nothing would be known of what is there.
-_FOLDERS = frozenset({"/sys/bus/pci/devices", "/sys/class/net", "/sys/fs/cgroup"})
+_FOLDERS = frozenset(
+    "/etc/sysctl.d /sys/bus/pci/devices /sys/class/net /sys/fs/cgroup /sys/kernel/iommu_groups "
+    "/sys/module".split()
+)
 _MEMORY_LEAST, _MEMORY_MOST = 4 * GIB, 64 * TIB
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 _DRIVER = "570.124.06"
@@ -238,7 +241,8 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
     counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
     rows = [("Limit", "Soft Limit", "Hard Limit", "Units")]
     units = {"processes": "processes", "open files": "files", "locked memory": "bytes"}
-    units |= dict.fromkeys(("address space", "data size", "file size"), "bytes")
+    units |= dict.fromkeys(("address space", "data size", "file size", "stack size"), "bytes")
+    units["cpu time"] = "seconds"
     rows += [(f"Max {what}", "unlimited", "unlimited", unit) for what, unit in units.items()]
     tree.add(
         "host",

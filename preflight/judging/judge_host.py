@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
-from checks.base.finding import Finding, Status, unknown
+from checks.base.finding import Finding, Status, passed, unknown
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts, read_facts
@@ -64,7 +64,8 @@ def judge_opened(
     wanted = {topic for check in asked for topic in check.topics}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
-    seen = JudgedHost(host, launch, needs, facts, [], _of_launch(launch))
+    of_launch = [_on_host(one, facts) for one in _of_launch(launch)]
+    seen = JudgedHost(host, launch, needs, facts, [], of_launch)
     return seen._replace(of_host=judged_again(seen, checks))
 
 
@@ -77,6 +78,14 @@ def judged_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> lis
 
         found = between(found, judge(seen.facts, sized.least_needs, checks))
     return without_refused(found, seen.of_launch)
+
+
+def _on_host(found: Finding, facts: Facts) -> Finding:
+    """Return a finding of the launch as this host has it: no transfer takes a device of none."""
+    rdma = facts.topic("rdma")
+    if found.check != "tcp-takes-rdma" or isinstance(rdma, Unknown) or rdma.nics != ():
+        return found
+    return passed(found.subject, "no RDMA device on this host")._replace(check=found.check)
 
 
 def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:

@@ -21,6 +21,8 @@ _ULIMIT = {
     "d": ("data", KIB),
     "f": ("fsize", KIB),  # dash: 512 bytes
     "u": ("nproc", 1),
+    "s": ("stack", KIB),
+    "t": ("cpu", 1),
 }
 _PRLIMIT = {letter: name for letter, (name, _) in _ULIMIT.items()}
 _ASKED = re.compile(r"\$\(\s*ulimit\s+-(\w+)\s*\)|`ulimit\s+-(\w+)`")

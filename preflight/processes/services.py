@@ -326,7 +326,8 @@ def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Servi
     if value in (None, "", "localhost", "0.0.0.0"):  # the last is mooncake_client's own default
         return
     host = value if isinstance(value, Unknown) else split_address(str(value)).host
-    yield Service("advertised", host, None, "", process.name, setting.origin, True)
+    binds = process.kind is ProcessKind.CLIENT
+    yield Service("advertised", host, None, "", process.name, setting.origin, True, "", binds)
 
 
 def _plain(

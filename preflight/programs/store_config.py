@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from checks.base.pages import Default
 from checks.base.units import GIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import NoFile, Unknown
 from checks.releases.sglang import StoreReader, store_reader
 from preflight.launches.source import Origin, PartlyKnown, ReadFile, Word
 from preflight.launches.variables import may_be_absent
@@ -269,6 +269,9 @@ def _from_file(
     partly = _partly(text) if isinstance(text, PartlyKnown) else None
     if partly is not None:
         return _from_json(Source.FILE, partly, path.text, extra, environment, reader)
+    if isinstance(text, NoFile):
+        message = f"Failed to load config from {text.reason}"
+        return StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), message)
     if isinstance(text, Unknown):
         return StoreConfig(text, _unread(text), extra, (), (), None)
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from checks.base.units import GIB, TIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import NoFile, Unknown
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
 from preflight.programs.consumer_grammar import (
@@ -214,7 +214,8 @@ def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
     """Return the file's object, or the error with which the service ends."""
     text = file_text(path, read_file)
     if isinstance(text, Unknown):
-        return text
+        folder = isinstance(text, NoFile)
+        return f"Configuration load failed: {text.reason}" if folder else text
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -231,11 +231,14 @@ def _uses_rdma(server: SglangServer) -> bool:
 
 
 def _overlap(server: SglangServer, versions: Versions) -> bool:
-    """Return whether L2 lies in Mooncake's huge pages and is, or may be, handed over as K and V."""
+    """Return whether L2 lies in Mooncake's huge pages and is, or may be, handed over as K and V.
+
+    A Mooncake that is assumed may be the newest, which takes the whole pool for K.
+    """
     return (
         _in_halves(server, versions)
         and not _is_standalone(server)
-        and versions.mooncake.registers_whole_pool
+        and (versions.mooncake.registers_whole_pool or versions.mooncake_assumed != "")
         and own_allocator(server, versions.sglang, versions.mooncake) is None
         and "MC_STORE_USE_HUGEPAGE" in server.environment
     )

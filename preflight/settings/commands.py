@@ -228,6 +228,9 @@ def _sysfs(setting: Setting, context: Context) -> Lines:
     return [*_on_the_host(context), shell.write(setting.wanted, setting.name, context.sudo)]
 
 
+_NO_LIMIT = ("max", "-1")  # of version 2, and of 1
+
+
 def _cgroup(setting: Setting, context: Context) -> Lines:
     """Return the lines that set a limit of the cgroup.
 
@@ -238,7 +241,7 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
     if context.container == "kubernetes":
         field = _kubernetes_resource(file)
         if field:
-            amount = "(none, or the node's own)" if value == "max" else value
+            amount = "(none, or the node's own)" if value in _NO_LIMIT else value
             return [comment(f"in the pod: resources.limits.{field}: {amount}")]
         return [comment("the node's administrator has to change it: a pod cannot"), by_hand]
     if context.container in ("docker", "podman"):
@@ -247,7 +250,7 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
             "memory.limit_in_bytes": (f"--memory={value}", "--memory-swap=-1"),
             "cpuset.mems": (f"--cpuset-mems={value}",),
         }.get(file)
-        if options and value != "max":
+        if options and value not in _NO_LIMIT:
             return [
                 comment(f"on the host: {context.engine} update {shell.line(options)} CONTAINER")
             ]

@@ -13,6 +13,7 @@ from checks.base.written_numbers import is_release
 from checks.releases.mooncake import (
     NEWEST_KNOWN,
     RESTS_ON,
+    USUALLY_INSTALLED,
     MooncakeRelease,
     mooncake_release,
     newer_than_known,
@@ -34,7 +35,7 @@ _USES = re.compile("sglang|mooncake|dynamo|vllm")
 def choose_mooncake(
     given: str | None, installed: Installed | None = None, named: str | None = None
 ) -> tuple[MooncakeRelease, Input, tuple[Note, ...]]:
-    """Return the release to size for: the one given, else the one installed, else the newest known.
+    """Return the release to size for: the one given, else the one installed, else the usual one.
 
     installed: what a capture's machine has; None for this one. named: where the launch itself
     gives the version. Raises UsageError for a version that cannot be read.
@@ -57,7 +58,7 @@ def choose_mooncake(
             notes.append(Note("mooncake-version-unread", f"{distribution}: {error}"))
             text = None
     if text is None:
-        text, assumed = NEWEST_KNOWN, True
+        text, assumed = USUALLY_INSTALLED, True
         origin = f"assumed: {_not_told('Mooncake', installed)}"
     try:
         behaviour = mooncake_release(text)

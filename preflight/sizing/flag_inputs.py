@@ -10,7 +10,7 @@ from checks.base.pages import Default, ProcessId
 from checks.base.root import Root
 from checks.base.units import GIB, MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.releases.mooncake import MooncakeRelease
+from checks.releases.mooncake import NEWEST_KNOWN, MooncakeRelease
 from preflight.base.usage_error import UsageError
 from preflight.mooncake.placement import (
     RankPlacement,
@@ -146,12 +146,13 @@ def _halves_may_overlap(
         sglang, shown["sglang_version"] = known
         if not sglang.registers_halves:
             return None
-    if not release.registers_whole_pool:
-        return None
     mooncake = shown["mooncake_version"]
+    if not (release.registers_whole_pool or mooncake.assumed):
+        return None
+    refuses = NEWEST_KNOWN if mooncake.assumed else mooncake.value
     why = (
         f"SGLang 0.5.21 and newer register K and V of L2 apart (all but MLA models), and Mooncake "
-        f"{mooncake.value} refuses V where L2 is on huge pages: such a server ends when its model "
+        f"{refuses} refuses V where L2 is on huge pages: such a server ends when its model "
         "is loaded. Take Mooncake 0.3.13.post1, or size the launch itself"
     )
     if known is None or mooncake.assumed:

@@ -8,7 +8,7 @@ from checks.base.root import Root
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, FitVerdict, Stock, judge_fit
-from checks.hugetlb.pools import HugeTlb, read_hugetlb
+from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
 from checks.hugetlb.stock import read_stock, stated_stock
 from checks.numa.nodes import Meminfo, memory_nodes, read_meminfo, read_node_free
 from checks.releases.mooncake import MooncakeRelease
@@ -157,7 +157,7 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
         reason = _why_it_fails(taken)
     return Sizing(
         inputs,
-        host,
+        _stated_host(inputs, host),
         asked,
         taken,
         stock,
@@ -167,6 +167,16 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
         reason,
         _documented(inputs, host.hugetlb),
     )
+
+
+def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
+    """Return the host without its own pool where another host's is stated: none is held there."""
+    page = inputs.settings.hugepage_bytes
+    if inputs.available_bytes is None:
+        return host
+    pool = Pool(page, "--available-hugetlb", 0, 0, 0, 0, 0, {})
+    pools = {} if isinstance(host.hugetlb.pools, Unknown) else host.hugetlb.pools
+    return host._replace(hugetlb=host.hugetlb._replace(pools={**pools, page: pool}, barred={}))
 
 
 def without_arena(sizing: Sizing) -> FitVerdict:

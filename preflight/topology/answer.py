@@ -221,7 +221,7 @@ def notes(
     """Return the notes in the order in which they are shown, each once."""
     said = [*_of_host(facts, topology)]
     for view in views:
-        said += _of_view(topology, view)
+        said += _of_view(topology, view, facts.numa.memory_nodes)
         said += _of_segments(needs, view)
         said += _left_out(topology, view)
     return tuple(dict.fromkeys(said))
@@ -243,7 +243,7 @@ def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
         )
 
 
-def _of_view(topology: Topology, seen: MooncakeView) -> Iterator[str]:
+def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]) -> Iterator[str]:
     causes = dict.fromkeys(lost.cause for lost in seen.devices.lost)
     for cause in causes:
         lost = [one for one in seen.devices.lost if one.cause is cause]
@@ -264,7 +264,7 @@ def _of_view(topology: Topology, seen: MooncakeView) -> Iterator[str]:
     of_gpus = [nics for name, nics in known.items() if name.startswith("cuda:")]
     if len(of_gpus) > 1 and len(set(of_gpus)) == 1 and len(of_gpus[0]) == 1:
         yield f"all {len(of_gpus)} GPUs share {of_gpus[0][0]}, of {len(used)} NICs in use"
-    yield from _of_nodes(topology, seen, used)
+    yield from _of_nodes(topology, memory_nodes, used)
 
 
 def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
@@ -292,12 +292,14 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
         )
 
 
-def _of_nodes(topology: Topology, seen: MooncakeView, names: tuple[str, ...]) -> Iterator[str]:
+def _of_nodes(
+    topology: Topology, memory_nodes: Sequence[int], names: tuple[str, ...]
+) -> Iterator[str]:
     nodes = {nic.node for nic in topology.nics if nic.name in names and nic.node is not None}
     if not nodes:
         return
     for node in topology.nodes:
-        if node.node not in nodes and node.memory_bytes != 0:
+        if node.node in memory_nodes and node.node not in nodes and node.memory_bytes != 0:
             yield (
                 f"memory on node {node.node} has no NIC in use there: its transfers take any of "
                 f"{folded(names)}"

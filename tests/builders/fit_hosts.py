@@ -23,6 +23,7 @@ from preflight.judging.launch_checks import launch_findings
 from preflight.settings.records import PoolTarget
 from preflight.settings.wishes import pools
 from tests.builders.synthetic import (
+    EVERY_HOST,
     GIB,
     MIB,
     PATIENCE_SECONDS,
@@ -41,7 +42,7 @@ def root_of(tree: Tree) -> TreeRoot:
     """A host in memory; texts end as the kernel ends them."""
     files = {name: f"{text}\n".encode() for name, text in tree.files.items()}
     files["/calls.json"] = json.dumps(tree.calls).encode()
-    return TreeRoot(files, tree.links, {})
+    return TreeRoot(files, tree.links, {}, frozenset(EVERY_HOST))
 
 
 def host_of(tree: Tree) -> Host:

@@ -52,7 +52,7 @@ class Host:
             files[f"{folder}/class"] = "0x030200"
             files[f"{folder}/numa_node"] = node
         files |= {f"sys/fs/cgroup/{name}": text for name, text in self.cgroup.items()}
-        for part in ("sys/class/net", "sys/bus/pci/devices", "sys/fs/cgroup"):
+        for part in ("sys/class/net", "sys/bus/pci/devices", "sys/fs/cgroup", "sys/module"):
             (root / part).mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             path = root / name

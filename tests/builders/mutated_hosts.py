@@ -21,7 +21,7 @@ from checks.run.runner import every_check, judge
 from preflight.inputs.host_source import Host, Sized, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.launch_checks import launch_findings
-from tests.builders.synthetic import SyntheticHost, tree_of
+from tests.builders.synthetic import EVERY_HOST, SyntheticHost, tree_of
 from tests.checks.test_synthetic import FITTED, script
 
 # The kind of answer (a field of Answers) and the name that was asked for.
@@ -83,7 +83,7 @@ class Bench:
         tree = tree_of(host)
         files = {name: f"{content}\n".encode() for name, content in tree.files.items()}
         files[f"/{CALLS_FILE}"] = json.dumps(tree.calls).encode()
-        self._root = TreeRoot(files, tree.links, {})
+        self._root = TreeRoot(files, tree.links, {}, frozenset(EVERY_HOST))
         launch = path / "launch.sh"
         launch.write_text(text)
         self._words = LaunchWords(

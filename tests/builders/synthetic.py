@@ -114,10 +114,14 @@ def tree_of(host: SyntheticHost) -> Tree:
     return tree
 
 
+# What every kernel has, with something in it or without.
+EVERY_HOST = {"/sys/bus/pci/devices", "/sys/kernel/iommu_groups", "/sys/module", "/etc/sysctl.d"}
+
+
 def build_host(path: Path, host: SyntheticHost) -> Path:
     """Write ``host`` below ``path``, which is then a root to read facts from."""
     tree = tree_of(host)
-    folders = {os.path.dirname(name) for name in tree.files}
+    folders = {os.path.dirname(name) for name in tree.files} | EVERY_HOST
     for folder in folders:
         os.makedirs(f"{path}/{folder}", exist_ok=True)
     for name, content in tree.files.items():

@@ -283,6 +283,8 @@ def limits_file(memlock: tuple[str, str], nofile: tuple[str, str]) -> str:
         ("Max address space", ("unlimited", "unlimited"), "bytes"),
         ("Max data size", ("unlimited", "unlimited"), "bytes"),
         ("Max file size", ("unlimited", "unlimited"), "bytes"),
+        ("Max stack size", ("8388608", "unlimited"), "bytes"),
+        ("Max cpu time", ("unlimited", "unlimited"), "seconds"),
     ):
         rows.append(f"{name:<25} {soft:<20} {hard:<20} {unit:<10}")
     return "\n".join(rows)

@@ -134,7 +134,6 @@ def rdma(count: int | Unknown) -> RdmaFacts:
         kernel=NOT_SAID,
         cgroups=(),
         connection_manager=NOT_SAID,
-        uverbs_class=True,
         erdma=Erdma((), NOT_SAID),
         cpus=8,
         topologies={},

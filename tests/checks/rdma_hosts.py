@@ -117,7 +117,14 @@ class FakeHost:
             "/usr/lib64/libibverbs/librxe-rdmav34.so": "",
         }
         links = {"/usr/lib64/libibverbs.so.1": f"libibverbs.so.1.14.{self.rdma_core}.0"}
-        for part in ("sys/fs/cgroup", "sys/bus/pci", "sys/class/net", "proc/sys", "dev"):
+        for part in (
+            "sys/fs/cgroup",
+            "sys/bus/pci/devices",
+            "sys/class/net",
+            "sys/module",
+            "proc/sys",
+            "dev",
+        ):
             (root / part).mkdir(parents=True, exist_ok=True)
         calls: dict[str, Any] = {"rdma.device_node /dev/infiniband/rdma_cm": OPENS}
         devices = {}

@@ -24,6 +24,7 @@ from checks.base.unknown import Unknown
 from checks.capture.capture import open_root
 from checks.pci.facts import read_function
 from checks.run.facts import read_facts
+from checks.run.runner import every_check
 from preflight.cli.main import run
 from tests.checks.test_not_recorded import LAUNCH
 from tests.paths import ROOT
@@ -40,8 +41,7 @@ PACKAGES = {
 }
 NODES = "/sys/devices/system/node"
 GPUS = "/proc/driver/nvidia/gpus"
-BUS = "/sys/bus/pci"
-PCI = f"{BUS}/devices"
+PCI = "/sys/bus/pci/devices"
 POOLS = "/sys/kernel/mm/hugepages"
 
 pytestmark = pytest.mark.slow
@@ -252,11 +252,14 @@ def test_facts_are_what_stands_in_the_files(machines: list[tuple[Path, Files]]) 
     assert compared > 2 * len(machines)
 
 
+RDMA = ("/sys/class/infiniband", "/sys/module")
 # Of each check that speaks of the host, what of a recording it is about: one of these at least.
 PARTS = {
-    "gpu.count": (BUS, GPUS),
-    "gpu.driver": (BUS, GPUS),
-    "hugetlb.after-reboot": ("/etc",),
+    "gpu.count": (PCI, GPUS),
+    "gpu.driver": (PCI, GPUS),
+    "gpu.memory-busy": (PCI, GPUS),
+    "gpu.mig": (PCI, GPUS),
+    "hugetlb.after-reboot": ("/etc/sysctl.d",),
     "hugetlb.cgroup-limit": ("/proc/self/mountinfo", "/sys/fs/cgroup"),
     "hugetlb.page-size": (POOLS, "/proc/meminfo"),
     "hugetlb.reservation": ("/proc/meminfo",),
@@ -266,31 +269,56 @@ PARTS = {
     "limits.run-as": ("/proc/self/status",),
     "limits.threads": ("/proc/loadavg", "/proc/self/limits", "/sys/fs/cgroup"),
     "memlock.inert-capability": ("/proc/self/mountinfo",),
-    "memlock.limit": ("/proc/self/limits", "/sys/class/net"),
+    "memlock.limit": ("/proc/self/limits", *RDMA),
     "memlock.user-namespace": ("/proc/self/uid_map",),
     "memory.cgroup": ("/proc/self/cgroup",),
     "memory.host": ("/proc/meminfo",),
     "memory.max-map-count": ("/proc/sys/vm",),
     "memory.overcommit": ("/proc/sys/vm",),
     "network.port-range": ("/proc/sys/net",),
-    "network.port-taken": ("/proc/net/tcp",),
-    "numa.gpu-nic-distance": (BUS,),
-    "pci.acs": (BUS,),
-    "pci.iommu": (BUS,),
-    "pci.link-degraded": (BUS,),
-    "rdma.cgroup-limit": ("/sys/class/net",),
-    "rdma.device-missing": ("/sys/class/net",),
-    "rdma.gid": ("/sys/class/net",),
-    "rdma.no-device": ("/sys/class/net",),
-    "rdma.port-down": ("/sys/class/net",),
-    "service.reachable": ("/proc/net/tcp",),
+    "network.port-taken": (),
+    "numa.cpuset-excludes": (PCI, RDMA[0]),
+    "numa.gpu-nic-distance": (PCI,),
+    "numa.policy-refused": (PCI, RDMA[0]),
+    "numa.unknown-nic-node": RDMA,
+    "pci.acs": (PCI,),
+    "pci.iommu": ("/sys/kernel/iommu_groups",),
+    "pci.link-degraded": (PCI,),
+    "rdma.device-missing": RDMA,
+    "rdma.erdma-compat": RDMA,
+    "rdma.erdma-driver": (PCI,),
+    "rdma.no-device": RDMA,
+    "service.reachable": (),
     "shm.space": (),
     "software.library-missing": (),
+    "software.mooncake-duplicate": (),
     "software.mooncake-missing": (),
+    "software.version-skew": (),
     "storage.files": ("/m",),
-    "system.kernel-old": ("/proc/sys/kernel",),
+    "system.kernel-old": ("/proc/sys/kernel", "/proc/version"),
     "system.page-size": (),
+    # Only the machine itself tells whether a device opens, and with that all that is asked of it.
+    **dict.fromkeys(
+        (
+            *("rdma.cgroup-limit", "rdma.fork-safe", "rdma.gid", "rdma.node-type", "rdma.pkey"),
+            *("rdma.port-down", "rdma.port-mtu", "rdma.provider-missing", "rdma.resources"),
+            *("rdma.region-too-large", "rdma.subnets", "rdma.table-capacity"),
+            "rdma.uverbs-permission",
+        ),
+        (),
+    ),
 }
+# What the launch asks nothing of: whatever the host has, nothing of it is judged.
+NOT_ASKED = {
+    *("gpu.imex", "gpu.peer-memory", "hugetlb.node-shortage", "io-uring.unavailable"),
+    *("memlock.io-uring-buffers", "memlock.runtime-limit", "network.advertised-address"),
+    *("network.time-wait", "numa.node-memory", "service.address", "software.numactl-missing"),
+    *("storage.offload-path", "storage.offload-space", "topology.mooncake-view"),
+}
+
+
+def test_no_check_is_left_out() -> None:
+    assert {check.id for check, _ in every_check()} == PARTS.keys() | NOT_ASKED
 
 
 def test_what_is_not_recorded_is_unknown(
@@ -314,9 +342,10 @@ def test_what_is_not_recorded_is_unknown(
         for check, parts in PARTS.items():
             if not every.intersection(parts):
                 asked += 1
-                # No NIC that Mooncake can use, whose own check says why: no PCI to ask.
-                lost = check.startswith("pci.") and statuses["rdma.uverbs-permission"] == {"fail"}
-                if statuses[check] != ({"skip"} if lost else {"unknown"}):
+                if statuses[check] != {"unknown"}:
                     wrong.add((archive.name, check, *sorted(statuses[check])))
+        for check in NOT_ASKED:
+            if not statuses[check] <= {"pass", "skip"}:
+                wrong.add((archive.name, check, *sorted(statuses[check])))
     assert wrong == set()
     assert asked > 10 * len(machines)

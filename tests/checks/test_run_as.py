@@ -48,6 +48,8 @@ ROWS = {
     "as": "Max address space",
     "data": "Max data size",
     "fsize": "Max file size",
+    "stack": "Max stack size",
+    "cpu": "Max cpu time",
 }
 LIMITS_CONF = """nobody - memlock 123
 * - nofile 4567

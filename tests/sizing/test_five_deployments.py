@@ -253,7 +253,7 @@ def test_a_dependency_that_is_not_installed_is_no_defect(
 @pytest.mark.parametrize(
     ("gpus", "at_boot", "status", "said"),
     [
-        (8, "", "warn", "is gone after the next one"),
+        (8, "", "warn", "nothing sets pages of this size at boot"),
         (
             8,
             "vm.nr_hugepages = 278288",

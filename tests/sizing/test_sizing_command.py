@@ -92,6 +92,13 @@ def test_the_schema_is_a_schema() -> None:
 # The quick start -----------------------------------------------------------------------------
 
 
+def test_of_a_stated_pool_nothing_is_held(tmp_path: Path) -> None:
+    """It is another host's, whatever others hold here."""
+    held = Host({2 * MIB: HostPool(total=100, free=0)}).write(tmp_path)
+    out = run(QUICK_START, root=held).out
+    assert "vm.nr_hugepages=245760" in out
+
+
 def test_quick_start_as_json(host: Path) -> None:
     got = answer(QUICK_START, root=host)
     assert (got["status"], got["rule"]) == ("fits", "exact")
@@ -280,7 +287,7 @@ def test_replicas_repeat_the_segment(host: Path) -> None:
     ("more", "status", "noted"),
     [
         ("", "fits", True),
-        ("--sglang-version 0.5.23", "fits", True),  # Mooncake 0.3.14 is assumed
+        ("--sglang-version 0.5.23", "fits", True),  # Mooncake is assumed, and may be 0.3.14
         ("--mooncake-version 0.3.14", "fits", True),  # no SGLang is installed here
         ("--mooncake-version 0.3.14 --sglang-version 0.5.21", "unknown", False),
         ("--mooncake-version 0.3.14 --sglang-version 0.5.20", "fits", False),
@@ -340,7 +347,7 @@ def test_the_same_without_huge_pages_or_with_too_few(tmp_path: Path) -> None:
         ("--hicache-size 64gx", "unknown unit 'gx'"),
         ("--hugepage-size 4mb", "2 MiB in place of any other"),
         ("--hugepage-size 0", "this Mooncake maps pages of"),
-        ("--hugepage-size 512mb", "this kernel has 2 MiB, 1 GiB"),
+        ("--hugepage-size 512mb --mooncake-version 0.3.14", "this kernel has 2 MiB, 1 GiB"),
         ("--nic-numa-nodes 0;1", "write 0,1 or none"),
         ("--nic-numa-nodes 0-99999999", "write 0,1 or none"),
         ("--rank-numa-nodes 0,1", "the number of nodes (2) is not that of the ranks (1)"),

@@ -16,7 +16,7 @@ from preflight.settings.dialects import DEFAULT_SERVICE, ArtefactNames, Renderin
 from preflight.settings.records import Plan
 
 # limits.conf(5): sizes are in KiB, the others as the kernel counts them.
-_KIB_LIMITS = ("memlock", "as", "data", "fsize")
+_KIB_LIMITS = ("memlock", "as", "data", "fsize", "stack")
 _NOTHING = "the plan has no limit to set"
 
 
