@@ -74,12 +74,15 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
         lambda report: report.update(made_unix_seconds=MADE - 10 * 86400),
         lambda report: report.update(status="error", error="no launch"),
         lambda report: report.update(boot="00000000-boot"),
+        launch(protocol="tcp"),
+        lambda report: report["rails"][0].update(addresses=["10.10.0.1/16"]),
     ]
     for change in by_node:
         fleet = merged_reports(tmp_path, fleet_reports("gpu[1-4]", {"gpu3": change}), "gpu[2-5]")
         yield from (one.finding for one in fleet.findings)
     of_all = [
         launch(services=[["metadata-http", "localhost:8080", False]]),
+        launch(services=[["advertised", "10.1.1.1", True]]),
     ]
     for change in of_all:
         yield from (one.finding for one in merged_reports(tmp_path, every(change)).findings)

@@ -22,6 +22,7 @@ from tests.rules import (
     test_rules_offload,
     test_rules_processes,
     test_rules_store,
+    test_rules_tier_use,
     test_rules_transfer,
     test_rules_variables,
 )
@@ -48,6 +49,7 @@ def test_every_rule_has_an_example() -> None:
     """No rule is declared whose finding was never seen."""
     shown = {example.id for examples in SHOWN for example in examples}
     shown |= {example.id for example in test_rules_memory.EXAMPLES}
+    shown |= set().union(*test_rules_tier_use.SILENT.values()) | test_rules_tier_use.BY_RELEASE
     shown |= {trap.id for trap in TRAPS if trap.id in RULES}  # others are checks
     # Its page has the words before and after: test_rule_pages.py.
     shown |= {rule.id for rule in RULES.values() if rule.before}
@@ -59,7 +61,9 @@ def test_every_rule_has_an_example() -> None:
 def test_each_section_has_its_function_and_stands_once() -> None:
     """A section that nothing checks would promise what is never found."""
     checked = [
-        rule.id for rules in RULE_SETS for rule, _ in (*rules.launch_checks, *rules.memory_checks)
+        rule.id
+        for rules in RULE_SETS
+        for rule, _ in (*rules.launch_checks, *rules.release_checks, *rules.memory_checks)
     ]
     assert len(set(checked)) == len(checked)
     assert {*checked, "host-pools-refused"} == set(RULES)

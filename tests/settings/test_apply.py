@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -576,6 +577,7 @@ def test_an_unwritable_folder_is_said_and_all_is_taken_back(
     host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Root may write anywhere, so a file stands where the folder has to be."""
+    shutil.rmtree(host / "etc/sysctl.d", ignore_errors=True)
     (host / "etc").mkdir(exist_ok=True)
     (host / "etc/sysctl.d").write_text("")
     on = machine(host)

@@ -655,21 +655,22 @@ def test_what_is_no_known_release_is_said(
 
 
 @pytest.mark.parametrize(
-    ("limit", "status", "says"),
+    ("limit", "pages", "status", "says"),
     [
-        # Neither kind lets the launch have the arena; only a refused one is done without.
-        ("hugetlb.2MB.rsvd.max", "falls_back", ""),
-        ("hugetlb.2MB.max", "fails", "SIGBUS (exit code 135)"),
+        # A refused arena is done without. One that is mapped is filled up to the limit, and what is
+        # used of it, 48 pages here, has to lie below.
+        ("hugetlb.2MB.rsvd.max", 100, "falls_back", ""),
+        ("hugetlb.2MB.max", 100, "falls_back", ""),
+        ("hugetlb.2MB.max", 40, "fails", "SIGBUS (exit code 135)"),
     ],
 )
-def test_what_a_cgroup_grants_and_takes_back_never_falls_back(
-    tmp_path: Path, limit: str, status: str, says: str
+def test_an_arena_over_a_limit_ends_the_process_where_it_is_used_beyond(
+    tmp_path: Path, limit: str, pages: int, status: str, says: str
 ) -> None:
-    """An arena over ``hugetlb.2MB.max`` is mapped, and its first use ends the process."""
     root = Host(
         {2 * MIB: HostPool(total=1000)},
         memory_bytes=512 * GIB,
-        cgroup={limit: str(100 * 2 * MIB), limit.replace("max", "current"): "0"},
+        cgroup={limit: str(pages * 2 * MIB), limit.replace("max", "current"): "0"},
     ).write(tmp_path)
     client = "mooncake_client --global_segment_size=80MB --local_buffer_size=16MB --protocol=tcp"
     sizing = size(root, (client, {**HUGE, "MC_MMAP_ARENA_POOL_SIZE": "400mb"}))
