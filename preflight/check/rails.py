@@ -100,26 +100,6 @@ def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
             yield _rail(rdma, nic, port, environment, release, takes)
 
 
-def rails_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> Iterator[tuple[Rail, Use]]:
-    """Yield each port that the launch takes, once for each use that takes another GID or MTU of it.
-
-    A use whose devices are not known has none here.
-    """
-    release = release_of(needs.mooncake_version)
-    seen: list[tuple[Rail, str]] = []
-    for use in uses(rdma, needs):
-        names = use.devices.names
-        for nic in rdma.present:
-            port = nic.port(port_of(use.environment))
-            if isinstance(names, Unknown) or nic.name not in names or not isinstance(port, Port):
-                continue
-            rail = _rail(rdma, nic, port, use.environment, release, True)
-            mtu = use.environment.get("MC_MTU", "")
-            if (rail, mtu) not in seen:
-                seen.append((rail, mtu))
-                yield rail, use
-
-
 def _rail(
     rdma: RdmaFacts,
     nic: Nic,

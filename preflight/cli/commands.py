@@ -79,8 +79,7 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when asked for: start-up pays for the one that runs.
 
     later: title of a section in --help -> command name -> module that has it, under the name after
-    the colon. gone: what people type that is no command -> the sentence that says what is. helpers:
-    commands that others start, and no list shows.
+    the colon. gone: what people type that is no command -> the sentence that says what is.
     """
 
     def __init__(
@@ -88,11 +87,10 @@ class LazyGroup(click.Group):
         *arguments: Any,
         later: Mapping[str, Mapping[str, str]],
         gone: Mapping[str, str] = MappingProxyType({}),
-        helpers: Mapping[str, str] = MappingProxyType({}),
         **named: Any,
     ):
         super().__init__(*arguments, **named)
-        self._sections, self._gone, self._helpers = later, gone, helpers
+        self._sections, self._gone = later, gone
         self._later = {name: where for each in later.values() for name, where in each.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -112,7 +110,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        where = self._later.get(cmd_name) or self._helpers.get(cmd_name)
+        where = self._later.get(cmd_name)
         if where is None:
             return None
         module, _, name = where.partition(":")

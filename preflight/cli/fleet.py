@@ -13,21 +13,16 @@ LATER = {
     },
     "Between nodes": {
         "rails": "preflight.cli.fleet_rails:rails",
-        "pairs": "preflight.cli.fleet_pairs:pairs",
     },
     "Their reports": {
         "merge": "preflight.cli.fleet_merge:merge",
     },
 }
-# Started by ``pairs`` on the nodes.
-HELPERS = {
-    "pair-listen": "preflight.cli.fleet_pairs_ends:pair_listen",
-    "pair-connect": "preflight.cli.fleet_pairs_ends:pair_connect",
-}
 GONE = {
     "collect": "the logs of pods are read by: "
     "kubectl logs -l job-name=mooncake-preflight --tail=-1 | mooncake-preflight fleet merge -",
     "manifest": "docs/howto-kubernetes.md has a Job to fill in",
+    "pairs": "fleet pairs is now: measure --serve on one node, measure --to HOST:PORT on the other",
     "node": "a node's report is printed by: mooncake-preflight check --json",
     "run": "the nodes of a job are asked by: "
     "srun --label mooncake-preflight check --json launch.sh | mooncake-preflight fleet merge -",
@@ -37,7 +32,6 @@ GONE = {
 @click.group(
     cls=LazyGroup,
     later=LATER,
-    helpers=HELPERS,
     gone=GONE,
     context_settings=CONTEXT,
     epilog=examples_text(
@@ -50,5 +44,5 @@ def fleet() -> None:
     """Check every node of a cluster over ssh, and merge what nodes say, however they were asked.
 
     check asks the nodes over ssh. merge makes one answer of what check --json printed on each,
-    under Slurm, in Kubernetes or by hand; rails and pairs say which NIC reaches which.
+    under Slurm, in Kubernetes or by hand; rails says which NIC reaches which.
     """

@@ -18,7 +18,7 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
     """Say which node's NIC is in another network than the same NIC of the others.
 
     REPORTS are what fleet merge takes. Ports of one name are compared by addresses, prefixes, GID
-    types and routes. Nothing is sent: whether packets get through is what fleet pairs tries.
+    types and routes. Nothing is sent: whether packets get through is what measure --to tries.
 
     Exit codes: 0 each port reaches the same port of the others; 1 some cannot; 2 some node is not
     reached at all; 3 unknown; 64 usage error; 70 a defect of this program.

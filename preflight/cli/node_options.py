@@ -56,12 +56,10 @@ HTML: Option = click.option(
 )
 
 
-def with_ssh_nodes(
-    example: str, timeout: str, fanout: Option, between: tuple[Option, ...] = ()
-) -> Decorator:
+def with_ssh_nodes(example: str, timeout: str, fanout: Option) -> Decorator:
     """Add which nodes, and how ssh comes to them: ``where: SshNodes``.
 
-    example: a node set. timeout: what --timeout is. between: options that --help has between.
+    example: a node set. timeout: what --timeout is.
     """
     nodes = f"As {example}, @rack1 or @slurm:partition; may be given again."
     files = "Node sets, one a line."
@@ -69,7 +67,6 @@ def with_ssh_nodes(
         click.option("--nodes", multiple=True, metavar="NODESET", help=nodes),
         click.option("--nodes-file", "nodes_files", multiple=True, metavar="FILE", help=files),
         click.option("--exclude", multiple=True, metavar="NODESET", help="Leave these out."),
-        *between,
         timeout_option(NumberOption(1, 3600), 60.0, timeout),
         click.option(
             "--connect-timeout",

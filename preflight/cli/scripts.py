@@ -46,7 +46,7 @@ def schema(name: str | None) -> int:
 def bundle(*, file: str) -> int:
     """Write this program as one FILE that a Python alone runs, where nothing can be installed.
 
-    It needs Python 3.10 or newer and no package. fleet check and pairs are left out, which need
+    It needs Python 3.10 or newer and no package. fleet check is left out, which needs
     ClusterShell; so is what needs the real Mooncake.
 
     Exit codes: 0 it is written; 64 usage error; 70 a defect of this program.

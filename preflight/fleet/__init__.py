@@ -7,5 +7,4 @@ Rooms, each imports only those above it:
 - ``rails``: which NIC reaches which, by addresses and routes; touches nothing.
 - ``merge``: the rows held against each other, and the one answer; writes files that it is told to.
 - ``remote``: nodes asked over ssh; starts it.
-- ``pairs``: nodes that write to each other over RDMA; opens devices and sockets.
 """

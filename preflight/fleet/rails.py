@@ -47,7 +47,7 @@ INFINIBAND = "InfiniBand"
 UNREAD = "what is routed out of it was not read"
 NO_GID = "Mooncake takes no GID of it"
 # Without a route out of a port's interface, Linux looks for the address on its very link.
-UNLESS = ", unless both lie on one link{}: fleet pairs tells"
+UNLESS = ", unless both lie on one link{}: measure --serve there and --to here tells"
 # The whole is in --json.
 MOST_ROWS = 30
 MOST_NAMED = 3

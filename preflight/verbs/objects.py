@@ -1,4 +1,4 @@
-"""What RDMA objects can be asked, whichever library makes them, and how Mooncake sets them up."""
+"""What an RDMA device can be asked, whichever library opens it, and how Mooncake registers."""
 
 from __future__ import annotations
 
@@ -7,28 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-
-class Setup(NamedTuple):
-    """How Mooncake registers memory and sets a queue pair up (rdma_endpoint.cpp)."""
-
-    # enum ibv_access_flags: LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ.
-    access: int = 1 | 2 | 4
-    # Tries of 4.096 us x 2^14 = 67 ms, but for one less than its 7: soft-RoCE (rxe) takes 7 for
-    # "never give up", and nothing would ever be heard.
-    timeout: int = 14
-    retries: int = 6
-    rnr_retries: int = 7
-    hops: int = 16
-    min_rnr_timer: int = 12
-    reads: int = 16
-    # A queue pair has one write under way at a time.
-    send_requests: int = 4
-    completions: int = 16
-
-
-SETUP = Setup()
+# enum ibv_access_flags LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, as Mooncake registers memory.
+ACCESS = 1 | 2 | 4
 
 
 class VerbsError(OSError):
@@ -40,48 +22,8 @@ class VerbsError(OSError):
         self.device = device
 
 
-class PortFacts(NamedTuple):
-    """What ibv_query_port says of a port. mtu_code: enum ibv_mtu."""
-
-    mtu_code: int
-    lid: int
-
-
-class Peer(NamedTuple):
-    """What a queue pair needs to connect: the other one's address, and its own port.
-
-    gid: 16 bytes of the other side. psn: of its first packet. mtu_code: enum ibv_mtu of the path.
-    """
-
-    port: int
-    gid_index: int
-    gid: bytes
-    lid: int
-    number: int
-    psn: int
-    mtu_code: int
-
-
 class RegisteredRegion(Protocol):
     """Registered memory."""
-
-    @property
-    def lkey(self) -> int: ...
-    @property
-    def rkey(self) -> int: ...
-    def close(self) -> None: ...
-
-
-class QueuePair(Protocol):
-    """A reliable connection's end with a completion queue of its own."""
-
-    @property
-    def number(self) -> int: ...
-    def initialize(self, port: int) -> None: ...
-    def connect(self, peer: Peer, own_psn: int) -> None: ...
-    def write(self, address: int, size: int, lkey: int, to_address: int, rkey: int) -> None: ...
-    def poll(self) -> int | None:
-        """Return the status of a completion (enum ibv_wc_status), None where none is there."""
 
     def close(self) -> None: ...
 
@@ -94,9 +36,6 @@ class OpenedDevice(Protocol):
         """Return max_mr_size, as the device tells it."""
 
     def register(self, address: int, size: int) -> RegisteredRegion: ...
-    def port(self, number: int) -> PortFacts: ...
-    def gid(self, port: int, index: int) -> bytes: ...
-    def queue_pair(self) -> QueuePair: ...
     def close(self) -> None: ...
 
 

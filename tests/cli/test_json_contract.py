@@ -41,7 +41,7 @@ SCHEMAS = {
 VALIDATORS = {id_: jsonschema.Draft202012Validator(schema) for id_, schema in SCHEMAS.items()}
 SIZING = "mooncake-hicache-sizing"
 # Messages of one program of this project to another, and the documented helper, drop-in as it is.
-APART = ("node", "pair", "sizing")
+APART = ("node", "sizing")
 # What each command needs beside --json for its words to be taken, and the schema of its errors.
 COMMANDS: dict[Words, tuple[Words, str]] = {
     ("apply",): ((), "apply"),
@@ -54,7 +54,6 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("fit",): ((), "fit"),
     ("fleet", "check"): (("--nodes", "a"), "fleet"),
     ("fleet", "merge"): (("x",), "fleet"),
-    ("fleet", "pairs"): (("--nodes", "a,b"), "fleet"),
     ("fleet", "rails"): (("x",), "fleet"),
     ("plan",): ((), "plan"),
     ("probe", "registration"): ((), "probe-registration"),
@@ -408,7 +407,6 @@ OPEN = {
 # A setting of any program; an answer of another command.
 FREE = {
     ("launch", "$defs/value/properties/value"),
-    ("pairs", "properties/answer/anyOf/1/properties/pairs/items/properties/answer"),
 }
 # What says of a value what it may be.
 TYPED = {"type", "enum", "const", "$ref", "oneOf", "anyOf"}

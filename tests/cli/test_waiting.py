@@ -73,7 +73,6 @@ BESIDE = {
     "fit --trace": TRACED,
     "fleet check": ("--timeout", "2", "--nodes", "a1"),
     "fleet merge --html": ("LAUNCH",),
-    "fleet pairs": ("--timeout", "12", "--connect-timeout", "1", "--nodes", "a1,a2"),
 }
 # Beside these a launch is none that is read, or is refused.
 ALONE = ("fit --trace", "fit --html", "fit --svg")
@@ -271,6 +270,5 @@ def test_a_message_names_the_timeout_of_a_command_that_has_one(name: str) -> Non
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_that_is_given_a_file_has_a_timeout(name: str) -> None:
-    """But the two ends that fleet pairs starts, and gives a launch that it has read."""
     has_one = any(one.name == "timeout_seconds" for one in COMMANDS[name].params)
-    assert has_one or not list(_files(name)) or name.startswith("fleet pair-")
+    assert has_one or not list(_files(name))

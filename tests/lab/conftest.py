@@ -22,7 +22,6 @@ from tests.lab.faults import Fault
 from tests.lab.fittings import Fitting
 from tests.lab.guest import kernel, why_not
 from tests.lab.measure import Measured, measure, preload
-from tests.lab.pairs import run_live_cases
 from tests.lab.probes import run_live_probes
 from tests.lab.recorded import RecordedFaults, RecordedRehearsals, recorded_experiments
 from tests.lab.rehearsals import Rehearsal
@@ -40,7 +39,6 @@ from tests.real.conftest import install_release
 
 # Guests without Mooncake: what comes of each -> the tests that look at it, and what runs it.
 ALONE: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
-    "pairs": ("test_pair_lab", run_live_cases),
     "containers": ("test_container_lab", run_containers),
     "probes": ("test_probe_lab", run_live_probes),
     "verbs": ("test_verbs_lab", run_verbs),

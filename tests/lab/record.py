@@ -1,7 +1,7 @@
 """Runs the experiments of the guests and records them: ``python -m tests.lab.record``, as root.
 
 All of them, which takes half an hour on two processors that do nothing else; those of one kind
-(experiments, rehearsals, faults, pairs, engines), with the kind as the first word; or some of them,
+(experiments, rehearsals, faults, engines), with the kind as the first word; or some of them,
 with their ids behind it. Tests hold what the program says against these records: an experiment that
 is declared anew, or a remedy that is printed in other words, is to be recorded anew. Paths of the
 machine that records are replaced by those that a host would have.
@@ -39,7 +39,6 @@ from tests.lab.faults import FAULTS, Fault
 from tests.lab.fittings import ALL as FITTINGS
 from tests.lab.fittings import Fitting
 from tests.lab.measure import Measured, measure
-from tests.lab.pairs import CASES, run_cases
 from tests.lab.rehearsals import ALL as REHEARSALS
 from tests.lab.rehearsals import Rehearsal
 from tests.lab.rehearse_guest import FIRST_RELEASE, rehearsals_script, rehearsed_in
@@ -65,7 +64,6 @@ def main() -> None:
         "experiments": experiments,
         "rehearsals": rehearsals,
         "faults": faults,
-        "pairs": pairs,
         "engines": engines,
     }
     kind, *ids = sys.argv[1:] or ("",)
@@ -179,12 +177,6 @@ def record_faults(seen: Mapping[str, Seen], folder: Path) -> None:
             captures[f"faults/{one.id}"] = moved(found.capture, places(folder))
     record("faults", rows, [one.id for one in EVERY_FAULT])
     record_captures(captures)
-
-
-def pairs(folder: Path, ids: Collection[str]) -> None:
-    chosen = [case for case in CASES if not ids or case.id in ids]
-    rows, _, _ = run_cases(chosen, folder)
-    record("cases", [moved_row(row, folder) for row in rows.values()], [case.id for case in CASES])
 
 
 def engines(folder: Path, ids: Collection[str]) -> None:

@@ -12,8 +12,6 @@ from tests.lab.verbs import libraries
 
 pytestmark = pytest.mark.lab
 
-INVALID_ACCESS = 10  # enum ibv_wc_status: IBV_WC_REM_ACCESS_ERR
-
 
 def test_every_binding_says_the_same_of_a_device(guests: Guests) -> None:
     said: list[dict[str, Any]] = guests["verbs"]
@@ -22,10 +20,6 @@ def test_every_binding_says_the_same_of_a_device(guests: Guests) -> None:
     assert len(kinds) == len(said)
     for one in said:
         assert one == {
-            "mtu_bytes": 1024,
-            "statuses": [0, 0],
-            "arrived_bytes": 64 * 1024,
-            "wrong key": INVALID_ACCESS,
             "absent": ["ibv_get_device_list", errno.ENODEV],
             "largest": True,
             "regions": 1,

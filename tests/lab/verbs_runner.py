@@ -1,4 +1,4 @@
-"""In the guest: one connection of a device to itself, and registrations, through each binding."""
+"""In the guest: registrations of a device through each binding."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import resource
 import sys
 from importlib import import_module
 
-from preflight.fleet.pairs.end import BUFFER_BYTES, SMALL_BYTES, Connection
 from preflight.probes.measure import OpenDevice
 from preflight.verbs import objects as libraries
 from preflight.verbs.objects import VerbsError
 
-DEVICE, PORT, GID_INDEX = "rxe0", 1, 1
+DEVICE = "rxe0"
 MIB = 1 << 20
 LATE_SECONDS = 120  # all of it takes some 20 s, emulated
 
@@ -26,16 +25,6 @@ def tried(library: str) -> dict[str, object]:
     opened = import_module(f"preflight.verbs.{library}").open_device
     libraries.LIBRARIES = (library, "ctypes_objects")
     found["kind"] = type(opened(DEVICE)).__name__
-    here, there = (Connection(DEVICE, PORT, GID_INDEX, 1024) for _ in range(2))
-    here.connect(there.end)
-    there.connect(here.end)
-    found["mtu_bytes"] = here.mtu_bytes
-    found["statuses"] = [here.write(there.end, size).status for size in (SMALL_BYTES, BUFFER_BYTES)]
-    found["arrived_bytes"] = there.arrived_bytes()
-    wrong = there.end._replace(key=there.end.key ^ 0xFFFF)
-    found["wrong key"] = here.write(wrong, SMALL_BYTES).status
-    here.close()
-    there.close()
     try:
         OpenDevice("no0")
     except VerbsError as error:

@@ -22,10 +22,6 @@ def plural(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def time_text(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} us" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
-
-
 def nodes_text(names: Sequence[str]) -> str:
     """Return the node set of names, cut and with their number where it would fill the line."""
     text = fold(names)

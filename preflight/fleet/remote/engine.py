@@ -77,12 +77,10 @@ def ask(
     ssh: SshNodes,
     answered: Callable[[NodeReply], None],
     tick: Callable[[], None],
-    enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Ask each node its question.
 
-    enough: asked as often as ``tick``; once true, those that have not ended are stopped, and answer
-    so. Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each
+    Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each
     node once, as it ends. ``tick`` is called some times a second. Raises UsageError where nothing
     can be started, and RunInterruptedError once all local processes are gone, after ``answered``
     was told of the rest.
@@ -90,7 +88,7 @@ def ask(
     task = _task(ssh)
     _make_room(int(task.info("fanout")))
     collector = _Collector(questions, answered)
-    ticker = _Ticker(tick, enough)
+    ticker = _Ticker(tick)
     caught = _run(task, ssh, collector, ticker)
     if collector.unrouted:
         caught = _run(task, ssh, collector.again(), ticker, tree=False)
@@ -247,15 +245,14 @@ class _Collector(EventHandler):  # type: ignore[misc]
 
 
 class _Ticker(EventHandler):  # type: ignore[misc]
-    """Ends the run where a signal came, or it is enough: in the loop, where no process is half
-    started."""
+    """Ends the run where a signal came: in the loop, where no process is half started."""
 
-    def __init__(self, tick: Callable[[], None], enough: Callable[[], bool]) -> None:
+    def __init__(self, tick: Callable[[], None]) -> None:
         super().__init__()
-        self._tick, self._enough = tick, enough
+        self._tick = tick
         self.caught: list[int] = []
 
     def ev_timer(self, timer: Any) -> None:
-        if self.caught or self._enough():
+        if self.caught:
             task_self().abort()
         self._tick()

@@ -101,22 +101,6 @@ class Program(NamedTuple):
         line = f"exec sh -c '{script}' sh {shlex.join(self._words(words, carried))}"
         return Question(line, _archive() + content if carried else content, carried)
 
-    def shared(self, parts: Mapping[str, tuple[Sequence[str], bool]], content: bytes) -> Question:
-        """Return one question for several nodes, of which each finds its own words.
-
-        A tree of gateways carries no node its own. parts: by the address at which ssh reaches a
-        node: words, and whether the program is carried there.
-        """
-        archive = _archive() if any(carried for _, carried in parts.values()) else b""
-        cases = [
-            f"{address}) {'' if carried else f'head -c {len(archive)} >/dev/null; '}"
-            f"set -- {shlex.join(self._words(words, carried))};;"
-            for address, (words, carried) in parts.items()
-        ]
-        find = f"set -- $SSH_CONNECTION; case $3 in {' '.join(cases)} *) set -- false;; esac; "
-        line = f"exec sh -c {shlex.quote(find + _SCRIPT)}"
-        return Question(line, archive + content, bool(archive))
-
     def _words(self, words: Sequence[str], carried: bool) -> tuple[str, ...]:
         own = (self.python, "-c", _READ_IT) if carried else self.command
         return (*own, *words)
