@@ -2,7 +2,8 @@
 
 Run by the Python that has the library, which may have nothing of this program: standard library and
 ``mooncake`` alone. Orders come as lines of JSON on one descriptor, answers go out on another; what
-the library itself writes goes to standard output and error, which are a file.
+the library itself writes goes to standard output and error, which are a file. ``measure`` starts it
+with a file of more orders (``preflight/measuring/orders.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import ctypes
 import json
 import os
+import runpy
 import signal
 import sys
 import time
@@ -69,7 +71,9 @@ def cpus_of(text: str) -> set[int]:
 class Player:
     """Does one order after another; what it has allocated stays until the process ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: dict[str, Callable[..., Any]]) -> None:
+        """Take orders. more: those beside its own, each a function of this player and an order."""
+        self._more = more
         self._kept: list[Any] = []
         self._pools: list[int] = []
         self._store: Any = None
@@ -77,17 +81,22 @@ class Player:
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
         """Do what the order says.
 
-        ``error`` of the reply holds the call and what it said, empty where it went well.
+        ``error`` of the reply holds the call and what it said, empty where it went well; of an
+        order that measures, ``measured`` what came of it.
         """
-        what: Callable[[dict[str, Any]], str | None] = getattr(self, f"_{order['do']}")
+        measured: dict[str, Any] = {}
         began = time.monotonic()
         try:
-            error = what(order) or ""
+            if order["do"] in self._more:
+                measured, error = self._more[order["do"]](self, order), ""
+            else:
+                what: Callable[[dict[str, Any]], str | None] = getattr(self, f"_{order['do']}")
+                error = what(order) or ""
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
             if order["do"] in ("setup", "dummy"):
                 error = f"setup raises {error}"
-        return {"error": error, "seconds": time.monotonic() - began}
+        return {"error": error, "seconds": time.monotonic() - began, "measured": measured}
 
     def _load(self, order: dict[str, Any]) -> str:
         if order["folder"] is not None:
@@ -181,9 +190,9 @@ def value_of(order: dict[str, Any]) -> bytes:
     return random.Random(order["key"]).randbytes(order["bytes"])
 
 
-def play(orders: int, answers: int) -> None:
+def play(orders: int, answers: int, more: str) -> None:
     """Play until there are no more orders, which is the end of the command."""
-    player = Player()
+    player = Player(runpy.run_path(more) if more else {})
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:
             answer = json.dumps(player.do(json.loads(line)))
@@ -197,7 +206,7 @@ def main() -> None:
         become(order)
         if order["program"]:
             os.execvp(order["program"][0], order["program"])
-        play(order["orders"], order["answers"])
+        play(order["orders"], order["answers"], order["more"])
     except OSError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(127)

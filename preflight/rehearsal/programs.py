@@ -28,12 +28,14 @@ _MOST_COLUMNS = 300
 class ProgramReply(NamedTuple):
     """error: the call and what it said, or how the process ended; "" where it went well.
 
-    ended: the process's exit code, below 0 the signal; None while it lives.
+    ended: the process's exit code, below 0 the signal; None while it lives. measured: by an order
+    that measures.
     """
 
     error: str
     seconds: float
     ended: int | None = None
+    measured: Mapping[str, Any] = {}
 
 
 class StoppedError(Exception):
@@ -57,8 +59,12 @@ class Running:
         log: Path,
         node: int | None = None,
         program: Sequence[str] = (),
+        more_orders: str = "",
     ) -> None:
-        """Start it. program: becomes this instead of taking orders. Raises OSError."""
+        """Start it. program: becomes this instead of taking orders. Raises OSError.
+
+        more_orders: a file of functions, as ``Player`` has them.
+        """
         self.log = log
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
@@ -67,6 +73,7 @@ class Running:
             "parent": os.getpid(),
             "node": node,
             "program": list(program),
+            "more": more_orders,
             "orders": orders,
             "answers": answers,
         }
@@ -124,7 +131,7 @@ class Running:
                 raise StoppedError(f"it took more than {limit_seconds:g} s")
         line, _, self._unread = self._unread.partition(b"\n")
         answer = json.loads(line)
-        return ProgramReply(answer["error"], answer["seconds"])
+        return ProgramReply(answer["error"], answer["seconds"], measured=answer["measured"])
 
     def wait_until(
         self, ready: Callable[[], bool], limit_seconds: float, look: Look = _no_look
@@ -185,7 +192,7 @@ def is_error(line: str) -> bool:
 
 
 # What of this program's own environment a process needs where the launch does not say it.
-_BASE = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "USER")
+BASE_VARIABLES = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "USER")
 _START_SECONDS = 60
 
 
@@ -204,7 +211,7 @@ class Programs:
         self._master: Running | None = None
         self._master_is_up = False
         self._master_address = self._client_address = ""
-        self._base = {name: os.environ[name] for name in _BASE if name in os.environ}
+        self._base = {name: os.environ[name] for name in BASE_VARIABLES if name in os.environ}
 
     @contextlib.contextmanager
     def ended(self) -> Iterator[None]:
@@ -270,7 +277,7 @@ class Programs:
     def await_master(self) -> None:
         master = self._master
         if master is not None and not self._master_is_up:
-            _await(master, "mooncake_master", self._master_address)
+            await_answer(master, "mooncake_master", self._master_address)
             self._master_is_up = True
 
     def start_client(self, member: Member, look: Callable[[], None]) -> ProgramReply:
@@ -306,7 +313,7 @@ class Programs:
             "--local_buffer_size=0",
             f"--protocol={member.process.clients[0].protocol.value}",
         )
-        _await(self._start(self._base, None, program), "mooncake_client", address)
+        await_answer(self._start(self._base, None, program), "mooncake_client", address)
         self._client_address = address
 
     def _where(self, address: str) -> tuple[str, ...]:
@@ -331,7 +338,7 @@ class Programs:
         return {**order, "host": host, "master": self._master_address, "more": more}
 
 
-def _await(started: Running, name: str, address: str) -> None:
+def await_answer(started: Running, name: str, address: str) -> None:
     """Wait until a program answers at ``address``. Raises RehearsalError with its last words."""
     reply = started.wait_until(lambda: _answers(address), _START_SECONDS)
     if reply.error:

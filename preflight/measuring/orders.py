@@ -1,0 +1,232 @@
+"""What a measuring process can be told, each a function of the player and its order.
+
+Run in ``preflight/rehearsal/child.py`` by the Python that has Mooncake: standard library and
+``mooncake`` alone. What fails raises OSError with the call; what went well is returned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
+_EINVAL = 22
+_HUGETLB, _SIZE_SHIFT = 0x40000, 26
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+# The first page of what is served says what is served.
+HEAD_BYTES = 4096
+HELLO = "mooncake-preflight measure"
+_BLOCK_BYTES = 4096  # of O_DIRECT
+
+Json = dict[str, Any]
+
+
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc
+
+
+def _map(size: int, page_bytes: int) -> int:
+    """Map memory without populating it; page_bytes 0: regular pages. Raises OSError."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    if page_bytes:
+        flags |= _HUGETLB | (page_bytes.bit_length() - 1) << _SIZE_SHIFT
+    address = _libc().mmap(None, size, _READ_WRITE, flags, -1, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), f"mmap of {size} bytes")
+    return int(address)
+
+
+def _populate(address: int, size: int) -> None:
+    """Have the kernel back memory with pages. Raises OSError."""
+    if _libc().madvise(address, size, _POPULATE_WRITE):
+        if ctypes.get_errno() != _EINVAL:
+            raise OSError(ctypes.get_errno(), f"populating {size} bytes")
+        ctypes.memset(address, 0, size)  # an older kernel: each page is written to
+
+
+def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
+    """Call with 0, 1 ... for a while, at most so often; ``call`` returns the bytes of it."""
+    took: list[float] = []
+    done = 0
+    began = last = time.perf_counter()
+    while len(took) < most and (last - began < seconds or not took):
+        done += call(len(took))
+        now = time.perf_counter()
+        took.append(now - last)
+        last = now
+    took.sort()
+    return {
+        "bytes": done,
+        "seconds": last - began,
+        "count": len(took),
+        "p50_seconds": took[len(took) // 2],
+        "p99_seconds": took[len(took) * 99 // 100],
+    }
+
+
+def populate(_player: Any, order: Json) -> Json:
+    """Map memory and populate it piece by piece; it is given back at once."""
+    size, chunk = order["bytes"], order["chunk_bytes"]
+    address = _map(size, order["page_bytes"])
+
+    def piece(number: int) -> int:
+        _populate(address + number * chunk, chunk)
+        return int(chunk)
+
+    try:
+        return _timed(piece, order["seconds"], size // chunk)
+    finally:
+        _libc().munmap(address, size)
+
+
+def engine(player: Any, order: Json) -> Json:
+    """Start a transfer engine, and register memory with it."""
+    from mooncake.engine import TransferEngine  # type: ignore[import-not-found]
+
+    player.engine = TransferEngine()
+    where = order["host"], "P2PHANDSHAKE", order["protocol"], order["devices"]
+    code = player.engine.initialize(*where)
+    if code:
+        raise OSError(f"initialize with protocol {order['protocol']} returns {code}")
+    player.size = order["bytes"]
+    player.address = _map(player.size, order["page_bytes"])
+    _populate(player.address, player.size)
+    began = time.perf_counter()
+    code = player.engine.register_memory(player.address, player.size)
+    seconds = time.perf_counter() - began
+    if code:
+        raise OSError(f"register_memory of {player.size} bytes returns {code}")
+    return {"port": player.engine.get_rpc_port(), "bytes": player.size, "seconds": seconds}
+
+
+def announce(player: Any, order: Json) -> Json:
+    """Write into the first page what the other side has to know."""
+    text = json.dumps({"hello": HELLO, "bytes": player.size, **order["about"]}).encode()
+    ctypes.memset(player.address, 0, HEAD_BYTES)
+    ctypes.memmove(player.address, text[: HEAD_BYTES - 1], min(len(text), HEAD_BYTES - 1))
+    return {}
+
+
+def hello(player: Any, order: Json) -> Json:
+    """Read the first page of the other side, which ``announce`` wrote there."""
+    player.peer = order["peer"]
+    player.there = player.engine.get_first_buffer_address(player.peer)
+    if not player.there:
+        raise OSError(f"no engine with memory answers at {player.peer}")
+    code = player.engine.transfer_sync_read(
+        player.peer, player.address, player.there, HEAD_BYTES
+    )
+    if code:
+        raise OSError(f"transfer_sync_read from {player.peer} returns {code}")
+    text = ctypes.string_at(player.address, HEAD_BYTES).rstrip(b"\0")
+    try:
+        said: Json = json.loads(text)
+    except ValueError:
+        said = {}
+    if said.get("hello") != HELLO:
+        raise OSError(f"{player.peer} is another engine, and not measure --serve: left alone")
+    player.there_bytes = int(said["bytes"])
+    return said
+
+
+def transfer(player: Any, order: Json) -> Json:
+    """Write or read objects of one size, one after the other, behind the first page."""
+    size = order["size"]
+    call = getattr(player.engine, f"transfer_sync_{order['op']}")
+    places = (min(player.size, player.there_bytes) - HEAD_BYTES) // size
+    if places < 1:
+        raise OSError(f"the other side has no room for an object of {size} bytes")
+
+    def one(number: int) -> int:
+        offset = HEAD_BYTES + number % places * size
+        code = call(player.peer, player.address + offset, player.there + offset, size)
+        if code:
+            raise OSError(f"transfer_sync_{order['op']} of {size} bytes returns {code}")
+        return int(size)
+
+    one(0)  # the connection is made
+    return _timed(one, order["seconds"], order["most"])
+
+
+def store_buffer(player: Any, order: Json) -> Json:
+    """Map and register what objects are put from and got into."""
+    player.size = order["bytes"]
+    player.address = _map(player.size, 0)
+    ctypes.memset(player.address, 0x5A, player.size)
+    code = player._store.register_buffer(player.address, player.size)
+    if code:
+        raise OSError(f"register_buffer of {player.size} bytes returns {code}")
+    return {}
+
+
+def objects(player: Any, order: Json) -> Json:
+    """Put or get objects in calls of several; ``stored`` of them are there to be got."""
+    size, together, op = order["size"], order["together"], order["op"]
+    call = player._store.batch_put_from if op == "put" else player._store.batch_get_into
+    fine = 0 if op == "put" else size
+    places = [player.address + number * size for number in range(together)]
+
+    def some(number: int) -> int:
+        first = order["first"] + number * together
+        if op == "get":
+            first %= max(1, order["stored"] - together + 1)
+        keys = [f"{order['key']}-{first + each}" for each in range(together)]
+        codes = call(keys, places, [size] * together)
+        if any(code != fine for code in codes):
+            wrong = next(code for code in codes if code != fine)
+            raise OSError(f"{op} of {size} bytes returns {wrong}")
+        return int(size * together)
+
+    return _timed(some, order["seconds"], order["most"])
+
+
+def files(_player: Any, order: Json) -> Json:
+    """Write files without a name into a folder, and read them; they go when they are closed."""
+    size = -(-order["size"] // _BLOCK_BYTES) * _BLOCK_BYTES
+    room = mmap.mmap(-1, size)
+    room.write(os.urandom(min(size, 1 << 20)) * (size // min(size, 1 << 20)))
+    opened: list[int] = []
+    direct = os.O_DIRECT
+
+    def open_one() -> int:
+        flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
+        opened.append(os.open(order["folder"], flags | direct, 0o600))
+        return opened[-1]
+
+    def write(_number: int) -> int:
+        file = open_one()
+        if os.pwrite(file, room, 0) != size:
+            raise OSError(f"a write of {size} bytes was cut short")
+        os.fdatasync(file)
+        return int(size)
+
+    def read(number: int) -> int:
+        return os.preadv(opened[number % len(opened)], [room], 0)
+
+    try:
+        try:
+            open_one()
+        except OSError as error:
+            if error.errno != _EINVAL:
+                raise
+            direct = 0  # a file system without O_DIRECT
+        seconds, most = order["seconds"] / 2, max(1, order["bytes"] // size)
+        written = _timed(write, seconds, most)
+        opened[:] = opened[-written["count"] :]
+        if not direct:
+            for file in opened:
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        return {"write": written, "read": _timed(read, seconds, 1 << 30), "direct": bool(direct)}
+    finally:
+        for file in opened:
+            os.close(file)

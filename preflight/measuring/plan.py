@@ -1,0 +1,104 @@
+"""What is measured within a budget of time and memory: which part gets how much, in which sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from checks.base.units import GIB, KIB, MIB, format_page_size, round_up
+from preflight.measuring.orders import HEAD_BYTES
+
+# In the order in which they are measured, each with its share of the time.
+SHARES = {"memory": 2, "transfer": 5, "store": 4, "registration": 1, "storage": 3}
+PARTS = tuple(SHARES)
+LEAST_BUDGET_SECONDS, LEAST_SPEND_BYTES = 5.0, 64 * MIB
+# An object of the store where no launch says its size.
+USUAL_OBJECT_BYTES = MIB
+# What SGLang's store hands over in one call: mooncake_store.py batches whole pages.
+TOGETHER = 16
+# No rate changes any more behind so many calls.
+MOST_CALLS = 20_000
+# A part that ends so late that nothing sensible can be measured is skipped.
+LEAST_PART_SECONDS = 0.2
+_TRANSFERRED = (64 * KIB, MIB, 16 * MIB, 64 * MIB)
+# storage_backend and slab of the store: a smaller segment is refused on regular pages.
+_LEAST_SEGMENT_BYTES = 32 * MIB
+
+
+def deadlines(parts: Sequence[str], budget_seconds: float) -> dict[str, float]:
+    """Return, for each part, the seconds from the start at which it has to end."""
+    whole, passed, found = sum(SHARES[part] for part in parts), 0, {}
+    for part in parts:
+        passed += SHARES[part]
+        found[part] = budget_seconds * passed / whole
+    return found
+
+
+def slice_seconds(left_seconds: float, items: int) -> float:
+    """Return what each of the items that are left may take; 0.05 s tell a rate all the same."""
+    return max(0.05, left_seconds / max(1, items))
+
+
+class Populating(NamedTuple):
+    """Memory of one page size (0: regular) on one node (None: anywhere), piece by piece."""
+
+    page_bytes: int
+    node: int | None
+    bytes: int
+    chunk_bytes: int
+
+    @property
+    def what(self) -> str:
+        page = format_page_size(self.page_bytes) if self.page_bytes else "regular"
+        return f"{page} pages" + ("" if self.node is None else f", node {self.node}")
+
+
+def populating(
+    free_bytes: dict[tuple[int, int | None], int], spend_bytes: int
+) -> list[Populating]:
+    """Return what is populated. free_bytes: by page size and node, what may be taken there.
+
+    Half of the huge pages that are free are left to who starts meanwhile.
+    """
+    found = []
+    for (page, node), free in free_bytes.items():
+        size = min(spend_bytes, free // 2 if page else free)
+        chunk = min(size, max(page, 64 * MIB))
+        if page:
+            chunk -= chunk % page
+        if chunk > 0:
+            found.append(Populating(page, node, size // chunk * chunk, chunk))
+    return found
+
+
+def transfer_sizes(object_bytes: int | None, spend_bytes: int) -> list[int]:
+    """Return the sizes to transfer: two buffers that hold the largest are within what is spent."""
+    wanted = {*_TRANSFERRED, *([object_bytes] if object_bytes else [])}
+    return sorted(size for size in wanted if 2 * (size + HEAD_BYTES) <= spend_bytes)
+
+
+def transfer_buffer_bytes(sizes: Sequence[int], spend_bytes: int) -> int:
+    """Return a buffer that the largest fits into twice, where half of what is spent has room."""
+    return min(round_up(2 * max(sizes) + HEAD_BYTES, MIB), spend_bytes // 2 // MIB * MIB)
+
+
+class StorePlan(NamedTuple):
+    """together: objects in one call, beside one by one. most_objects: before any is evicted."""
+
+    object_bytes: int
+    segment_bytes: int
+    buffer_bytes: int
+    together: int
+    most_objects: int
+
+
+def store_plan(object_bytes: int | None, spend_bytes: int) -> StorePlan | str:
+    """Return a store within what is spent, or why there can be none."""
+    size = object_bytes or USUAL_OBJECT_BYTES
+    together = max(1, min(TOGETHER, spend_bytes // 8 // size))
+    segment = min(GIB, spend_bytes - together * size - 16 * MIB) // MIB * MIB
+    # The master evicts from 95 % on (eviction_high_watermark_ratio); bins round objects up.
+    most = int(segment * 0.7) // size
+    if segment < _LEAST_SEGMENT_BYTES or most < 2 * together:
+        return f"--spend is too little for a store of objects of {size} bytes"
+    return StorePlan(size, segment, together * size, together, most)

@@ -1,0 +1,102 @@
+"""What was measured: rates, each part with what it really used, and the whole run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from checks.base.unknown import Unknown
+
+
+class Rate(NamedTuple):
+    """What one measurement came to.
+
+    op: populate, write, read, put, get, register. what: on which pages, by which NIC, or how many
+    at a time. size_bytes: of one object or piece. page_bytes: of populated memory, 0 for regular
+    pages. p50, p99: of one call.
+    """
+
+    op: str
+    what: str
+    size_bytes: int
+    bytes: int
+    seconds: float
+    count: int = 1
+    p50_seconds: float = 0.0
+    p99_seconds: float = 0.0
+    page_bytes: int = 0
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.bytes / self.seconds if self.seconds > 0 else 0.0
+
+
+def rate(
+    op: str, what: str, size_bytes: int, measured: Mapping[str, Any], page_bytes: int = 0
+) -> Rate:
+    """Return the rate that a measuring process answered with."""
+    return Rate(op, what, size_bytes, **measured, page_bytes=page_bytes)
+
+
+class Used(NamedTuple):
+    """The transport that an engine says it took: rdma or tcp, "" where its log says neither."""
+
+    transport: str
+    devices: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join((self.transport.upper() or "a transport that its log does not name",
+                         *([f"({', '.join(self.devices)})"] if self.devices else ())))  # fmt: skip
+
+
+# rdma_context.cpp, once for each device that the engine opened; tcp_transport.cpp.
+_OPENED = re.compile(r"RDMA device: ([^\s,]+)")
+_TCP = "TcpTransport: listen on port"
+
+
+def used_of(log: str) -> Used:
+    """Return what the log of an engine says it uses."""
+    devices = tuple(dict.fromkeys(_OPENED.findall(log)))
+    return Used("rdma" if devices else "tcp" if _TCP in log else "", devices)
+
+
+class Part(NamedTuple):
+    """One part. skipped: why it was not measured, "" where it was. failed: what broke it off.
+
+    did: in a sentence, what was done. used, there: the transport on this side and on the other.
+    """
+
+    name: str
+    did: str = ""
+    rates: tuple[Rate, ...] = ()
+    skipped: str = ""
+    failed: str = ""
+    used: Used | None = None
+    there: Used | None = None
+    notes: tuple[str, ...] = ()
+
+    def best(self, op: str, size_bytes: int | None = None) -> Rate | None:
+        """Return the fastest rate of ``op``, of one size where one is asked for."""
+        found = [
+            each
+            for each in self.rates
+            if each.op == op and (size_bytes is None or each.size_bytes == size_bytes)
+        ]
+        return max(found, key=lambda each: each.bytes_per_second, default=None)
+
+
+class Measured(NamedTuple):
+    """library: Mooncake's name and release. parts: those that were asked for, in their order."""
+
+    library: str | Unknown
+    budget_seconds: float
+    spend_bytes: int
+    peer: str | None = None
+    parts: tuple[Part, ...] = ()
+
+    def part(self, name: str) -> Part:
+        """Return a part; one that was not asked for is skipped."""
+        asked = (each for each in self.parts if each.name == name)
+        return next(asked, Part(name, skipped="not asked for"))

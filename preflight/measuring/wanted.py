@@ -1,0 +1,107 @@
+"""What a launch asks of a host's speed: by which protocol, in which sizes, into which folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
+from preflight.capacity.deployment import Cluster, deployments
+from preflight.capacity.tiers import PageObjects, page_objects
+from preflight.inputs.host_source import Host, Sized
+from preflight.mooncake.allocations import Backing, EndlessPools
+from preflight.mooncake.replay import replay
+from preflight.programs.memory_records import Protocol
+
+
+class Populated(NamedTuple):
+    """What the launch populates by page size: in its largest process, and in all of them."""
+
+    largest_bytes: int
+    all_bytes: int
+
+
+class Wanted(NamedTuple):
+    """protocol: rdma, tcp, "" where no launch says it. devices: as the engine takes them.
+
+    environment: the variables that the launch gives the process which is stood in for. objects: of
+    a page of the cache. populated: by page size, 0 for regular pages. folder: where SSD offload
+    writes, None without one. python: the interpreter that the launch names by its path.
+    """
+
+    process: str = ""
+    protocol: str = ""
+    devices: str = ""
+    environment: Mapping[str, str] = {}
+    objects: PageObjects | Unknown = Unknown("no launch says which objects are stored")
+    populated: Mapping[int, Populated] | Unknown = Unknown("no launch says what is populated")
+    folder: str | Unknown | None = None
+    python: str | None = None
+
+    @property
+    def object_bytes(self) -> int | None:
+        return None if isinstance(self.objects, Unknown) else max(self.objects.whole)
+
+
+def wanted_of(sized: Sized, host: Host) -> Wanted:
+    """Return what a launch asks for; what cannot be told of it is Unknown."""
+    needs, most = sized.needs, sized.sizing.inputs.most
+    mapped = () if isinstance(most, Unknown) else most.launch.processes
+    stores = [(one.id, one.clients[0].protocol.value) for one in mapped if one.clients]
+    first, protocol = next(iter(stores), (None, ""))
+    process = next((one for one in needs.processes if one.id == first), None)
+    if needs.rdma_processes:
+        process, protocol = needs.rdma_processes[0], Protocol.RDMA.value
+    use = None if process is None else process.rdma
+    named = () if use is None else use.devices
+    folders = [one.path for one in needs.storage if one.kind == "offload"]
+    return Wanted(
+        "" if process is None else process.name,
+        protocol,
+        "" if isinstance(named, Unknown) else ",".join(named),
+        {} if process is None else process.environment,
+        _objects(sized, host.root),
+        _populated(sized),
+        next(iter(folders), None),
+        _python(sized),
+    )
+
+
+def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
+    """Return the objects of the first server's page."""
+    try:
+        found = deployments(sized.sizing.inputs, sized.options, root, Cluster())
+    except UsageError as error:
+        return Unknown(str(error))
+    request = found[0].request
+    return request if isinstance(request, Unknown) else page_objects(request)
+
+
+def _populated(sized: Sized) -> Mapping[int, Populated] | Unknown:
+    most = sized.sizing.inputs.most
+    if isinstance(most, Unknown):
+        return most
+    found: dict[int, Populated] = {}
+    for mapped in replay(most.launch, EndlessPools()):
+        sizes: dict[int, int] = {}
+        for one in mapped.allocations:
+            page = 0 if one.backing is Backing.REGULAR else one.page_size_bytes
+            sizes[page] = sizes.get(page, 0) + one.mapped_bytes
+        for page, size in sizes.items():
+            before = found.get(page, Populated(0, 0))
+            largest = max(before.largest_bytes, size)
+            found[page] = Populated(largest, before.all_bytes + size)
+    return {page: size for page, size in found.items() if size.all_bytes}
+
+
+def _python(sized: Sized) -> str | None:
+    """Return the first interpreter that the launch names by a path of this host."""
+    for process in sized.sizing.inputs.processes:
+        word = process.command.words[0].text if process.command.words else ""
+        if process.command.container is None and os.path.basename(word).startswith("python"):
+            if os.path.isabs(word) and os.access(word, os.X_OK):
+                return word
+    return None
