@@ -33,10 +33,10 @@ SUBJECTS = {
         "kernel": "limits.threads memory.",
         "service": "memlock. service.",
         "cgroup": "memory.cgroup rdma.cgroup-limit",
-        "host": "memory.host",
+        "host": "measure. memory.host",
         "port": "network.",
         "numa node": "numa.",
-        "path": "shm. storage.",
+        "path": "measure.storage shm. storage.",
     }.items()
     for beginning in beginnings.split()
 }

@@ -24,13 +24,18 @@ _FLEET = (
     "report no-verdict several-reports old-report unexpected unusable "
     "ssh timeout tool python interrupted"
 ).split()
-FLEET_CHECKS = tuple(Check(f"fleet.{name}", (), PAGES) for name in _FLEET)
+# What measure finds, of rates.
+_MEASURED = ("transport", "storage", "fetch")
+FLEET_CHECKS = (
+    *(Check(f"fleet.{name}", (), PAGES) for name in _FLEET),
+    *(Check(f"measure.{name}", (), PAGES) for name in _MEASURED),
+)
 
 
 class Catalogue(NamedTuple):
     """host: with their judges, in the order of ``explain``. launch: made by reading the launch.
 
-    fleet: made by holding nodes' reports together; ``check`` of one host never finds these.
+    fleet: made by holding nodes' reports together, and by measuring; ``check`` never finds these.
     advisories: records of known problems, whose findings have their ids.
     """
 

@@ -50,6 +50,7 @@ class Duration(AnyParamType):
 @JSON
 @click.option(
     "--only",
+    "only_parts",
     metavar="PART[,PART]",
     default="",
     help="memory, transfer, store, registration, storage. Default: all; with --to transfer.",
@@ -93,7 +94,7 @@ class Duration(AnyParamType):
 def measure(
     *,
     as_json: bool,
-    only: str,
+    only_parts: str,
     budget_seconds: float,
     spend_bytes: int,
     peer: str | None,
@@ -121,15 +122,15 @@ def measure(
     from preflight.base.within import save as saved
     from preflight.measuring import measure as run
 
-    parts = tuple(part.strip() for part in only.split(",") if part.strip())
+    parts = tuple(part.strip() for part in only_parts.split(",") if part.strip())
     if serving:
         if peer is not None or parts or save is not None:
             raise click.UsageError("--serve takes no --to, --only or --save: it measures nothing")
 
         def told(where: str) -> None:
-            answer = {"address": where, "seconds": budget_seconds}
+            answer = {"address": where, "budget_seconds": budget_seconds}
             if as_json:
-                say_json(envelope("measure-served", 0, answer))
+                say_json(envelope("measure", 0, {"served": answer}))
             else:
                 say(f"{where}\non the other host: mooncake-preflight measure --to {where}")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from checks.base.finding import Finding, Status
 from checks.base.units import GIGABYTE, Quantity, counted, format_page_size
 from checks.base.unknown import Unknown
-from preflight.measuring.records import Measured, Rate
-from preflight.measuring.wanted import Wanted
+from preflight.measuring.records import MeasuredRun, Rate
+from preflight.measuring.wanted import LaunchWish
 
 TRANSPORT, STORAGE, FETCH = "measure.transport", "measure.storage", "measure.fetch"
 TOKENS = 1000
@@ -28,7 +28,7 @@ def seconds_text(seconds: float) -> Quantity:
 
 
 def findings(
-    measured: Measured, wanted: Wanted, tokens_per_second: float | None
+    measured: MeasuredRun, wanted: LaunchWish, tokens_per_second: float | None
 ) -> list[Finding]:
     """Return what is slower, or another thing, than the launch means.
 
@@ -41,7 +41,7 @@ def findings(
     ]
 
 
-def _transports(measured: Measured, wanted: Wanted) -> Iterator[Finding]:
+def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
     """Yield whether each engine took RDMA where the launch means it."""
     if wanted.protocol != "rdma":
         return
@@ -65,7 +65,7 @@ def _transports(measured: Measured, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _storage(
-    measured: Measured, wanted: Wanted, tokens_per_second: float | None
+    measured: MeasuredRun, wanted: LaunchWish, tokens_per_second: float | None
 ) -> Iterator[Finding]:
     """Yield whether the folder takes what comes when prompts are computed."""
     written = measured.part("storage").best("write")
@@ -86,7 +86,7 @@ def _storage(
 
 
 def _fetch(
-    measured: Measured, wanted: Wanted, tokens_per_second: float | None
+    measured: MeasuredRun, wanted: LaunchWish, tokens_per_second: float | None
 ) -> Iterator[Finding]:
     """Yield whether tokens come sooner out of the store than they are computed."""
     got = measured.part("store").best("get")
@@ -103,7 +103,7 @@ def _fetch(
     yield found
 
 
-def consequences(measured: Measured, wanted: Wanted) -> list[str]:
+def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
     """Return what the rates come to for this launch, one sentence each."""
     found = []
     rates = _populate_rates(measured)
@@ -125,11 +125,13 @@ def consequences(measured: Measured, wanted: Wanted) -> list[str]:
         token_bytes = wanted.objects.token_bytes
         took = seconds_text(TOKENS * token_bytes / got.bytes_per_second)
         what = counted(TOKENS, "tokens")
-        found.append(f"{what} come out of the store in {took} ({token_bytes} bytes a token)")
+        found.append(
+            f"{what} come out of the store in {took} for one client ({token_bytes} bytes a token)"
+        )
     return found
 
 
-def _populate_rates(measured: Measured) -> dict[int, Rate]:
+def _populate_rates(measured: MeasuredRun) -> dict[int, Rate]:
     """Return the slowest rate of each page size: of some node the launch takes its pages."""
     found: dict[int, Rate] = {}
     for each in measured.part("memory").rates:

@@ -26,7 +26,7 @@ from preflight.measuring.plan import (
 )
 from preflight.measuring.report import MeasureAnswer
 from preflight.measuring.run import LOOPBACK, Measuring
-from preflight.measuring.wanted import Wanted, wanted_of
+from preflight.measuring.wanted import LaunchWish, wanted_of
 from preflight.rehearsal.records import Library, find_library
 from preflight.rehearsal.run import MemoryWatch
 
@@ -51,8 +51,8 @@ def measure(
     wanted, library = prepare(launch, python)
     progress = Progress()
     try:
-        measuring = Measuring(library, wanted, spend_bytes, progress.show)
-        found = measuring.run(parts or PARTS, budget_seconds, own, peer)
+        measuring = Measuring(library, wanted, budget_seconds, spend_bytes, progress.show)
+        found = measuring.run(parts or PARTS, own, peer)
     finally:
         progress.clear()
     judged = findings(found, wanted, tokens_per_second)
@@ -77,16 +77,16 @@ def serve(
         raise UsageError(library.reason)
     until = time.monotonic() + budget_seconds
     size = transfer_buffer_bytes(transfer_sizes(wanted.object_bytes, spend_bytes), spend_bytes)
-    measuring = Measuring(library, wanted, spend_bytes, lambda _: None)
+    measuring = Measuring(library, wanted, budget_seconds, spend_bytes, lambda _: None)
     with ExitStack() as stack:
         port = measuring.served(stack, address, size)
         told(f"{address}:{port}")
         time.sleep(max(0.0, until - time.monotonic()))
 
 
-def prepare(launch: LaunchWords, python: str | None) -> tuple[Wanted, Library | Unknown]:
+def prepare(launch: LaunchWords, python: str | None) -> tuple[LaunchWish, Library | Unknown]:
     """Return what the launch wants, and the library that measures. Raises UsageError."""
-    wanted = Wanted()
+    wanted = LaunchWish()
     if launch.words:
         host = open_host("/")
         sized = size_within(launch, host, limit_seconds(READ_SECONDS))

@@ -68,7 +68,7 @@ def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
     return {
         "bytes": done,
         "seconds": last - began,
-        "count": len(took),
+        "calls": len(took),
         "p50_seconds": took[len(took) // 2],
         "p99_seconds": took[len(took) * 99 // 100],
     }
@@ -123,9 +123,7 @@ def hello(player: Any, order: Json) -> Json:
     player.there = player.engine.get_first_buffer_address(player.peer)
     if not player.there:
         raise OSError(f"no engine with memory answers at {player.peer}")
-    code = player.engine.transfer_sync_read(
-        player.peer, player.address, player.there, HEAD_BYTES
-    )
+    code = player.engine.transfer_sync_read(player.peer, player.address, player.there, HEAD_BYTES)
     if code:
         raise OSError(f"transfer_sync_read from {player.peer} returns {code}")
     text = ctypes.string_at(player.address, HEAD_BYTES).rstrip(b"\0")
@@ -222,7 +220,7 @@ def files(_player: Any, order: Json) -> Json:
             direct = 0  # a file system without O_DIRECT
         seconds, most = order["seconds"] / 2, max(1, order["bytes"] // size)
         written = _timed(write, seconds, most)
-        opened[:] = opened[-written["count"] :]
+        opened[:] = opened[-written["calls"] :]
         if not direct:
             for file in opened:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -53,9 +53,7 @@ class Populating(NamedTuple):
         return f"{page} pages" + ("" if self.node is None else f", node {self.node}")
 
 
-def populating(
-    free_bytes: dict[tuple[int, int | None], int], spend_bytes: int
-) -> list[Populating]:
+def populating(free_bytes: dict[tuple[int, int | None], int], spend_bytes: int) -> list[Populating]:
     """Return what is populated. free_bytes: by page size and node, what may be taken there.
 
     Half of the huge pages that are free are left to who starts meanwhile.

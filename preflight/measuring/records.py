@@ -14,7 +14,7 @@ class Rate(NamedTuple):
 
     op: populate, write, read, put, get, register. what: on which pages, by which NIC, or how many
     at a time. size_bytes: of one object or piece. page_bytes: of populated memory, 0 for regular
-    pages. p50, p99: of one call.
+    pages. p50, p99: of one call. calls: how many were made.
     """
 
     op: str
@@ -22,7 +22,7 @@ class Rate(NamedTuple):
     size_bytes: int
     bytes: int
     seconds: float
-    count: int = 1
+    calls: int = 1
     p50_seconds: float = 0.0
     p99_seconds: float = 0.0
     page_bytes: int = 0
@@ -62,7 +62,7 @@ def used_of(log: str) -> Used:
     return Used("rdma" if devices else "tcp" if _TCP in log else "", devices)
 
 
-class Part(NamedTuple):
+class MeasuredPart(NamedTuple):
     """One part. skipped: why it was not measured, "" where it was. failed: what broke it off.
 
     did: in a sentence, what was done. used, there: the transport on this side and on the other.
@@ -87,16 +87,16 @@ class Part(NamedTuple):
         return max(found, key=lambda each: each.bytes_per_second, default=None)
 
 
-class Measured(NamedTuple):
+class MeasuredRun(NamedTuple):
     """library: Mooncake's name and release. parts: those that were asked for, in their order."""
 
     library: str | Unknown
     budget_seconds: float
     spend_bytes: int
     peer: str | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MeasuredPart, ...] = ()
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> MeasuredPart:
         """Return a part; one that was not asked for is skipped."""
         asked = (each for each in self.parts if each.name == name)
-        return next(asked, Part(name, skipped="not asked for"))
+        return next(asked, MeasuredPart(name, skipped="not asked for"))

@@ -13,7 +13,7 @@ from preflight.base.envelope import finding_object
 from preflight.base.one_line import clean
 from preflight.base.output import columns, painter
 from preflight.measuring.findings import rate_text, seconds_text
-from preflight.measuring.records import Measured, Part, Rate
+from preflight.measuring.records import MeasuredPart, MeasuredRun, Rate
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, table
 
@@ -23,7 +23,7 @@ _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magent
 class MeasureAnswer(NamedTuple):
     """What was measured, and what follows from it. consequences: a sentence each."""
 
-    measured: Measured
+    measured: MeasuredRun
     findings: tuple[Finding, ...] = ()
     consequences: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ def answer_text(answer: MeasureAnswer, color: str) -> str:
     return "\n\n".join(parts)
 
 
-def _part_lines(part: Part, width: int) -> Iterator[str]:
+def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
     if part.skipped or part.failed:
         how = f"not measured: {part.skipped}" if part.skipped else f"broken off: {part.failed}"
         yield filled(f"{part.name}: {clean(how)}", width, 2)
@@ -93,7 +93,7 @@ def _part_lines(part: Part, width: int) -> Iterator[str]:
 
 
 def _row(one: Rate) -> Sequence[str]:
-    each = f"{one.count / one.seconds:.0f}" if one.seconds > 0 else ""
+    each = f"{one.calls / one.seconds:.0f}" if one.seconds > 0 else ""
     calls = ("", "") if not one.p50_seconds else map(seconds_text, one[6:8])
     size = format_bytes(one.size_bytes)
     return (one.op, size, one.what, rate_text(one.bytes_per_second), each, *calls)
@@ -104,8 +104,7 @@ def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
     measured = answer.measured
     return {
         "findings": [
-            finding_object(one, text=one.text or None, formula=one.formula or None)
-            for one in answer.findings
+            finding_object(one, text=one.text, formula=one.formula) for one in answer.findings
         ],
         **fields(measured, "library", "budget_seconds", "spend_bytes", "peer"),
         "parts": [_part_object(part) for part in measured.parts],
@@ -113,7 +112,7 @@ def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
     }
 
 
-def _part_object(part: Part) -> dict[str, Any]:
+def _part_object(part: MeasuredPart) -> dict[str, Any]:
     outcome = "skipped" if part.skipped else "failed" if part.failed else "measured"
     return {
         "part": part.name,

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.pools import Pool, read_hugetlb
 from checks.numa.nodes import memory_nodes
+from checks.rdma.calls import saved
 from preflight.base.usage_error import UsageError
 from preflight.measuring.plan import (
     LEAST_PART_SECONDS,
@@ -27,8 +27,8 @@ from preflight.measuring.plan import (
     transfer_buffer_bytes,
     transfer_sizes,
 )
-from preflight.measuring.records import Measured, Part, Rate, Used, rate, used_of
-from preflight.measuring.wanted import Wanted
+from preflight.measuring.records import MeasuredPart, MeasuredRun, Rate, Used, rate, used_of
+from preflight.measuring.wanted import LaunchWish
 from preflight.rehearsal.programs import (
     BASE_VARIABLES,
     ProgramReply,
@@ -43,8 +43,8 @@ from preflight.rehearsal.run import MemoryWatch
 
 ORDERS = str(Path(__file__).with_name("orders.py"))
 Tell = Callable[[str], None]
-# Loading the library, a transfer that hangs: what is not over by then is broken off.
-PATIENCE_SECONDS = 20.0
+# What hangs is broken off so long after --budget is over.
+_PATIENCE_SECONDS = 5.0
 LOOPBACK = "127.0.0.1"
 
 
@@ -68,42 +68,52 @@ def transport_environment(environment: Mapping[str, str]) -> dict[str, str]:
 class Measuring:
     """A measuring run: what it may take, and the processes that it has started."""
 
-    def __init__(self, library: Library | Unknown, wanted: Wanted, spend_bytes: int, tell: Tell):
+    def __init__(
+        self,
+        library: Library | Unknown,
+        wanted: LaunchWish,
+        budget_seconds: float,
+        spend_bytes: int,
+        tell: Tell,
+    ) -> None:
+        self.budget_seconds = budget_seconds
         self.library, self.wanted, self.spend_bytes = library, wanted, spend_bytes
         self._tell = tell
         self._stack = ExitStack()
-        self._until = 0.0
+        self._until = self._end = time.monotonic() + budget_seconds
         self._base = {name: os.environ[name] for name in BASE_VARIABLES if name in os.environ}
 
-    def run(
-        self, parts: tuple[str, ...], budget_seconds: float, own: str, peer: str | None
-    ) -> Measured:
+    def run(self, parts: tuple[str, ...], own: str, peer: str | None) -> MeasuredRun:
         """Measure the parts within the budget; own, peer: addresses of this side and the other."""
-        began, found = time.monotonic(), []
-        ways: dict[str, Callable[[], Part]] = {
+        began, found = self._end - self.budget_seconds, []
+        ways: dict[str, Callable[[], MeasuredPart]] = {
             "memory": self._memory,
             "transfer": lambda: self._transfer(own, peer),
             "store": self._store,
             "registration": self._registration,
             "storage": self._storage,
         }
-        for name, seconds in deadlines(parts, budget_seconds).items():
+        for name, seconds in deadlines(parts, self.budget_seconds).items():
             self._until = began + seconds
             self._tell(name)
             if self._left < LEAST_PART_SECONDS:
-                found.append(Part(name, skipped="--budget was over before it began"))
+                found.append(MeasuredPart(name, skipped="--budget was over before it began"))
                 continue
             try:
                 with ExitStack() as self._stack:
                     found.append(ways[name]())
             except (MeasureError, StoppedError, RehearsalError, OSError) as error:
-                found.append(Part(name, failed=str(error)))
-        name = self.library if isinstance(self.library, Unknown) else self.library.name
-        return Measured(name, budget_seconds, self.spend_bytes, peer, tuple(found))
+                found.append(MeasuredPart(name, failed=str(error)))
+        library = self.library if isinstance(self.library, Unknown) else self.library.name
+        return MeasuredRun(library, self.budget_seconds, self.spend_bytes, peer, tuple(found))
 
     @property
     def _left(self) -> float:
         return self._until - time.monotonic()
+
+    @property
+    def _patience(self) -> float:
+        return max(0.0, self._end - time.monotonic()) + _PATIENCE_SECONDS
 
     def start(self, node: int | None = None, program: tuple[str, ...] = ()) -> Running:
         """Start a process; what it writes is kept in memory and goes with this command."""
@@ -116,10 +126,12 @@ class Measuring:
         self._stack.callback(started.end)
         return started
 
-    def ask(self, process: Running, do: str, seconds: float = 0.0, **order: Any) -> Mapping[str, Any]:
+    def ask(
+        self, process: Running, do: str, seconds: float = 0.0, **order: Any
+    ) -> Mapping[str, Any]:
         """Return what came of an order. Raises MeasureError, with the library's last words."""
         asked = {"do": do, "seconds": seconds, **order}
-        return self._checked(process, process.ask(asked, seconds + PATIENCE_SECONDS))
+        return self._checked(process, process.ask(asked, self._patience))
 
     def _checked(self, process: Running, reply: ProgramReply) -> Mapping[str, Any]:
         if reply.error:
@@ -132,24 +144,27 @@ class Measuring:
         for process in processes:
             process.order({"do": "load", "folder": self.library.folder})
         for process in processes:
-            self._checked(process, process.answer(PATIENCE_SECONDS))
+            self._checked(process, process.answer(self._patience))
 
     # Memory -----------------------------------------------------------------------------------
 
-    def _memory(self) -> Part:
+    def _memory(self) -> MeasuredPart:
         asked = populating(_free_bytes(), self.spend_bytes)
-        rates, players = [], {}
+        rates: list[Rate] = []
+        players: dict[int | None, Running] = {}
         for number, one in enumerate(asked):
-            player = players.setdefault(one.node, None) or self.start(one.node)
+            player = players.get(one.node) or self.start(one.node)
             players[one.node] = player
             seconds = slice_seconds(self._left, len(asked) - number)
             sizes = {"bytes": one.bytes, "chunk_bytes": one.chunk_bytes}
             found = self.ask(player, "populate", seconds, page_bytes=one.page_bytes, **sizes)
             rates.append(rate("populate", one.what, one.chunk_bytes, found, one.page_bytes))
         if not rates:
-            return Part("memory", skipped="no memory is free to be populated")
-        did = f"mapped and populated up to {format_bytes(self.spend_bytes)} by one thread, given back"
-        return Part("memory", did, tuple(rates), notes=_without_pages(rates))
+            return MeasuredPart("memory", skipped="no memory is free to be populated")
+        did = (
+            f"mapped and populated up to {format_bytes(self.spend_bytes)} by one thread, given back"
+        )
+        return MeasuredPart("memory", did, tuple(rates), notes=_without_pages(rates))
 
     # Transfer ---------------------------------------------------------------------------------
 
@@ -158,9 +173,9 @@ class Measuring:
         order = {"host": host, "bytes": size, "page_bytes": 0, **wanted, **more}
         return self.ask(process, "engine", **order)
 
-    def _transfer(self, own: str, peer: str | None) -> Part:
+    def _transfer(self, own: str, peer: str | None) -> MeasuredPart:
         if isinstance(self.library, Unknown):
-            return Part("transfer", skipped=self.library.reason)
+            return MeasuredPart("transfer", skipped=self.library.reason)
         sizes = transfer_sizes(self.wanted.object_bytes, self.spend_bytes)
         size = transfer_buffer_bytes(sizes, self.spend_bytes)
         here = self.start()
@@ -183,10 +198,15 @@ class Measuring:
         used = used_of(here.log.read_text(errors="replace"))
         there_used = Used(said["transport"], tuple(said["devices"]))
         did = "to another process of this host" if others else f"to {peer}"
-        return Part("transfer", f"one engine {did}", tuple(rates), used=used, there=there_used)
+        return MeasuredPart(
+            "transfer", f"one engine {did}", tuple(rates), used=used, there=there_used
+        )
 
     def served(self, stack: ExitStack, host: str, size: int) -> int:
-        """Offer memory at ``host`` until ``stack`` is closed; returns the port. Raises UsageError."""
+        """Offer memory at ``host`` until ``stack`` is closed, and return the port.
+
+        Raises UsageError.
+        """
         self._stack = stack
         process = self.start()
         try:
@@ -204,12 +224,12 @@ class Measuring:
 
     # Store ------------------------------------------------------------------------------------
 
-    def _store(self) -> Part:
+    def _store(self) -> MeasuredPart:
         if isinstance(self.library, Unknown):
-            return Part("store", skipped=self.library.reason)
+            return MeasuredPart("store", skipped=self.library.reason)
         plan = store_plan(self.wanted.object_bytes, self.spend_bytes)
         if isinstance(plan, str):
-            return Part("store", skipped=plan)
+            return MeasuredPart("store", skipped=plan)
         master = f"{LOOPBACK}:{free_port()}"
         ports = f"--rpc_port={master.rpartition(':')[2]}", f"--metrics_port={free_port()}"
         program = (self.library.program("mooncake_master"), *ports)
@@ -217,12 +237,12 @@ class Measuring:
         await_answer(self.start(program=program), "mooncake_master", master)
         self._loaded(segment, client)
         for process, size in ((segment, plan.segment_bytes), (client, 0)):
-            order = {
+            order: dict[str, Any] = {
                 "host": f"{LOOPBACK}:{free_port()}",
                 "metadata": "P2PHANDSHAKE",
                 "segment_bytes": size,
                 "local_buffer_bytes": 16 << 20,
-                "protocol": self.wanted.protocol or "tcp",
+                "protocol": self.wanted.protocol or ("rdma" if _rdma_devices() else "tcp"),
                 "devices": self.wanted.devices,
                 "master": master,
                 "more": {},
@@ -247,24 +267,26 @@ class Measuring:
             }
             seconds = slice_seconds(self._left, len(steps) - number)
             found = self.ask(client, "objects", seconds, **order)
-            stored += found["count"] * together if op == "put" else 0
+            stored += found["calls"] * together if op == "put" else 0
             what = "one at a time" if together == 1 else f"{together} at a time"
             rates.append(rate(op, what, plan.object_bytes, found))
         used = used_of(client.log.read_text(errors="replace"))
         did = f"a master and two clients here, a segment of {format_bytes(plan.segment_bytes)}"
-        return Part("store", did, tuple(rates), used=used)
+        return MeasuredPart("store", did, tuple(rates), used=used)
 
     # Registration -----------------------------------------------------------------------------
 
-    def _registration(self) -> Part:
+    def _registration(self) -> MeasuredPart:
         if isinstance(self.library, Unknown):
-            return Part("registration", skipped=self.library.reason)
-        names = Root().names("/sys/class/infiniband")
-        if isinstance(names, Unknown) or not names:
-            return Part("registration", skipped="this host, or this container, has no RDMA device")
+            return MeasuredPart("registration", skipped=self.library.reason)
+        names = _rdma_devices()
+        if not names:
+            return MeasuredPart(
+                "registration", skipped="this host, or this container, has no RDMA device"
+            )
         rates, notes = [], []
         spots = [(page, free) for (page, node), free in _free_bytes().items() if node in (None, 0)]
-        for name in sorted(names):
+        for name in names:
             for page, free in spots:
                 size = min(self.spend_bytes, free // 2) // (page or 4096) * (page or 4096)
                 if not size or self._left < 0:
@@ -286,29 +308,42 @@ class Measuring:
                 pages = format_page_size(page) if page else "regular"
                 seconds = {"bytes": size, "seconds": found["seconds"]}
                 rates.append(rate("register", f"{name}, {pages} pages", size, seconds, page))
-        notes.append("how much can be registered: probe registration")
+        notes += [
+            f"{one['device']}: probe registration held {format_bytes(one['holds_bytes'])} there"
+            for one in saved()
+            if one.get("device") in names and isinstance(one.get("holds_bytes"), int)
+        ] or ["how much can be registered at once: probe registration"]
         did = "registered memory with one NIC at a time, given back"
-        return Part("registration", did, tuple(rates), notes=tuple(notes))
+        return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes))
 
     # Storage ----------------------------------------------------------------------------------
 
-    def _storage(self) -> Part:
+    def _storage(self) -> MeasuredPart:
         folder = self.wanted.folder
         if folder is None or isinstance(folder, Unknown):
             why = "no launch with SSD offload is given" if folder is None else folder.reason
-            return Part("storage", skipped=why)
+            return MeasuredPart("storage", skipped=why)
         if not os.path.isdir(folder):
-            return Part("storage", skipped=f"{folder} is not there, where the launch offloads to")
+            return MeasuredPart(
+                "storage", skipped=f"{folder} is not there, where the launch offloads to"
+            )
         free = os.statvfs(folder)
         if free.f_bavail * free.f_frsize < 2 * self.spend_bytes:
-            return Part("storage", skipped=f"{folder} has less free than twice --spend")
+            return MeasuredPart("storage", skipped=f"{folder} has less free than twice --spend")
         size = min(self.wanted.object_bytes or 1 << 20, self.spend_bytes)
         process = self.start()
         order = {"folder": folder, "size": size, "bytes": self.spend_bytes}
         found = self.ask(process, "files", max(self._left, LEAST_PART_SECONDS), **order)
         how = "O_DIRECT" if found["direct"] else "through the page cache: no O_DIRECT there"
         rates = tuple(rate(op, how, size, found[op]) for op in ("write", "read"))
-        return Part("storage", f"files without a name in {folder}, one after the other", rates)
+        return MeasuredPart(
+            "storage", f"files without a name in {folder}, one after the other", rates
+        )
+
+
+def _rdma_devices() -> tuple[str, ...]:
+    names = Root().names("/sys/class/infiniband")
+    return () if isinstance(names, Unknown) else tuple(sorted(names))
 
 
 def _free_bytes() -> dict[tuple[int, int | None], int]:

@@ -24,7 +24,7 @@ class Populated(NamedTuple):
     all_bytes: int
 
 
-class Wanted(NamedTuple):
+class LaunchWish(NamedTuple):
     """protocol: rdma, tcp, "" where no launch says it. devices: as the engine takes them.
 
     environment: the variables that the launch gives the process which is stood in for. objects: of
@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
         return None if isinstance(self.objects, Unknown) else max(self.objects.whole)
 
 
-def wanted_of(sized: Sized, host: Host) -> Wanted:
+def wanted_of(sized: Sized, host: Host) -> LaunchWish:
     """Return what a launch asks for; what cannot be told of it is Unknown."""
     needs, most = sized.needs, sized.sizing.inputs.most
     mapped = () if isinstance(most, Unknown) else most.launch.processes
@@ -58,7 +58,7 @@ def wanted_of(sized: Sized, host: Host) -> Wanted:
     use = None if process is None else process.rdma
     named = () if use is None else use.devices
     folders = [one.path for one in needs.storage if one.kind == "offload"]
-    return Wanted(
+    return LaunchWish(
         "" if process is None else process.name,
         protocol,
         "" if isinstance(named, Unknown) else ",".join(named),
@@ -101,7 +101,7 @@ def _python(sized: Sized) -> str | None:
     """Return the first interpreter that the launch names by a path of this host."""
     for process in sized.sizing.inputs.processes:
         word = process.command.words[0].text if process.command.words else ""
-        if process.command.container is None and os.path.basename(word).startswith("python"):
-            if os.path.isabs(word) and os.access(word, os.X_OK):
-                return word
+        named = os.path.isabs(word) and os.path.basename(word).startswith("python")
+        if named and process.command.container is None and os.access(word, os.X_OK):
+            return word
     return None

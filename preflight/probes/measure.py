@@ -30,10 +30,10 @@ from preflight.probes.memory import (
     memory_available_bytes,
     plan_layout,
 )
+from preflight.rehearsal.child import become
 from preflight.verbs.objects import RegisteredRegion, open_device
 
 Say = Callable[[dict[str, Any]], None]
-_PR_SET_PDEATHSIG = 1
 _LOG_BYTES = 8192
 _MOST_LOG_LINES = 200
 # The host is left this share of its memory, whatever --spend says.
@@ -89,7 +89,7 @@ def layout_of(order: Order, largest_bytes: int) -> Layout:
 
 def child(order: Order, parent: int, say: Say) -> int:
     """Measure and release; returns the exit code of the process."""
-    _die_with(parent)
+    become({"parent": parent, "node": None})
     try:
         _measure(order, say)
     except OSError as error:
@@ -101,17 +101,6 @@ def child(order: Order, parent: int, say: Say) -> int:
         say({"event": "error", "error": text if met is None else met.text, "met": met})
         return 1
     return 0
-
-
-def _die_with(parent: int) -> None:
-    import ctypes
-
-    os.setsid()  # Ctrl-C reaches the command alone, which then ends this process
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
 
 
 def _measure(order: Order, say: Say) -> None:

@@ -94,6 +94,8 @@ class Player:
                 error = what(order) or ""
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
+            if order["do"] in self._more:
+                error = str(raised) or error
             if order["do"] in ("setup", "dummy"):
                 error = f"setup raises {error}"
         return {"error": error, "seconds": time.monotonic() - began, "measured": measured}

@@ -201,7 +201,7 @@ def find_library(python: str | None) -> Library | Unknown:
         others = tuple(" ".join(one) for one in more)
         return Library(python or sys.executable, folder, distribution, version, others)
     return Unknown(
-        f"Mooncake is not installed in {who}, so nothing can be rehearsed: {PIP}, or name the "
+        f"Mooncake is not installed in {who}, so it cannot be run: {PIP}, or name the "
         "interpreter that has it with --python"
     )
 

@@ -55,6 +55,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("fleet", "check"): (("--nodes", "a"), "fleet"),
     ("fleet", "merge"): (("x",), "fleet"),
     ("fleet", "rails"): (("x",), "fleet"),
+    ("measure",): ((), "measure"),
     ("plan",): ((), "plan"),
     ("probe", "registration"): ((), "probe-registration"),
     ("read",): ((), "launch"),

@@ -57,8 +57,9 @@ ORDER = [
     "preflight.fit",
     "preflight.diff",
     "preflight.logs",
-    "preflight.probes",
     "preflight.rehearsal",
+    "preflight.probes",
+    "preflight.measuring",
     "preflight.fleet",
     "preflight.cli",
 ]

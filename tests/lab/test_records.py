@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab import engines, experiments, fittings, pairs, reboots, rehearsals
+from tests.lab import engines, experiments, fittings, reboots, rehearsals
 from tests.lab.faults import IN_PLACE_OF
 from tests.lab.record import EVERY_FAULT
 from tests.lab.results import plain, recorded
@@ -16,7 +16,6 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "rehearsals": rehearsals.ALL,
     "fittings": fittings.ALL,
     "faults": EVERY_FAULT,
-    "cases": pairs.CASES,
     "engines": engines.ALL,
     "reboots": reboots.BOOTS,
 }

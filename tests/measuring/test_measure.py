@@ -1,0 +1,318 @@
+"""What ``measure`` plans, reads out of a log, and concludes: without the library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from checks.base.finding import Status
+from checks.base.unknown import Unknown
+from preflight.capacity.tiers import PageObjects
+from preflight.cli.main import run
+from preflight.cli.measure import Duration
+from preflight.inputs.host_source import open_host, size_and_needs
+from preflight.inputs.launch_words import LaunchWords
+from preflight.measuring.findings import consequences, findings
+from preflight.measuring.measure import own_address
+from preflight.measuring.plan import (
+    MOST_CALLS,
+    PARTS,
+    Populating,
+    deadlines,
+    populating,
+    slice_seconds,
+    store_plan,
+    transfer_buffer_bytes,
+    transfer_sizes,
+)
+from preflight.measuring.records import MeasuredPart, MeasuredRun, Rate, Used, used_of
+from preflight.measuring.report import MeasureAnswer, answer_object, answer_text
+from preflight.measuring.run import transport_environment
+from preflight.measuring.wanted import LaunchWish, Populated, wanted_of
+from tests.builders.hosts import GIB, MIB
+from tests.paths import ROOT
+from tests.valid import valid
+
+KIB = 1024
+SCHEMA = json.loads((ROOT / "preflight/schemas/measure-v1.schema.json").read_text())
+
+
+@pytest.mark.parametrize("parts", [PARTS, ("transfer",), ("memory", "storage")])
+def test_the_parts_share_the_budget_and_none_passes_it(parts: tuple[str, ...]) -> None:
+    ends = [0.0, *deadlines(parts, 30.0).values()]
+    assert ends == sorted(ends)
+    assert ends[-1] == 30.0
+    assert all(after > before for before, after in zip(ends, ends[1:], strict=False))
+
+
+@pytest.mark.parametrize(("left", "items", "each"), [(10, 4, 2.5), (-3, 2, 0.05), (1, 0, 1)])
+def test_a_late_measurement_is_short(left: float, items: int, each: float) -> None:
+    assert slice_seconds(left, items) == each
+
+
+@pytest.mark.parametrize(
+    ("free", "spend", "found"),
+    [
+        ({(0, None): 8 * GIB}, GIB, [(0, GIB, 64 * MIB)]),
+        ({(0, None): 30 * MIB}, GIB, [(0, 30 * MIB, 30 * MIB)]),
+        ({(2 * MIB, None): 256 * MIB}, GIB, [(2 * MIB, 128 * MIB, 64 * MIB)]),
+        # Of few, half is left all the same; the only one is left alone.
+        ({(2 * MIB, 0): 10 * MIB}, GIB, [(2 * MIB, 4 * MIB, 4 * MIB)]),
+        ({(GIB, 0): GIB}, 4 * GIB, []),
+        ({(GIB, 0): 4 * GIB, (GIB, 1): 2 * GIB}, GIB, [(GIB, GIB, GIB), (GIB, GIB, GIB)]),
+        ({(GIB, 0): 4 * GIB}, GIB - 1, []),
+        ({(0, None): 0}, GIB, []),
+    ],
+)
+def test_populated_is_what_may_be_spent_and_half_of_what_is_free(
+    free: dict[tuple[int, int | None], int], spend: int, found: list[tuple[int, int, int]]
+) -> None:
+    asked = populating(free, spend)
+    assert [(one.page_bytes, one.bytes, one.chunk_bytes) for one in asked] == found
+
+
+def test_pages_and_node_are_named() -> None:
+    assert Populating(2 * MIB, 1, 1, 1).what == "2 MiB pages, node 1"
+    assert Populating(0, None, 1, 1).what == "regular pages"
+
+
+@pytest.mark.parametrize(
+    ("object_bytes", "spend", "sizes"),
+    [
+        (None, 2 * GIB, [64 * KIB, MIB, 16 * MIB, 64 * MIB]),
+        (2_621_440, 2 * GIB, [64 * KIB, MIB, 2_621_440, 16 * MIB, 64 * MIB]),
+        (None, 64 * MIB, [64 * KIB, MIB, 16 * MIB]),
+        (GIB, GIB, [64 * KIB, MIB, 16 * MIB, 64 * MIB]),
+    ],
+)
+def test_two_buffers_are_within_what_may_be_spent(
+    object_bytes: int | None, spend: int, sizes: list[int]
+) -> None:
+    found = transfer_sizes(object_bytes, spend)
+    assert found == sizes
+    assert max(found) < 2 * transfer_buffer_bytes(found, spend) <= spend
+
+
+@pytest.mark.parametrize("object_bytes", [None, 4096, 300_000, 5 * MIB, 20 * MIB])
+@pytest.mark.parametrize("spend", [64 * MIB, 300 * MIB, 2 * GIB, 64 * GIB])
+def test_a_store_is_within_what_may_be_spent(object_bytes: int | None, spend: int) -> None:
+    plan = store_plan(object_bytes, spend)
+    if isinstance(plan, str):
+        assert (spend, object_bytes) in ((64 * MIB, 20 * MIB),), plan
+        return
+    assert plan.segment_bytes + plan.buffer_bytes + 16 * MIB <= spend
+    assert plan.most_objects * plan.object_bytes < plan.segment_bytes * 0.75
+    assert plan.most_objects >= 2 * plan.together >= 2
+    assert plan.together < MOST_CALLS
+
+
+HEAD = "I1018 00:46:05.915460 2913040 rdma_context.cpp:129] RDMA device: "
+TCP = "I1126 18:34:50.071408 26750 tcp_transport.cpp:391] TcpTransport: listen on port 15167\n"
+LOGS = (
+    ("", Used("", ())),
+    (TCP, Used("tcp", ())),
+    (f"{HEAD}mlx5_ib1, LID: 519, GID: (GID_Index 0) fe:80\n", Used("rdma", ("mlx5_ib1",))),
+    (f"{TCP}{HEAD}a, LID: 1\n{HEAD}b, LID: 1\n{HEAD}a, LID: 1\n", Used("rdma", ("a", "b"))),
+)
+
+
+@pytest.mark.parametrize(("log", "used"), LOGS)
+def test_what_was_used_is_read_in_the_engines_log(log: str, used: Used) -> None:
+    assert used_of(log) == used
+
+
+def test_of_the_launchs_variables_those_of_transfers_count() -> None:
+    """Not those that take more memory than may be spent, and not those that hide the log."""
+    given = {
+        "MC_GID_INDEX": "3",
+        "MC_MMAP_ARENA_POOL_SIZE": "9gb",
+        "MC_STORE_USE_HUGEPAGE": "1",
+        "MC_LOG_DIR": "/var/log",
+        "MOONCAKE_GLOBAL_SEGMENT_SIZE": "80gb",
+        "LD_LIBRARY_PATH": "/opt/lib",
+    }
+    assert transport_environment(given) == {"MC_GID_INDEX": "3", "LD_LIBRARY_PATH": "/opt/lib"}
+
+
+# 1 GB/s of everything; a token has 100,000 bytes.
+OBJECTS = PageObjects(64, (3_200_000, 3_200_000))
+WANTED = LaunchWish("rank 0", "rdma", "mlx5_0", {}, OBJECTS, {0: Populated(4, 9)}, "/ssd")
+
+
+def measured(used: Used | None = None, there: Used | None = None) -> MeasuredRun:
+    def part(name: str, op: str, **more: Any) -> MeasuredPart:
+        return MeasuredPart(name, "did", (Rate(op, "how", MIB, 10**9, 1.0, 9, 0.1, 0.2),), **more)
+
+    return MeasuredRun(
+        "mooncake-transfer-engine 0.3.13",
+        60.0,
+        2 * GIB,
+        None,
+        (
+            part("memory", "populate"),
+            part("transfer", "read", used=used, there=there),
+            part("store", "get"),
+            MeasuredPart("registration", skipped="no NIC"),
+            part("storage", "write"),
+        ),
+    )
+
+
+RDMA = Used("rdma", ("mlx5_0",))
+TRANSPORTS: tuple[tuple[Used | None, Used | None, list[Status]], ...] = (
+    (None, None, []),
+    (RDMA, RDMA, [Status.PASS, Status.PASS]),
+    (RDMA, Used("tcp", ()), [Status.PASS, Status.WARN]),
+    (Used("rdma", ("mlx5_1",)), None, [Status.WARN]),
+    (Used("", ()), None, [Status.UNKNOWN]),
+)
+
+
+@pytest.mark.parametrize(("used", "there", "statuses"), TRANSPORTS)
+def test_tcp_where_rdma_is_meant_is_found(
+    used: Used | None, there: Used | None, statuses: list[Status]
+) -> None:
+    found = findings(measured(used, there), WANTED, None)
+    assert [one.status for one in found] == statuses
+    assert findings(measured(used, there), WANTED._replace(protocol="tcp"), None) == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "statuses"),
+    [
+        (None, {}),
+        (9_000.0, {"measure.storage": Status.PASS, "measure.fetch": Status.PASS}),
+        # 1.1 GB of cache a second; 1000 tokens in 91 ms, and 100 ms out of the store.
+        (11_000.0, {"measure.storage": Status.WARN, "measure.fetch": Status.WARN}),
+    ],
+)
+def test_rates_are_held_against_the_prefill_rate(
+    rate: float | None, statuses: Mapping[str, Status]
+) -> None:
+    found = findings(measured(), WANTED, rate)
+    assert {one.check: one.status for one in found} == statuses
+    for one in found:
+        assert one.have
+        assert one.need
+    unknown = WANTED._replace(objects=Unknown("no model"))
+    assert findings(measured(), unknown, rate) == []
+
+
+def test_populating_has_two_bounds_and_what_was_not_measured_is_not_known() -> None:
+    wish = WANTED._replace(populated={0: Populated(2 * 10**9, 6 * 10**9), GIB: Populated(1, 1)})
+    regular, huge, fetch = consequences(measured(), wish)
+    assert "2 s" in regular
+    assert "6 s" in regular
+    assert "1 GiB pages: not known" in huge
+    assert "100 ms" in fetch
+    assert consequences(MeasuredRun("", 1.0, 1), wish) == []
+
+
+@pytest.mark.parametrize(
+    ("run_", "rate", "code"),
+    [
+        (measured(RDMA, RDMA), 9_000.0, 0),
+        (measured(RDMA, RDMA), 11_000.0, 1),
+        (measured(Used("", ())), None, 3),
+        (MeasuredRun(Unknown("no wheel"), 1.0, 1, None, (MeasuredPart("store", skipped="x"),)),
+         None, 3),
+        (measured()._replace(parts=(*measured().parts, MeasuredPart("store", failed="SIGBUS"))),
+         None, 3),
+    ],
+)  # fmt: skip
+def test_the_answer_is_valid_and_says_how_it_went(
+    run_: MeasuredRun, rate: float | None, code: int
+) -> None:
+    judged = findings(run_, WANTED, rate)
+    answer = MeasureAnswer(run_, tuple(judged), tuple(consequences(run_, WANTED)))
+    assert answer.exit_code == code
+    from preflight.base.envelope import envelope
+
+    found = answer_object(answer)
+    whole = envelope("measure", code, found, word=answer.status, reason="why", command="measure")
+    valid(json.loads(json.dumps(whole, default=lambda one: {"unknown": one.reason})), SCHEMA)
+    text = answer_text(answer, "never")
+    for part in run_.parts:
+        assert f"{part.name}: " in text
+        assert part.skipped in text
+        assert part.failed in text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("60s", 60), ("2m", 120), ("7", 7), ("1.5s", None), ("", None)]
+)
+def test_a_time_has_a_unit(text: str, seconds: int | None) -> None:
+    import click
+
+    if seconds is None:
+        with pytest.raises(click.UsageError):
+            Duration().convert(text, None, None)
+    else:
+        assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "memory,disk"], "the parts are memory, transfer"),
+        (["--budget", "1s"], "--budget"),
+        (["--spend", "1mb"], "--spend"),
+        (["--spend", "100tb"], "more than half"),
+        (["--to", "10.0.0.1"], "HOST:PORT"),
+        (["--to", "10.0.0.1:http"], "HOST:PORT"),
+        (["--to", "10.0.0.1:99999"], "HOST:PORT"),
+        (["--serve", "--only", "memory"], "--serve"),
+        (["--address", "10.0.0.1"], "--serve"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["measure", *words]) == 64
+    assert said in capsys.readouterr().err
+
+
+def test_who_types_the_old_name_is_told_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fleet", "pairs", "--nodes", "a,b"]) == 64
+    said = capsys.readouterr().err
+    assert "measure --serve" in said
+    assert "measure --to" in said
+
+
+def test_the_address_is_that_of_the_way_to_the_other_host() -> None:
+    assert own_address("127.0.0.1:9") == "127.0.0.1"
+    assert own_address()
+
+
+SCRIPT = """\
+export MOONCAKE_MASTER=10.0.0.1:50051 MOONCAKE_PROTOCOL={protocol} MC_GID_INDEX=3
+export MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb {more}
+{python} -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2 --hicache-size 4 \
+--enable-hierarchical-cache --hicache-storage-backend mooncake --page-size 64 \
+--hicache-mem-layout page_first
+"""
+OFFLOAD = "MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/ssd"
+
+
+@pytest.mark.parametrize("protocol", ["rdma", "tcp"])
+def test_a_launch_says_protocol_sizes_and_folder(protocol: str, tmp_path: Any) -> None:
+    file = tmp_path / "launch.sh"
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    file.write_text(SCRIPT.format(protocol=protocol, more=OFFLOAD, python=python))
+    host = open_host("demo:h800")
+    sized = size_and_needs(LaunchWords((str(file),)), host)
+    assert sized is not None
+    wish = wanted_of(sized, host)
+    assert (wish.protocol, wish.folder, wish.python) == (protocol, "/ssd", str(python))
+    assert wish.environment["MC_GID_INDEX"] == "3"
+    # K and V of 64 tokens on each rank: 40 layers x 4 heads x 128 x 2 bytes.
+    assert wish.object_bytes == 64 * 40 * 4 * 128 * 2
+    assert not isinstance(wish.populated, Unknown)
+    whole = sum(each.all_bytes for each in wish.populated.values())
+    assert 2 * 4 * 10**9 + 2 * 2 * GIB <= whole < 24 * GIB
+    assert all(each.largest_bytes <= each.all_bytes for each in wish.populated.values())

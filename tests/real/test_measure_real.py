@@ -1,0 +1,201 @@
+"""``measure`` with the real library over TCP: its rates are a plain loop's, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.measuring.test_measure import OFFLOAD, SCRIPT
+from tests.real.conftest import HugePages, Wheel
+from tests.real.measures import (
+    environment_of,
+    measure,
+    plain_rate,
+    plain_server,
+    processes_of,
+    rates_of,
+    words_of,
+)
+from tests.real.test_rehearse_real import pages_in_use
+
+pytestmark = pytest.mark.real
+
+MIB = 1 << 20
+# Machines are busy: two loops one after the other differ as well.
+FACTOR = 2.0
+TRIES = 3
+
+
+def test_transfers_are_as_fast_as_in_a_plain_loop(
+    wheel_0_3_13: Wheel, record_property: pytest.RecordProperty
+) -> None:
+    """Of all sizes and both directions together; the ratio is recorded."""
+    ratios = []
+    for _ in range(TRIES):
+        with plain_server(wheel_0_3_13) as where:
+            before = plain_rate(wheel_0_3_13, where, "read", 16 * MIB, 1.5)
+            _, answer = measure(
+                wheel_0_3_13, "--only", "transfer", "--budget", "12s", "--spend", "300mb"
+            )
+            after = plain_rate(wheel_0_3_13, where, "read", 16 * MIB, 1.5)
+        ratios.append(rates_of(answer, "transfer")["read", 16 * MIB] / ((before + after) / 2))
+        if 1 / FACTOR <= ratios[-1] <= FACTOR:
+            break
+    record_property("ratios", ratios)
+    assert 1 / FACTOR <= ratios[-1] <= FACTOR, ratios
+
+
+def test_a_launch_is_measured_in_its_sizes(
+    wheel_0_3_13: Wheel, huge_pages: HugePages, tmp_path: Path
+) -> None:
+    """All parts; TCP is found where RDMA is meant; --save keeps what is printed."""
+    refused = huge_pages.set(64, 0, 0)
+    if refused:
+        pytest.skip(refused)
+    folder, saved = tmp_path / "ssd", tmp_path / "saved.json"
+    folder.mkdir()
+    script = SCRIPT.format(protocol="rdma", python="python3", more=OFFLOAD)
+    launch = tmp_path / "launch.sh"
+    launch.write_text(script.replace("=/ssd", f"={folder}"))
+    code, answer = measure(
+        wheel_0_3_13, "--budget", "20s", "--spend", "512mb", "--prefill-rate", "1000000000",
+        "--save", str(saved), str(launch),
+    )  # fmt: skip
+    assert json.loads(saved.read_text()) == answer
+    size = 64 * 40 * 4 * 128 * 2
+    assert {("write", size), ("read", 64 * MIB)} <= rates_of(answer, "transfer").keys()
+    assert rates_of(answer, "store").keys() == {("put", size), ("get", size)}
+    assert rates_of(answer, "storage").keys() == {("write", size), ("read", size)}
+    parts = {one["part"]: one for one in answer["answer"]["parts"]}
+    assert {one["page_bytes"] for one in parts["memory"]["rates"]} == {0, 2 * MIB}
+    found = {(one["check"], one["status"]) for one in answer["findings"]}
+    if parts["registration"]["outcome"] == "skipped":
+        assert "no RDMA device" in parts["registration"]["reason"]
+        assert parts["transfer"]["used"] == {"transport": "tcp", "devices": []}
+        assert ("measure.transport", "warn") in found
+        assert code == 1
+    assert ("measure.storage", "warn") in found
+    assert ("measure.fetch", "warn") in found
+    assert list(folder.iterdir()) == []
+    assert pages_in_use() == 0
+
+
+def test_memory_needs_no_library(tmp_path: Path) -> None:
+    words = ("--only", "memory,transfer", "--budget", "5s", "--spend", "64mb")
+    code, answer = measure(Wheel("none", tmp_path), *words)
+    assert code == 0
+    memory, transfer = answer["answer"]["parts"]
+    assert memory["outcome"] == "measured"
+    assert "not installed" in transfer["reason"]
+
+
+KILLS = [
+    (sent, seconds, part)
+    for sent in (signal.SIGKILL, signal.SIGTERM)
+    for seconds, part in (
+        (0.3, "memory"), (1.5, "memory"), (0.6, "transfer"), (2.5, "transfer"), (1.0, "store"),
+        (4.0, "store"), (1.0, "storage"),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "seconds", "part"), KILLS)
+def test_whatever_ends_it_nothing_is_left(
+    sent: signal.Signals, seconds: float, part: str, wheel_0_3_13: Wheel,
+    huge_pages: HugePages, tmp_path: Path,
+) -> None:  # fmt: skip
+    """No process, no page of the pool, no file."""
+    refused = huge_pages.set(128, 0, 0)
+    if refused:
+        pytest.skip(refused)
+    folder, temporary = tmp_path / "ssd", tmp_path / "tmp"
+    folder.mkdir()
+    temporary.mkdir()
+    launch = tmp_path / "launch.sh"
+    script = SCRIPT.format(protocol="tcp", python="python3", more=OFFLOAD)
+    launch.write_text(script.replace("=/ssd", f"={folder}"))
+    shared = set(Path("/dev/shm").iterdir())
+    mark = f"TMPDIR={temporary}"
+    words = words_of(("--only", part, "--budget", "30s", "--spend", "256mb", str(launch)))
+    environment = {**environment_of(wheel_0_3_13), "TMPDIR": str(temporary)}
+    started = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)  # fmt: skip
+    time.sleep(seconds)
+    assert started.poll() is None
+    started.send_signal(sent)
+    started.wait(20)
+    until = time.monotonic() + 20
+    while (processes_of(mark) or pages_in_use()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert processes_of(mark) == []
+    assert pages_in_use() == 0
+    assert [*folder.iterdir(), *temporary.iterdir()] == []
+    assert not [one for one in set(Path("/dev/shm").iterdir()) - shared if "oncake" in one.name]
+
+
+NEAR, FAR = "mpmeasure1", "mpmeasure2"
+
+
+@pytest.fixture
+def two_networks() -> Iterator[None]:
+    """Two network namespaces with a link between them, as two hosts."""
+    ip = shutil.which("ip")
+    if ip is None:
+        pytest.skip("needs ip (iproute2)")
+
+    def do(text: str) -> bool:
+        return subprocess.run([ip, *text.split()], capture_output=True, check=False).returncode == 0
+
+    try:
+        if not (do(f"netns add {NEAR}") and do(f"netns add {FAR}")):
+            pytest.skip("no network namespaces here")
+        made = do(f"link add mpm1 netns {NEAR} type veth peer name mpm2 netns {FAR}")
+        if not made:
+            pytest.skip("no veth here")
+        for name, card, address in ((NEAR, "mpm1", "10.77.0.1"), (FAR, "mpm2", "10.77.0.2")):
+            assert do(f"-n {name} addr add {address}/24 dev {card}")
+            assert do(f"-n {name} link set {card} up")
+            assert do(f"-n {name} link set lo up")
+        yield
+    finally:
+        do(f"netns del {NEAR}")
+        do(f"netns del {FAR}")
+
+
+@pytest.mark.usefixtures("two_networks")
+def test_two_hosts_are_measured_by_serve_and_to(wheel_0_3_13: Wheel) -> None:
+    """The one prints where it listens; the other measures; the first ends with its budget."""
+    # "ip netns exec" has a /sys of its own, without the memory cgroup.
+    here, there = (("nsenter", f"--net=/run/netns/{name}") for name in (NEAR, FAR))
+    words = ("--serve", "--address", "10.77.0.2", "--budget", "40s", "--spend", "300mb")
+    server = subprocess.Popen(
+        [*there, *words_of(words)],
+        env=environment_of(wheel_0_3_13),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        where = server.stdout.readline().strip()
+        assert where.startswith("10.77.0.2:")
+        words = ("--to", where, "--budget", "8s", "--spend", "300mb")
+        code, answer = measure(wheel_0_3_13, *words, inside=here)
+        assert code == 0
+        (part,) = answer["answer"]["parts"]
+        assert part["part"] == "transfer"
+        assert part["there"] == {"transport": "tcp", "devices": []}
+        assert rates_of(answer, "transfer")["write", MIB] > MIB
+        refused, answer = measure(wheel_0_3_13, "--to", "10.77.0.2:9", "--budget", "5s",
+                                  inside=here)  # fmt: skip
+        assert refused == 3
+        assert "10.77.0.2:9" in answer["reason"]
+    finally:
+        server.terminate()
+        server.wait(20)
