@@ -147,7 +147,12 @@ def measure(
     from preflight.measuring.report import answer_object, answer_text
 
     whole = envelope(
-        "measure", answer.exit_code, answer_object(answer), word=answer.status, reason=answer.reason
+        "measure",
+        answer.exit_code,
+        answer_object(answer),
+        word=answer.status,
+        reason=answer.reason,
+        launch=answer.launch,
     )
     if save is not None:
         saved(save, save, f"{json_text(whole)}\n".encode(), 0o644, timeout_seconds)

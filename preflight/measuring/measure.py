@@ -27,8 +27,10 @@ from preflight.measuring.plan import (
 from preflight.measuring.report import MeasureAnswer
 from preflight.measuring.run import LOOPBACK, Measuring
 from preflight.measuring.wanted import LaunchWish, wanted_of
+from preflight.reading.understood import about
 from preflight.rehearsal.records import Library, find_library
 from preflight.rehearsal.run import MemoryWatch
+from preflight.sizing.launch_needs import source_name
 
 # To read the launch and the host.
 READ_SECONDS = 20.0
@@ -48,7 +50,7 @@ def measure(
     """Return what was measured. peer: HOST:PORT of a ``measure --serve``. Raises UsageError."""
     refuse(parts, budget_seconds, spend_bytes)
     own = LOOPBACK if peer is None else own_address(peer)
-    wanted, library = prepare(launch, python)
+    wanted, library, about_launch = prepare(launch, python)
     progress = Progress()
     try:
         measuring = Measuring(library, wanted, budget_seconds, spend_bytes, progress.show)
@@ -56,7 +58,8 @@ def measure(
     finally:
         progress.clear()
     judged = findings(found, wanted, tokens_per_second)
-    return MeasureAnswer(found, tuple(judged), tuple(consequences(found, wanted)))
+    followed = tuple(consequences(found, wanted))
+    return MeasureAnswer(found, tuple(judged), followed, about_launch)
 
 
 def serve(
@@ -72,7 +75,7 @@ def serve(
     told: gets HOST:PORT, once the other side can begin.
     """
     refuse((), budget_seconds, spend_bytes)
-    wanted, library = prepare(launch, python)
+    wanted, library, _ = prepare(launch, python)
     if isinstance(library, Unknown):
         raise UsageError(library.reason)
     until = time.monotonic() + budget_seconds
@@ -84,9 +87,14 @@ def serve(
         time.sleep(max(0.0, until - time.monotonic()))
 
 
-def prepare(launch: LaunchWords, python: str | None) -> tuple[LaunchWish, Library | Unknown]:
-    """Return what the launch wants, and the library that measures. Raises UsageError."""
-    wanted = LaunchWish()
+def prepare(
+    launch: LaunchWords, python: str | None
+) -> tuple[LaunchWish, Library | Unknown, tuple[str, str] | None]:
+    """Return what the launch wants, the library that measures, and what the launch is.
+
+    Raises UsageError.
+    """
+    wanted, about_launch = LaunchWish(), None
     if launch.words:
         host = open_host("/")
         sized = size_within(launch, host, limit_seconds(READ_SECONDS))
@@ -95,7 +103,8 @@ def prepare(launch: LaunchWords, python: str | None) -> tuple[LaunchWish, Librar
         if sized is not None:
             limit = limit_seconds(READ_SECONDS)
             wanted = within(limit, "the launch", partial(wanted_of, sized, host))
-    return wanted, find_library(python or wanted.python)
+            about_launch = about(source_name(sized.sizing), sized.sizing.inputs.processes)
+    return wanted, find_library(python or wanted.python), about_launch
 
 
 def refuse(parts: tuple[str, ...], budget_seconds: float, spend_bytes: int) -> None:

@@ -99,14 +99,32 @@ def engine(player: Any, order: Json) -> Json:
     if code:
         raise OSError(f"initialize with protocol {order['protocol']} returns {code}")
     player.size = order["bytes"]
-    player.address = _map(player.size, order["page_bytes"])
+    player.address = _map(player.size, 0)
     _populate(player.address, player.size)
+    _register(player, player.address, player.size)
+    return {"port": player.engine.get_rpc_port()}
+
+
+def _register(player: Any, address: int, size: int) -> float:
+    """Register memory with the player's engine; returns the seconds that it took."""
     began = time.perf_counter()
-    code = player.engine.register_memory(player.address, player.size)
-    seconds = time.perf_counter() - began
+    code = player.engine.register_memory(address, size)
     if code:
-        raise OSError(f"register_memory of {player.size} bytes returns {code}")
-    return {"port": player.engine.get_rpc_port(), "bytes": player.size, "seconds": seconds}
+        raise OSError(f"register_memory of {size} bytes returns {code}")
+    return time.perf_counter() - began
+
+
+def register(player: Any, order: Json) -> Json:
+    """Register populated memory, and take it back."""
+    size = order["bytes"]
+    address = _map(size, order["page_bytes"])
+    try:
+        _populate(address, size)
+        seconds = _register(player, address, size)
+        player.engine.unregister_memory(address)
+        return {"bytes": size, "seconds": seconds}
+    finally:
+        _libc().munmap(address, size)
 
 
 def announce(player: Any, order: Json) -> Json:

@@ -146,6 +146,12 @@ class Measuring:
         for process in processes:
             self._checked(process, process.answer(self._patience))
 
+    @property
+    def _not_measured(self) -> str:
+        if isinstance(self.library, Unknown):
+            return self.library.reason
+        return f"the launch moves memory by {self.wanted.transport}, which is not measured"
+
     # Memory -----------------------------------------------------------------------------------
 
     def _memory(self) -> MeasuredPart:
@@ -170,12 +176,12 @@ class Measuring:
 
     def _engine(self, process: Running, host: str, size: int, **more: Any) -> Mapping[str, Any]:
         wanted = {"protocol": self.wanted.protocol or "rdma", "devices": self.wanted.devices}
-        order = {"host": host, "bytes": size, "page_bytes": 0, **wanted, **more}
+        order = {"host": host, "bytes": size, **wanted, **more}
         return self.ask(process, "engine", **order)
 
     def _transfer(self, own: str, peer: str | None) -> MeasuredPart:
-        if isinstance(self.library, Unknown):
-            return MeasuredPart("transfer", skipped=self.library.reason)
+        if isinstance(self.library, Unknown) or self.wanted.transport:
+            return MeasuredPart("transfer", skipped=self._not_measured)
         sizes = transfer_sizes(self.wanted.object_bytes, self.spend_bytes)
         size = transfer_buffer_bytes(sizes, self.spend_bytes)
         here = self.start()
@@ -225,8 +231,8 @@ class Measuring:
     # Store ------------------------------------------------------------------------------------
 
     def _store(self) -> MeasuredPart:
-        if isinstance(self.library, Unknown):
-            return MeasuredPart("store", skipped=self.library.reason)
+        if isinstance(self.library, Unknown) or self.wanted.transport:
+            return MeasuredPart("store", skipped=self._not_measured)
         plan = store_plan(self.wanted.object_bytes, self.spend_bytes)
         if isinstance(plan, str):
             return MeasuredPart("store", skipped=plan)
@@ -277,44 +283,47 @@ class Measuring:
     # Registration -----------------------------------------------------------------------------
 
     def _registration(self) -> MeasuredPart:
-        if isinstance(self.library, Unknown):
-            return MeasuredPart("registration", skipped=self.library.reason)
+        if isinstance(self.library, Unknown) or self.wanted.transport:
+            return MeasuredPart("registration", skipped=self._not_measured)
         names = _rdma_devices()
         if not names:
             return MeasuredPart(
                 "registration", skipped="this host, or this container, has no RDMA device"
             )
-        rates, notes = [], []
+        rates: list[Rate] = []
+        notes: list[str] = []
         spots = [(page, free) for (page, node), free in _free_bytes().items() if node in (None, 0)]
-        for name in names:
-            for page, free in spots:
-                size = min(self.spend_bytes, free // 2) // (page or 4096) * (page or 4096)
-                if not size or self._left < 0:
-                    continue
-                process = self.start()
-                self._loaded(process)
-                try:
-                    found = self._engine(
-                        process, LOOPBACK, size, page_bytes=page, devices=name, protocol="rdma"
-                    )
-                except MeasureError as error:
-                    notes.append(f"{name}: {error}")
-                    continue
-                finally:
-                    process.end()
-                if name not in used_of(process.log.read_text(errors="replace")).devices:
-                    notes.append(f"{name}: the engine did not open it")
-                    continue
-                pages = format_page_size(page) if page else "regular"
-                seconds = {"bytes": size, "seconds": found["seconds"]}
-                rates.append(rate("register", f"{name}, {pages} pages", size, seconds, page))
+        for number, name in enumerate(names):
+            if self._left < 0:
+                notes.append(f"--budget was over before {', '.join(names[number:])}")
+                break
+            try:
+                rates += self._registered(name, spots)
+            except MeasureError as error:
+                notes.append(f"{name}: {error}")
         notes += [
             f"{one['device']}: probe registration held {format_bytes(one['holds_bytes'])} there"
             for one in saved()
             if one.get("device") in names and isinstance(one.get("holds_bytes"), int)
         ] or ["how much can be registered at once: probe registration"]
-        did = "registered memory with one NIC at a time, given back"
+        did = "registered memory with one NIC at a time, and took it back"
         return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes))
+
+    def _registered(self, name: str, spots: list[tuple[int, int]]) -> list[Rate]:
+        """Register with one NIC. spots: page sizes (0: regular) and how much of each is free."""
+        process, rates = self.start(), []
+        self._loaded(process)
+        self._engine(process, LOOPBACK, 2 << 20, devices=name, protocol="rdma")
+        if name not in used_of(process.log.read_text(errors="replace")).devices:
+            raise MeasureError("the engine did not open it")
+        for page, free in spots:
+            size = min(self.spend_bytes, free // 2) // (page or 4096) * (page or 4096)
+            if size:
+                found = self.ask(process, "register", bytes=size, page_bytes=page)
+                pages = format_page_size(page) if page else "regular"
+                rates.append(rate("register", f"{name}, {pages} pages", size, found, page))
+        process.end()
+        return rates
 
     # Storage ----------------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ class LaunchWish(NamedTuple):
 
     environment: the variables that the launch gives the process which is stood in for. objects: of
     a page of the cache. populated: by page size, 0 for regular pages. folder: where SSD offload
-    writes, None without one. python: the interpreter that the launch names by its path.
+    writes, None without one. python: the interpreter that the launch names by its path. transport:
+    by which it moves memory where that is neither RDMA nor TCP, as ``ascend``: not measured.
     """
 
     process: str = ""
@@ -40,6 +41,7 @@ class LaunchWish(NamedTuple):
     populated: Mapping[int, Populated] | Unknown = Unknown("no launch says what is populated")
     folder: str | Unknown | None = None
     python: str | None = None
+    transport: str = ""
 
     @property
     def object_bytes(self) -> int | None:
@@ -67,6 +69,7 @@ def wanted_of(sized: Sized, host: Host) -> LaunchWish:
         _populated(sized),
         next(iter(folders), None),
         _python(sized),
+        next((one.transport for one in needs.processes if one.transport), ""),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_the_parts_share_the_budget_and_none_passes_it(parts: tuple[str, ...]) -
     ends = [0.0, *deadlines(parts, 30.0).values()]
     assert ends == sorted(ends)
     assert ends[-1] == 30.0
-    assert all(after > before for before, after in zip(ends, ends[1:], strict=False))
+    assert all(after > before for before, after in pairwise(ends))
 
 
 @pytest.mark.parametrize(("left", "items", "each"), [(10, 4, 2.5), (-3, 2, 0.05), (1, 0, 1)])

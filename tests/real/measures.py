@@ -83,11 +83,11 @@ def plain_rate(wheel: Wheel, where: tuple[str, str], op: str, size: int, seconds
 
 def processes_of(mark: str) -> list[int]:
     """Those that have ``mark`` in their environment: what a command started, whoever is alive."""
-    found = []
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
+
+    def has(pid: str) -> bool:
         try:
-            if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(int(pid))
+            return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
-            continue
-    return found
+            return False
+
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and has(pid)]

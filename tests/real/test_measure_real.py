@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,7 @@ TRIES = 3
 
 
 def test_transfers_are_as_fast_as_in_a_plain_loop(
-    wheel_0_3_13: Wheel, record_property: pytest.RecordProperty
+    wheel_0_3_13: Wheel, record_property: Callable[[str, object], None]
 ) -> None:
     """Of all sizes and both directions together; the ratio is recorded."""
     ratios = []
@@ -68,6 +68,7 @@ def test_a_launch_is_measured_in_its_sizes(
         wheel_0_3_13, "--budget", "20s", "--spend", "512mb", "--prefill-rate", "1000000000",
         "--save", str(saved), str(launch),
     )  # fmt: skip
+    assert answer["launch"]["source"] == str(launch)
     assert json.loads(saved.read_text()) == answer
     size = 64 * 40 * 4 * 128 * 2
     assert {("write", size), ("read", 64 * MIB)} <= rates_of(answer, "transfer").keys()
@@ -185,8 +186,8 @@ def test_two_hosts_are_measured_by_serve_and_to(wheel_0_3_13: Wheel) -> None:
         assert server.stdout is not None
         where = server.stdout.readline().strip()
         assert where.startswith("10.77.0.2:")
-        words = ("--to", where, "--budget", "8s", "--spend", "300mb")
-        code, answer = measure(wheel_0_3_13, *words, inside=here)
+        to = ("--to", where, "--budget", "8s", "--spend", "300mb")
+        code, answer = measure(wheel_0_3_13, *to, inside=here)
         assert code == 0
         (part,) = answer["answer"]["parts"]
         assert part["part"] == "transfer"
