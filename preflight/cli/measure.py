@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +13,6 @@ from preflight.cli.options import (
     FILE,
     JSON,
     SIZE,
-    AnyParamType,
     NumberOption,
     timeout_option,
     with_launch_of_installed,
@@ -21,23 +21,24 @@ from preflight.cli.options import (
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
+PARTS = ("memory", "transfer", "store", "registration", "storage")
 
-class Duration(AnyParamType):
-    """``60s`` or ``2m``, in seconds; a bare number is seconds."""
 
-    name = "time"
+def seconds_of(_context: object, _option: object, text: str) -> float:
+    """Return a time of ``60s`` or ``2m``; a bare number is seconds."""
+    found = re.fullmatch(r"([0-9]{1,6})([sm]?)", text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not a time: write 60s or 2m")
+    return float(found[1]) * (60 if found[2] == "m" else 1)
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        number, scale = str(value).strip(), 1
-        if number[-1:] in ("s", "m"):
-            number, scale = number[:-1], 60 if number[-1] == "m" else 1
-        if not number.isascii() or not number.isdecimal() or len(number) > 6:
-            self.fail(f"{value!r} is not a time: write 60s or 2m", param, ctx)
-        return float(int(number) * scale)
+
+def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
+    """Return the parts of a text with commas between them."""
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    for part in parts:
+        if part not in PARTS:
+            raise click.BadParameter(f"{part!r} is none of {', '.join(PARTS)}")
+    return parts
 
 
 @command(
@@ -49,15 +50,12 @@ class Duration(AnyParamType):
 )
 @JSON
 @click.option(
-    "--only",
-    "only_parts",
-    metavar="PART[,PART]",
-    default="",
-    help="memory, transfer, store, registration, storage. Default: all; with --to transfer.",
-)
+    "--only", "parts", metavar="PART[,PART]", default="", callback=parts_of,
+    help=f"Of {', '.join(PARTS)}. Default: all; with --to transfer.",
+)  # fmt: skip
 @click.option(
-    "--budget", "budget_seconds", type=Duration(), default="60s", show_default=True,
-    help="The time that measuring may take, or that --serve waits.",
+    "--budget", "budget_seconds", metavar="TIME", default="60s", show_default=True,
+    callback=seconds_of, help="The time that measuring may take, or that --serve waits.",
 )  # fmt: skip
 @click.option(
     "--spend", "spend_bytes", type=SIZE, default="2gb", show_default=True,
@@ -66,23 +64,16 @@ class Duration(AnyParamType):
 @click.option("--to", "peer", metavar="HOST:PORT", help="Transfer to another host's --serve.")
 @click.option("--serve", "serving", is_flag=True, help="Be the other side, until --budget ends.")
 @click.option(
-    "--address",
-    default="",
-    metavar="ADDRESS",
-    help="Of this host, for --serve. Default: by which it reaches others.",
+    "--address", default="", help="Of this host, for --serve. Default: by which it reaches others."
 )
 @click.option(
-    "--python",
-    metavar="PATH",
+    "--python", metavar="PATH",
     help="The interpreter that has Mooncake. Default: the launch's, else the one that runs this.",
-)
+)  # fmt: skip
 @click.option(
-    "--prefill-rate",
-    "tokens_per_second",
-    type=NumberOption(0, 1e12, min_open=True),
-    metavar="TOKENS/S",
+    "--prefill-rate", "tokens_per_second", type=NumberOption(0, min_open=True), metavar="TOKENS/S",
     help="How fast the server computes prompts: what is slower than that is said.",
-)
+)  # fmt: skip
 @click.option("--save", metavar="FILE", type=FILE, help="Keep the answer as JSON too.")
 @timeout_option(
     NumberOption(0, 3600, min_open=True),
@@ -94,7 +85,7 @@ class Duration(AnyParamType):
 def measure(
     *,
     as_json: bool,
-    only_parts: str,
+    parts: tuple[str, ...],
     budget_seconds: float,
     spend_bytes: int,
     peer: str | None,
@@ -121,43 +112,34 @@ def measure(
     from preflight.base.output import json_text, say, say_json
     from preflight.base.within import save as saved
     from preflight.measuring import measure as run
+    from preflight.measuring.report import answer_object, answer_text
 
-    parts = tuple(part.strip() for part in only_parts.split(",") if part.strip())
+    if serving and (peer is not None or parts or save is not None):
+        raise click.UsageError("--serve takes no --to, --only or --save: it measures nothing")
+    if address and not serving:
+        raise click.UsageError("--address is about --serve")
+    measuring, wanted, called = run.prepare(launch, python, budget_seconds, spend_bytes)
     if serving:
-        if peer is not None or parts or save is not None:
-            raise click.UsageError("--serve takes no --to, --only or --save: it measures nothing")
 
         def told(where: str) -> None:
-            answer = {"address": where, "budget_seconds": budget_seconds}
+            served = {"served": {"address": where, "budget_seconds": budget_seconds}}
             if as_json:
-                say_json(envelope("measure", 0, {"served": answer}))
+                say_json(envelope("measure", 0, served, launch=called))
             else:
                 say(f"{where}\non the other host: mooncake-preflight measure --to {where}")
 
-        at = address or run.own_address()
-        run.serve(launch, at, budget_seconds, spend_bytes, python, told)
+        run.serve(measuring, address or run.own_address(), budget_seconds, told)
         return 0
-    if address:
-        raise click.UsageError("--address is about --serve")
-    if peer is not None and not parts:
-        parts = ("transfer",)
-    answer = run.measure(
-        launch, parts, budget_seconds, spend_bytes, peer, python, tokens_per_second
-    )
-    from preflight.measuring.report import answer_object, answer_text
-
-    whole = envelope(
-        "measure",
-        answer.exit_code,
-        answer_object(answer),
-        word=answer.status,
-        reason=answer.reason,
-        launch=answer.launch,
+    only = parts or (() if peer is None else ("transfer",))
+    answer = run.measure(measuring, wanted, only, peer, tokens_per_second)
+    code, word = answer.exit_code, answer.status
+    found = envelope(
+        "measure", code, answer_object(answer), word=word, reason=answer.reason, launch=called
     )
     if save is not None:
-        saved(save, save, f"{json_text(whole)}\n".encode(), 0o644, timeout_seconds)
+        saved(save, save, f"{json_text(found)}\n".encode(), 0o644, timeout_seconds)
     if as_json:
-        say_json(whole)
+        say_json(found)
     else:
         say(answer_text(answer, color))
-    return answer.exit_code
+    return code

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.finding import Finding, Status
-from checks.base.units import GIGABYTE, Quantity, counted, format_page_size
+from checks.base.units import GIGABYTE, Quantity
 from checks.base.unknown import Unknown
+from preflight.measuring.plan import pages_text
 from preflight.measuring.records import MeasuredRun, Rate
 from preflight.measuring.wanted import LaunchWish
 
@@ -34,11 +35,10 @@ def findings(
 
     tokens_per_second: how fast the server computes a prompt; None where nobody said.
     """
-    return [
-        *_transports(measured, wanted),
-        *_storage(measured, wanted, tokens_per_second),
-        *_fetch(measured, wanted, tokens_per_second),
-    ]
+    found = list(_transports(measured, wanted))
+    if tokens_per_second is not None and not isinstance(wanted.objects, Unknown):
+        found += _against_prefill(measured, wanted, wanted.objects.token_bytes, tokens_per_second)
+    return found
 
 
 def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
@@ -64,78 +64,48 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
             yield found
 
 
-def _storage(
-    measured: MeasuredRun, wanted: LaunchWish, tokens_per_second: float | None
+def _against_prefill(
+    measured: MeasuredRun, wanted: LaunchWish, token_bytes: int, tokens_per_second: float
 ) -> Iterator[Finding]:
-    """Yield whether the folder takes what comes when prompts are computed."""
-    written = measured.part("storage").best("write")
-    if written is None or tokens_per_second is None or isinstance(wanted.objects, Unknown):
-        return
-    need = tokens_per_second * wanted.objects.token_bytes
-    found = Finding(
-        STORAGE,
-        Status.PASS,
-        f"{wanted.folder}",
-        rate_text(written.bytes_per_second),
-        rate_text(need),
-        f"{tokens_per_second:g} tokens/s x {wanted.objects.token_bytes} bytes",
-    )
-    if written.bytes_per_second < need:
-        found = found.warned("the pool fills faster than the folder takes what is offloaded")
-    yield found
-
-
-def _fetch(
-    measured: MeasuredRun, wanted: LaunchWish, tokens_per_second: float | None
-) -> Iterator[Finding]:
-    """Yield whether tokens come sooner out of the store than they are computed."""
-    got = measured.part("store").best("get")
-    if got is None or tokens_per_second is None or isinstance(wanted.objects, Unknown):
-        return
-    have = TOKENS * wanted.objects.token_bytes / got.bytes_per_second
-    need = TOKENS / tokens_per_second
-    found = Finding(
-        FETCH, Status.PASS, f"{TOKENS} tokens from the store", seconds_text(have),
-        seconds_text(need), f"{TOKENS} tokens / {tokens_per_second:g} tokens/s",
-    )  # fmt: skip
-    if have > need:
-        found = found.warned("fetching them takes longer than computing them anew")
-    yield found
+    """Yield whether the folder takes what is computed, and whether fetching beats computing."""
+    written, got = measured.part("storage").best("write"), measured.part("store").best("get")
+    if written is not None:
+        have, need = written.bytes_per_second, tokens_per_second * token_bytes
+        found = Finding(STORAGE, Status.PASS, f"{wanted.folder}", rate_text(have), rate_text(need))
+        text = "the pool fills faster than the folder takes what is offloaded"
+        yield found if have >= need else found.warned(text)
+    if got is not None:
+        took, least = TOKENS * token_bytes / got.bytes_per_second, TOKENS / tokens_per_second
+        have_text, need_text = seconds_text(took), seconds_text(least)
+        subject = f"{TOKENS} tokens from the store"
+        found = Finding(FETCH, Status.PASS, subject, have_text, need_text)
+        text = "fetching them takes longer than computing them anew"
+        yield found if took <= least else found.warned(text)
 
 
 def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
     """Return what the rates come to for this launch, one sentence each."""
     found = []
-    rates = _populate_rates(measured)
-    if not isinstance(wanted.populated, Unknown) and rates:
-        for page, sizes in sorted(wanted.populated.items()):
-            pages = f"{format_page_size(page)} pages" if page else "regular pages"
-            speed = rates.get(page)
-            if speed is None:
-                found.append(f"populating {pages}: not known, none were measured")
-                continue
-            side_by_side = seconds_text(sizes.largest_bytes / speed.bytes_per_second)
-            in_turn = seconds_text(sizes.all_bytes / speed.bytes_per_second)
-            found.append(
-                f"populating {pages} takes the launch {side_by_side} (its largest process alone) "
-                f"to {in_turn} (one process after the other)"
-            )
+    rates: dict[int, Rate] = {}
+    for each in measured.part("memory").rates:  # the slowest node: the launch may take its pages
+        before = rates.get(each.page_bytes, each)
+        rates[each.page_bytes] = min(each, before, key=lambda one: one.bytes_per_second)
+    populated = {} if isinstance(wanted.populated, Unknown) else wanted.populated
+    for page, sizes in sorted(populated.items()) if rates else ():
+        if page not in rates:
+            found.append(f"populating {pages_text(page)}: not known, none were measured")
+            continue
+        speed = rates[page].bytes_per_second
+        largest, every = (seconds_text(size / speed) for size in sizes)
+        found.append(
+            f"populating {pages_text(page)} takes the launch {largest} (its largest process alone) "
+            f"to {every} (one process after the other)"
+        )
     got = measured.part("store").best("get")
     if got is not None and not isinstance(wanted.objects, Unknown):
-        token_bytes = wanted.objects.token_bytes
-        took = seconds_text(TOKENS * token_bytes / got.bytes_per_second)
-        what = counted(TOKENS, "tokens")
+        size = wanted.objects.token_bytes
+        took = seconds_text(TOKENS * size / got.bytes_per_second)
         found.append(
-            f"{what} come out of the store in {took} for one client ({token_bytes} bytes a token)"
+            f"{TOKENS} tokens come out of the store in {took} for one client ({size} bytes a token)"
         )
-    return found
-
-
-def _populate_rates(measured: MeasuredRun) -> dict[int, Rate]:
-    """Return the slowest rate of each page size: of some node the launch takes its pages."""
-    found: dict[int, Rate] = {}
-    for each in measured.part("memory").rates:
-        before = found.get(each.page_bytes)
-        if before is None or each.bytes_per_second < before.bytes_per_second:
-            found[each.page_bytes] = each
     return found

@@ -193,10 +193,10 @@ def objects(player: Any, order: Json) -> Json:
     places = [player.address + number * size for number in range(together)]
 
     def some(number: int) -> int:
-        first = order["first"] + number * together
+        first = number * together + (order["stored"] if op == "put" else 0)
         if op == "get":
             first %= max(1, order["stored"] - together + 1)
-        keys = [f"{order['key']}-{first + each}" for each in range(together)]
+        keys = [f"mooncake-preflight-{first + each}" for each in range(together)]
         codes = call(keys, places, [size] * together)
         if any(code != fine for code in codes):
             wrong = next(code for code in codes if code != fine)

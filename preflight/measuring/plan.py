@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.units import GIB, KIB, MIB, format_page_size, round_up
@@ -12,26 +12,19 @@ from preflight.measuring.orders import HEAD_BYTES
 SHARES = {"memory": 2, "transfer": 5, "store": 4, "registration": 2, "storage": 3}
 PARTS = tuple(SHARES)
 LEAST_BUDGET_SECONDS, LEAST_SPEND_BYTES = 5.0, 64 * MIB
-# An object of the store where no launch says its size.
-USUAL_OBJECT_BYTES = MIB
-# What SGLang's store hands over in one call: mooncake_store.py batches whole pages.
-TOGETHER = 16
+# An object of the store where no launch says its size; and how many SGLang hands over in one call.
+USUAL_OBJECT_BYTES, TOGETHER = MIB, 16
 # No rate changes any more behind so many calls.
 MOST_CALLS = 20_000
-# A part that ends so late that nothing sensible can be measured is skipped.
-LEAST_PART_SECONDS = 0.2
 _TRANSFERRED = (64 * KIB, MIB, 16 * MIB, 64 * MIB)
-# storage_backend and slab of the store: a smaller segment is refused on regular pages.
-_LEAST_SEGMENT_BYTES = 32 * MIB
+# A smaller segment is refused on regular pages; a client's own buffer.
+_LEAST_SEGMENT_BYTES, LOCAL_BUFFER_BYTES = 32 * MIB, 16 * MIB
 
 
 def deadlines(parts: Sequence[str], budget_seconds: float) -> dict[str, float]:
     """Return, for each part, the seconds from the start at which it has to end."""
-    whole, passed, found = sum(SHARES[part] for part in parts), 0, {}
-    for part in parts:
-        passed += SHARES[part]
-        found[part] = budget_seconds * passed / whole
-    return found
+    ends = [sum(SHARES[each] for each in parts[: number + 1]) for number in range(len(parts))]
+    return {part: budget_seconds * end / ends[-1] for part, end in zip(parts, ends, strict=True)}
 
 
 def slice_seconds(left_seconds: float, items: int) -> float:
@@ -49,11 +42,17 @@ class Populating(NamedTuple):
 
     @property
     def what(self) -> str:
-        page = format_page_size(self.page_bytes) if self.page_bytes else "regular"
-        return f"{page} pages" + ("" if self.node is None else f", node {self.node}")
+        return pages_text(self.page_bytes) + ("" if self.node is None else f", node {self.node}")
 
 
-def populating(free_bytes: dict[tuple[int, int | None], int], spend_bytes: int) -> list[Populating]:
+def pages_text(page_bytes: int) -> str:
+    """Return ``2 MiB pages``, or ``regular pages`` for 0."""
+    return f"{format_page_size(page_bytes) if page_bytes else 'regular'} pages"
+
+
+def populating(
+    free_bytes: Mapping[tuple[int, int | None], int], spend_bytes: int
+) -> list[Populating]:
     """Return what is populated. free_bytes: by page size and node, what may be taken there.
 
     Half of the huge pages that are free are left to who starts meanwhile.
@@ -62,8 +61,7 @@ def populating(free_bytes: dict[tuple[int, int | None], int], spend_bytes: int) 
     for (page, node), free in free_bytes.items():
         size = min(spend_bytes, free // 2 if page else free)
         chunk = min(size, max(page, 64 * MIB))
-        if page:
-            chunk -= chunk % page
+        chunk -= chunk % page if page else 0
         if chunk > 0:
             found.append(Populating(page, node, size // chunk * chunk, chunk))
     return found
@@ -71,7 +69,7 @@ def populating(free_bytes: dict[tuple[int, int | None], int], spend_bytes: int) 
 
 def transfer_sizes(object_bytes: int | None, spend_bytes: int) -> list[int]:
     """Return the sizes to transfer: two buffers that hold the largest are within what is spent."""
-    wanted = {*_TRANSFERRED, *([object_bytes] if object_bytes else [])}
+    wanted = {*_TRANSFERRED, object_bytes or MIB}
     return sorted(size for size in wanted if 2 * (size + HEAD_BYTES) <= spend_bytes)
 
 
@@ -85,18 +83,16 @@ class StorePlan(NamedTuple):
 
     object_bytes: int
     segment_bytes: int
-    buffer_bytes: int
     together: int
     most_objects: int
 
 
-def store_plan(object_bytes: int | None, spend_bytes: int) -> StorePlan | str:
-    """Return a store within what is spent, or why there can be none."""
+def store_plan(object_bytes: int | None, spend_bytes: int) -> StorePlan | None:
+    """Return a store within what is spent; None where an object is too large for one."""
     size = object_bytes or USUAL_OBJECT_BYTES
     together = max(1, min(TOGETHER, spend_bytes // 8 // size))
-    segment = min(GIB, spend_bytes - together * size - 16 * MIB) // MIB * MIB
+    segment = min(GIB, spend_bytes - together * size - LOCAL_BUFFER_BYTES) // MIB * MIB
     # The master evicts from 95 % on (eviction_high_watermark_ratio); bins round objects up.
     most = int(segment * 0.7) // size
-    if segment < _LEAST_SEGMENT_BYTES or most < 2 * together:
-        return f"--spend is too little for a store of objects of {size} bytes"
-    return StorePlan(size, segment, together * size, together, most)
+    fits = segment >= _LEAST_SEGMENT_BYTES and most >= 2 * together
+    return StorePlan(size, segment, together, most) if fits else None

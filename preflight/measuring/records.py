@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 
@@ -32,13 +31,6 @@ class Rate(NamedTuple):
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
 
-def rate(
-    op: str, what: str, size_bytes: int, measured: Mapping[str, Any], page_bytes: int = 0
-) -> Rate:
-    """Return the rate that a measuring process answered with."""
-    return Rate(op, what, size_bytes, **measured, page_bytes=page_bytes)
-
-
 class Used(NamedTuple):
     """The transport that an engine says it took: rdma or tcp, "" where its log says neither."""
 
@@ -47,8 +39,8 @@ class Used(NamedTuple):
 
     @property
     def text(self) -> str:
-        return " ".join((self.transport.upper() or "a transport that its log does not name",
-                         *([f"({', '.join(self.devices)})"] if self.devices else ())))  # fmt: skip
+        devices = f" ({', '.join(self.devices)})" if self.devices else ""
+        return f"{self.transport.upper() or 'what its log does not name'}{devices}"
 
 
 # rdma_context.cpp, once for each device that the engine opened; tcp_transport.cpp.

@@ -21,15 +21,11 @@ _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magent
 
 
 class MeasureAnswer(NamedTuple):
-    """What was measured, and what follows from it.
-
-    consequences: a sentence each. launch: its source and its summary, None without one.
-    """
+    """What was measured, and what follows from it. consequences: a sentence each."""
 
     measured: MeasuredRun
     findings: tuple[Finding, ...] = ()
     consequences: tuple[str, ...] = ()
-    launch: tuple[str, str] | None = None
 
     @property
     def reason(self) -> str:

@@ -16,7 +16,7 @@ SIZE = 160 << 20
 def main() -> None:
     engine = TransferEngine()
     assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
-    room = mmap.mmap(-1, SIZE)
+    room = mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     here = ctypes.addressof(ctypes.c_char.from_buffer(room))
     ctypes.memset(here, 1, SIZE)
     assert engine.register_memory(here, SIZE) == 0
