@@ -72,16 +72,18 @@ def main() -> None:
         words = ("--only", "transfer", "--budget", f"{4 + 8 * SECONDS}s")
         _, answer = measure(wheel, *words)
         ours = rates_of(answer, "transfer")
-        with plain_server(wheel) as where, bench_target(wheel) as target:
-            for op, size in steps:
-                plain = plain_rate(wheel, where, op, size, SECONDS)
-                rows[op, size].append((ours[op, size], plain, bench_rate(wheel, target, op, size)))
+        with plain_server(wheel) as where:  # an engine beside those that are measured takes time
+            plain = {step: plain_rate(wheel, where, *step, SECONDS) for step in steps}
+        with bench_target(wheel) as target:
+            bench = {step: bench_rate(wheel, target, *step) for step in steps}
+        for step in steps:
+            rows[step].append((ours[step], plain[step], bench[step]))
     for (op, size), found in rows.items():
-        own, plain, bench = (median(column) / 1e9 for column in zip(*found, strict=True))
-        ratio = f"{own / bench:>9.2f}" if bench else "        -"
+        own, loop, theirs = (median(column) / 1e9 for column in zip(*found, strict=True))
+        ratio = f"{own / theirs:>9.2f}" if theirs else "        -"
         print(
-            f"{op:<5} {size // MIB:>3} {own:>8.2f} {plain:>6.2f} {bench:>6.2f} "
-            f"{own / plain:>9.2f} {ratio}"
+            f"{op:<5} {size // MIB:>3} {own:>8.2f} {loop:>6.2f} {theirs:>6.2f} "
+            f"{own / loop:>9.2f} {ratio}"
         )
 
 

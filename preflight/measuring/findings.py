@@ -8,7 +8,7 @@ from checks.base.finding import Finding, Status
 from checks.base.units import GIGABYTE, Quantity
 from checks.base.unknown import Unknown
 from preflight.measuring.plan import pages_text
-from preflight.measuring.records import MeasuredRun, Rate
+from preflight.measuring.records import MeasuredRun, Rate, Used
 from preflight.measuring.wanted import LaunchWish
 
 TRANSPORT, STORAGE, FETCH = "measure.transport", "measure.storage", "measure.fetch"
@@ -45,13 +45,14 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
     """Yield whether each engine took RDMA where the launch means it."""
     if wanted.protocol != "rdma":
         return
-    sides = [(f"{part.name}, this side", part.used) for part in measured.parts]
-    sides += [(f"{part.name}, the other side", part.there) for part in measured.parts]
-    for subject, used in sides:
-        if used is None:
-            continue
+    sides: dict[Used, list[str]] = {}
+    for part in measured.parts:
+        for used, where in ((part.used, ""), (part.there, " (the other side)")):
+            if used is not None:
+                sides.setdefault(used, []).append(f"{part.name}{where}")
+    for used, names in sides.items():
         need = "RDMA" + (f" ({wanted.devices})" if wanted.devices else "")
-        found = Finding(TRANSPORT, Status.PASS, subject, used.text, need)
+        found = Finding(TRANSPORT, Status.PASS, ", ".join(names), used.text, need)
         missing = [name for name in wanted.devices.split(",") if name and name not in used.devices]
         if not used.transport:
             yield found.unknown("the engine's log does not say what it uses")

@@ -15,7 +15,7 @@ from preflight.base.output import columns, painter
 from preflight.measuring.findings import rate_text, seconds_text
 from preflight.measuring.records import MeasuredPart, MeasuredRun, Rate
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import filled, table
+from preflight.render.text import filled, headed, table
 
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magenta"}
 
@@ -61,7 +61,7 @@ def answer_text(answer: MeasureAnswer, color: str) -> str:
     """Write the verdict, each part with its rates, and what follows."""
     paint, width = painter(color), columns()
     head = paint(answer.status.upper(), _COLOURS[answer.status])
-    parts = [f"{head}: {clean(answer.reason)}"]
+    parts = [headed(answer.status.upper(), clean(answer.reason), width, head)]
     parts += ["\n".join(_part_lines(part, width)) for part in answer.measured.parts]
     last = [
         f"{one.check}: {one.status.value}: {one.subject}: have {one.have}, need {one.need}"
@@ -86,17 +86,18 @@ def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
         over += f" (the other side: {part.there.text})"
     yield filled(f"{part.name}: {part.did}{over}", width, 2)
     if part.rates:
-        heads = ("", "size", "how", "rate", "calls/s", "p50", "p99")
+        heads = ("", "size", "how", "rate", "objects/s", "p50", "p99")
         yield table([_row(each) for each in part.rates], heads, right=(1, 3, 4, 5, 6), margin="  ")
     for note in part.notes:
         yield filled(f"  {clean(note)}", width)
 
 
 def _row(one: Rate) -> Sequence[str]:
-    each = f"{one.calls / one.seconds:.0f}" if one.seconds > 0 else ""
-    calls = ("", "") if not one.p50_seconds else map(seconds_text, one[6:8])
-    size = format_bytes(one.size_bytes)
-    return (one.op, size, one.what, rate_text(one.bytes_per_second), each, *calls)
+    """Return a line of the table; a time is that of one call."""
+    objects = one.bytes / one.size_bytes / one.seconds if one.p50_seconds else 0.0
+    times = map(seconds_text, (one.p50_seconds, one.p99_seconds)) if objects else ("", "")
+    size, speed = format_bytes(one.size_bytes), rate_text(one.bytes_per_second)
+    return (one.op, size, one.what, speed, f"{objects:.0f}" if objects else "", *times)
 
 
 def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
