@@ -103,7 +103,9 @@ class Measuring:
                 with ExitStack() as self._stack:
                     if self._left < 0:
                         raise SkippedError("--budget was over before it began")
-                    found.append(ways[name]())
+                    part = ways[name]()
+                    why = "" if part.rates else "; ".join(("nothing was measured", *part.notes))
+                    found.append(part._replace(failed=why))
             except SkippedError as why:
                 found.append(MeasuredPart(name, skipped=str(why)))
             except (MeasureError, StoppedError, RehearsalError, OSError) as error:

@@ -6,12 +6,17 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from preflight.measuring import run as run_module
+from preflight.measuring.records import Used
+from preflight.measuring.wanted import LaunchWish
+from preflight.rehearsal.records import Library
 from tests.measuring.test_measure import OFFLOAD, SCRIPT
 from tests.real.conftest import HugePages, Wheel
 from tests.real.measures import (
@@ -95,6 +100,25 @@ def test_memory_needs_no_library(tmp_path: Path) -> None:
     memory, transfer = answer["answer"]["parts"]
     assert memory["outcome"] == "measured"
     assert "not installed" in transfer["reason"]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_each_nic_registers_with_an_engine_of_its_own(
+    opened: bool, wheel_0_3_13: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the engine did not open the NIC nothing is measured; here its log is made up."""
+    folder = str(wheel_0_3_13.folder)
+    library = Library(sys.executable, folder, "mooncake-transfer-engine", wheel_0_3_13.version)
+    monkeypatch.setattr(run_module, "_rdma_devices", lambda: ("mlx5_0",))
+    if opened:
+        monkeypatch.setattr(run_module, "used_of", lambda _: Used("rdma", ("mlx5_0",)))
+    measuring = run_module.Measuring(library, LaunchWish(), 20.0, 64 * MIB)
+    (part,) = measuring.run(("registration",), "127.0.0.1", None, lambda _: None).parts
+    if opened:
+        assert {(one.op, one.size_bytes) for one in part.rates} == {("register", 32 * MIB)}
+        assert part.rates[0].what == "mlx5_0, regular pages"
+    else:
+        assert "did not open it" in part.failed
 
 
 KILLS = [
