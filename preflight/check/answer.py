@@ -289,7 +289,10 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
     """
     from preflight.check.catalogue import FLEET_CHECKS
 
-    if any(_matches(check.id, (pattern,)) for check in FLEET_CHECKS):
+    elsewhere = [check.id for check in FLEET_CHECKS if _matches(check.id, (pattern,))]
+    if elsewhere and elsewhere[0].startswith("measure."):
+        return "is found by `mooncake-preflight measure` alone"
+    if elsewhere:
         return (
             "is found between nodes, never on one host: `mooncake-preflight fleet merge` judges "
             "it, from the nodes' reports, as does `fleet check`, which gets them itself"
