@@ -128,20 +128,25 @@ def register(player: Any, order: Json) -> Json:
 
 
 def announce(player: Any, order: Json) -> Json:
-    """Write into the first page what the other side has to know."""
-    text = json.dumps({"hello": HELLO, "bytes": player.size, **order["about"]}).encode()
-    ctypes.memset(player.address, 0, HEAD_BYTES)
-    ctypes.memmove(player.address, text[: HEAD_BYTES - 1], min(len(text), HEAD_BYTES - 1))
+    """Write where the other side looks first what it has to know.
+
+    That is this memory, or a pool of the engine's own, as 0.3.8 has (seen).
+    """
+    about = {"hello": HELLO, "bytes": player.size, "address": player.address, **order["about"]}
+    text = json.dumps(about).encode()[: HEAD_BYTES - 1]
+    first = player.engine.get_first_buffer_address(order["own"]) or player.address
+    ctypes.memset(first, 0, HEAD_BYTES)
+    ctypes.memmove(first, text, len(text))
     return {}
 
 
 def hello(player: Any, order: Json) -> Json:
     """Read the first page of the other side, which ``announce`` wrote there."""
     player.peer = order["peer"]
-    player.there = player.engine.get_first_buffer_address(player.peer)
-    if not player.there:
+    first = player.engine.get_first_buffer_address(player.peer)
+    if not first:
         raise OSError(f"no engine with memory answers at {player.peer}")
-    code = player.engine.transfer_sync_read(player.peer, player.address, player.there, HEAD_BYTES)
+    code = player.engine.transfer_sync_read(player.peer, player.address, first, HEAD_BYTES)
     if code:
         raise OSError(f"transfer_sync_read from {player.peer} returns {code}")
     text = ctypes.string_at(player.address, HEAD_BYTES).rstrip(b"\0")
@@ -151,7 +156,7 @@ def hello(player: Any, order: Json) -> Json:
         said = {}
     if said.get("hello") != HELLO:
         raise OSError(f"{player.peer} is another engine, and not measure --serve: left alone")
-    player.there_bytes = int(said["bytes"])
+    player.there, player.there_bytes = int(said["address"]), int(said["bytes"])
     return said
 
 

@@ -188,7 +188,7 @@ class Measuring:
         """Have a process offer memory to the other side's engine; returns its port."""
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
         port, used = self._engine(process, host, size)
-        self._ask(process, "announce", about=used._asdict())
+        self._ask(process, "announce", own=f"{host}:{port}", about=used._asdict())
         return port
 
     def _transfer(self, own: str, peer: str | None) -> MeasuredPart:
