@@ -125,7 +125,7 @@ KILLS = [
     (sent, seconds, part)
     for sent in (signal.SIGKILL, signal.SIGTERM)
     for seconds, part in (
-        (0.3, "memory"), (1.5, "memory"), (0.6, "transfer"), (2.5, "transfer"), (1.0, "store"),
+        (0.3, "memory"), (0.7, "memory"), (0.6, "transfer"), (2.5, "transfer"), (1.0, "store"),
         (4.0, "store"), (1.0, "storage"),
     )
 ]  # fmt: skip
@@ -148,7 +148,7 @@ def test_whatever_ends_it_nothing_is_left(
     launch.write_text(script.replace("=/ssd", f"={folder}"))
     shared = set(Path("/dev/shm").iterdir())
     mark = f"TMPDIR={temporary}"
-    words = words_of(("--only", part, "--budget", "30s", "--spend", "256mb", str(launch)))
+    words = words_of(("--only", part, "--budget", "30s", "--spend", "1gb", str(launch)))
     environment = {**environment_of(wheel_0_3_13), "TMPDIR": str(temporary)}
     started = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)  # fmt: skip
