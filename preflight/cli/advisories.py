@@ -69,7 +69,9 @@ def _of_launch(
             "" if seen.needs is None else seen.needs.source, seen.launch.sizing.inputs.processes
         )
         found = public({"advisories": rows})
-        say_json(envelope("advisories", code, found, launch=launched, host=root))
+        count = sum(map(_counts, worst.values()))
+        reason = f"{count} known problems affect this launch, or may" if code else None
+        say_json(envelope("advisories", code, found, reason=reason, launch=launched, host=root))
         return code
     paint, width = painter(color), columns()
     lines = [_row(one.advisory, _said(one), paint, width) for one in shown]

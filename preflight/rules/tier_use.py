@@ -164,7 +164,8 @@ def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Ite
 def l2_ratio_ignored(server: SglangServer) -> Iterator[Seen]:
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     given = server.arguments.given("hicache_ratio")
-    if server.hicache and given and isinstance(size, int) and size > 0:
+    known_size = isinstance(size, int) and size > 0 and isinstance(ratio, float)
+    if server.hicache and given and known_size:
         yield Seen(f"--hicache-ratio {ratio:g} beside --hicache-size {size}")
 
 
