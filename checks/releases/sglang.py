@@ -181,8 +181,23 @@ class SglangRelease(NamedTuple):
     # As many tokens may be prefetched at a time as 0.8 x (L2 - L1); later 0.5 x L2
     # (cache_controller.py prefetch_capacity_limit).
     budget_of_difference: bool = True
+    budget_below_zero: bool = True  # where L2 is smaller than L1; later 0
     probes_numactl: bool = False  # a rank that numactl cannot bind goes on unbound; else it ends
     store: StoreReader = StoreReader()
+
+    def prefetch_budget(self, device: int, host: int, buffers: bool = False) -> int:
+        """Return how many tokens of L3 one cache may have under prefetch at a time.
+
+        device, host: tokens of its L1 and L2. buffers: --hicache-host-memory-mode buffer_only. With
+        that many or more on their way a request is served without what only L3 has
+        (cache_controller.py prefetch_capacity_limit, prefetch_rate_limited).
+        """
+        if buffers and self.buffer_only:
+            return int(0.9 * host)
+        if not self.budget_of_difference:
+            return int(0.5 * host)
+        budget = int(0.8 * (host - device))
+        return budget if self.budget_below_zero else max(0, budget)
 
 
 def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
@@ -211,6 +226,7 @@ _CHANGES = (
     _change(
         "0.5.9",
         write_back_stores=True,
+        budget_below_zero=False,
         indexer=Indexer.INSIDE_PER_LAYER,
         looks_up_devices=True,
         typed=_PREFETCH | _PREFIX,

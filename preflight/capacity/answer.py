@@ -184,10 +184,44 @@ def _server(
         objects if isinstance(objects, Unknown) else objects.token_bytes,
         found,
         None if pool is None else pool.keys,
+        prefetch_budget(deployment, tiers),
     )
-    notes = tuple(_server_notes(deployment, tiers, workload))
+    notes = (
+        *_server_notes(deployment, tiers, workload),
+        *_budget_note(capacity.prefetch, length, workload),
+    )
     name, evicts = deployment.process.name, store.eviction
     return ServerCapacity(name, deployment.model, page, capacity, notes, deployment, tiers, evicts)
+
+
+def prefetch_budget(deployment: Deployment, tiers: Tiers) -> Bounds | Unknown | None:
+    """Return the tokens of L3 that one cache may have under prefetch; None without L2 or L3."""
+    if tiers.host is None or tiers.pool is None:
+        return None
+    gpu, host, release = tiers.gpu.group_tokens, tiers.host.group_tokens, deployment.given.release
+    if not isinstance(host, Bounds):
+        return host
+    if isinstance(gpu, Unknown) and release.budget_of_difference:
+        return Unknown(f"0.8 x (L2 - L1), and L1 is not known: {gpu.reason}")
+    held = gpu if isinstance(gpu, Bounds) else Bounds(0, 0)
+    ends = (held.most, host.least), (held.least, host.most)
+    # One below zero lets as much be read as zero does.
+    return Bounds(*(max(0, release.prefetch_budget(*end, deployment.buffers)) for end in ends))
+
+
+def _budget_note(
+    budget: Bounds | Unknown | None,
+    length: int | None,
+    workload: MultiTurnWorkload | Unknown | None,
+) -> Iterator[str]:
+    if isinstance(budget, Bounds) and budget.most <= 0:
+        yield "L3 is written and never read: no token may be under prefetch (L2 is too small)"
+    elif isinstance(budget, Bounds) and length is not None and budget.least < length:
+        what = "request" if workload is None else "conversation"
+        yield (
+            f"L3 will hardly be read: {budget.text()} tokens may be under prefetch at a time, and "
+            f"one {what} has {length:,}: the next is served without it"
+        )
 
 
 def _conversation(
@@ -245,6 +279,8 @@ def _server_notes(
 
 def _cache_notes(deployment: Deployment, tiers: Tiers) -> Iterator[str]:
     server = deployment.server
+    if deployment.buffers:
+        yield "buffer_only: L2 is staging for L3, and keeps nothing that is answered from it"
     backend = server.value("hicache_storage_backend")
     if isinstance(backend, str) and server.hicache and server.store is None:
         yield f"storage backend {backend}: what it holds is not computed here"

@@ -66,6 +66,12 @@ class Deployment(NamedTuple):
         return policy if isinstance(policy, str) else DEFAULT_WRITE_POLICY
 
     @property
+    def buffers(self) -> bool:
+        """Whether L2 is staging for L3 alone, and keeps nothing (buffer_only)."""
+        mode = self.server.value("hicache_host_memory_mode")
+        return self.given.release.buffer_only and mode == "buffer_only"
+
+    @property
     def reuses(self) -> bool:
         """Whether a request finds what an earlier one left."""
         if self.server.value("disable_radix_cache") is True:
@@ -281,10 +287,12 @@ class Capacity(NamedTuple):
     """tiers: nearest to the GPU first. rounds: () without a workload.
 
     bytes_per_token: of one copy of the cache, the shards of all ranks together, as the store keeps
-    it. keys: None without a store.
+    it. keys: None without a store. prefetch: the tokens of L3 that one cache may have under
+    prefetch at a time; None where L3 is not read.
     """
 
     tiers: tuple[Tier, ...]
     bytes_per_token: int | Unknown
     rounds: tuple[Round, ...]
     keys: Keys | Unknown | None = None
+    prefetch: Bounds | Unknown | None = None

@@ -36,7 +36,8 @@ def _server(
     yield filled(f"{server.subject}: {server.model}{each}{page}", width)
     yield _tiers(capacity.tiers, width)
     formulas = [f"{tier.name}: {tier.formula}" for tier in capacity.tiers if tier.formula]
-    yield "\n".join(filled(line, width) for line in (*formulas, *_keys(capacity.keys)))
+    lines = *formulas, *_keys(capacity.keys), *_budget(capacity.prefetch)
+    yield "\n".join(filled(line, width) for line in lines)
     if isinstance(found.workload, MultiTurnWorkload) and capacity.rounds:
         yield filled(_workload(found.workload), width)
         yield _rounds_table(capacity.rounds, width)
@@ -51,6 +52,11 @@ def _keys(keys: Keys | Unknown | None) -> Iterator[str]:
             f"master: {keys.number:,} keys when the pool is full, about "
             f"{format_bytes(keys.master_bytes)} of its memory"
         )
+
+
+def _budget(budget: Bounds | Unknown | None) -> Iterator[str]:
+    if budget is not None:
+        yield f"prefetch: L3 is read for up to {_known(budget)} tokens at a time in each cache"
 
 
 def _tiers(tiers: Sequence[Tier], width: int) -> str:
@@ -198,6 +204,7 @@ def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, A
             for tier in capacity.tiers
         ],
         "keys": _keys_object(capacity.keys),
+        "prefetch_tokens": plain(capacity.prefetch),
         "rounds": [_round_object(each) for each in capacity.rounds],
         "conclusions": list(summarize_rounds(server, found.workload)),
         "notes": plain(server.notes),
