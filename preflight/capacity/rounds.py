@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from random import Random
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Deployment, Round, Tier
 from preflight.capacity.workload import MultiTurnWorkload
+from preflight.traces.formats import Request
 
 
 class TierModel(NamedTuple):
@@ -53,6 +55,24 @@ def rounds(
 ) -> tuple[Round, ...]:
     """Return every round of ``workload``; ``tiers``: nearest to the GPU first."""
     return tuple(_rounds(workload, page_tokens, tiers))
+
+
+def rounds_requests(found: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
+    """Yield the rounds as requests of a trace: in each all clients ask once, in a random order.
+
+    A prompt is all that was said, in blocks that no other client has.
+    """
+    rng = Random(seed)
+    order, asked = list(range(found.clients)), 0
+    tokens = [0] * found.clients
+    for turn in range(found.rounds):
+        rng.shuffle(order)
+        for client in order:
+            tokens[client] += found.next_tokens if turn else found.first_tokens
+            blocks = [(client + 1) << 32 | at for at in range(tokens[client] // block_tokens)]
+            yield Request(blocks, tokens[client], found.output_tokens, float(asked), client + 1)
+            tokens[client] += found.output_tokens
+            asked += 1
 
 
 def cached_tokens(workload: MultiTurnWorkload, rounds_: int, page_tokens: int) -> int:

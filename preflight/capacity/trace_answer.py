@@ -95,7 +95,7 @@ def trace_answers(
     page = page_of(found[0])
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge
-    plans = [_behind_router(each, asked) for each in found]
+    plans = [replay_plans(each, asked) for each in found]
     replays = [
         [() if isinstance(plan, Unknown) else plan.replays(block) for plan in each]
         for each in plans
@@ -188,7 +188,7 @@ class ReplayPlan(NamedTuple):
         return tuple(Replay(one, self.rules, block, self.page_tokens) for one in self.sizes)
 
 
-def _behind_router(found: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
+def replay_plans(found: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
     """Return the replays: servers that are alike, behind one router, answer one stream of requests.
 
     The first of them stands for all. Those that differ are each replayed with all of it.

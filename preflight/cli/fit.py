@@ -12,15 +12,10 @@ from preflight.cli.commands import command
 from preflight.cli.options import COLOR, JSON, SIZE, TIMEOUT, Integer, with_checks, with_launch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from checks.base.unknown import Unknown
-    from preflight.fit.fit_launch import Fitted
-    from preflight.fit.hits import Hits
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
-# As preflight.fit.judged_values.Goal, which is imported where it is used.
-GOALS = ("l2", "pool", "balanced", "hits")
+# As preflight.fit.judged_values.Goal, which is imported where it is used; hits: best, by a trace.
+GOALS = ("best", "l2", "pool", "balanced", "hits")
 
 
 @command(
@@ -33,11 +28,15 @@ GOALS = ("l2", "pool", "balanced", "hits")
 @click.option(
     "--goal",
     type=click.Choice(GOALS),
-    help="What gets the memory: --hicache-size (the default where a server has L2), the segment "
-    "(the default elsewhere), as much to each (the default with --model), or as most of --trace is "
-    "answered.",
+    help="What gets the memory. Default: best, what answers the most of the workload, where a "
+    "launch has L2 and a segment; or all of it --hicache-size (l2), the segment (pool), or as much "
+    "to each.",
 )
-@click.option("--trace", metavar="FILE", help="Recorded requests, for --goal hits.")
+@click.option("--trace", metavar="FILE", help="Recorded requests, as the workload.")
+@click.option("--clients", type=int, help="The workload's conversations at once.")
+@click.option("--rounds", type=int, help="Questions of each conversation.")
+@click.option("--request-length", type=int, help="Tokens of a question.")
+@click.option("--output-length", type=int, help="Tokens of an answer. Default: 1.")
 @click.option("--html", metavar="FILE", help="Write the trace's answer as a page, with its curve.")
 @click.option("--svg", metavar="FILE", help="Write the curve as a picture.")
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
@@ -75,6 +74,10 @@ def fit(
     *,
     goal: str | None,
     trace: str | None,
+    clients: int | None,
+    rounds: int | None,
+    request_length: int | None,
+    output_length: int | None,
     html: str | None,
     svg: str | None,
     plain: bool,
@@ -112,6 +115,8 @@ def fit(
     from preflight.base import exit_codes
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.within import within
+    from preflight.capacity.workload import WorkloadOptions
+    from preflight.fit.divisions import Asked
     from preflight.fit.fit_launch import (
         Description,
         first_launch,
@@ -121,12 +126,17 @@ def fit(
     )
     from preflight.fit.hints import hints as hints_of
 
-    if (goal == "hits") != (trace is not None):
+    if goal == "hits" and trace is None:
         raise click.UsageError("--goal hits goes with --trace FILE, recorded requests to answer")
+    goal = "best" if goal == "hits" else goal
+    numbers = WorkloadOptions(clients, rounds, request_length, output_length)
+    given = trace is not None or any(number is not None for number in numbers)
+    if given and goal not in (None, "best"):
+        raise click.UsageError(f"a workload is for --goal best, and not for {goal}")
+    if trace is not None and numbers != WorkloadOptions():
+        raise click.UsageError("--trace and --clients are two workloads: give the one or the other")
     if (html or svg) and trace is None:
-        raise click.UsageError(
-            "--html and --svg show a trace's curve: give --goal hits --trace FILE"
-        )
+        raise click.UsageError("--html and --svg show a trace's curve: give --trace FILE")
     described = Description(memory, gpus, nics, numa)
     host, assumptions = host_to_fit(root, described, timeout_seconds)
     first, path = None, ""
@@ -136,16 +146,12 @@ def fit(
         launch = launch._replace(words=first.words(), is_command=True)
     if assumptions:
         launch = described.with_gpu(launch)
-    wanted = goal or ("balanced" if first else None)
     edits = write and first is None
     if edits and launch.words == ("-",):
         raise click.UsageError("--write: standard input is no file to write: give the launch's")
-
-    def fit_to(its_goal: str | None, l2_part: float) -> Fitted | Unknown:
-        given = (launch, host, described, assumptions, its_goal, keep, edits)
-        return fitted(*given, timeout_seconds, chosen, l2_part)
-
-    found, hits = _fitted(fit_to, wanted, trace)
+    goal = "best" if goal is None and given else goal
+    words = (launch, host, described, assumptions, goal, keep, edits)
+    found = fitted(*words, timeout_seconds, chosen, Asked(numbers, trace))
     if isinstance(found, Unknown):
         if as_json:
             from preflight.base.envelope import envelope
@@ -171,7 +177,8 @@ def fit(
         edited = found.edited.edits
         written = within(timeout_seconds, "--write", lambda: write_edits(edited))
         found = found._replace(written=written)
-    if hits is not None and (html or svg):
+    hits = found.answered
+    if hits is not None and hits.chosen and hits.answer and (html or svg):
         from preflight.pictures.hit_curve import save_pictures
 
         save_pictures(hits.chosen, hits.answer, html, svg, timeout_seconds)
@@ -183,7 +190,7 @@ def fit(
         answer = envelope(
             "fit",
             found.exit_code,
-            public(fit_object(found, hits)),
+            public(fit_object(found)),
             word=WORDS[found.exit_code],
             reason=found.answer.reason,
             launch=about(found.launch, found.processes),
@@ -195,24 +202,8 @@ def fit(
         from preflight.pictures.bars import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
-        say(fit_text(found, painter(color), columns(), hits, plain))
+        say(fit_text(found, painter(color), columns(), plain))
     return found.exit_code
-
-
-def _fitted(
-    fit_to: Callable[[str | None, float], Fitted | Unknown], goal: str | None, trace: str | None
-) -> tuple[Fitted | Unknown, Hits | None]:
-    """Return the answer to one goal; with a trace, to the one that answers the most of it."""
-    if trace is None:
-        return fit_to(goal, 0.5), None
-    from checks.base.unknown import Unknown
-    from preflight.base.output import Progress
-    from preflight.fit.hits import fitted_for_hits
-
-    progress = Progress()
-    found = fitted_for_hits(fit_to, trace, progress.show)
-    progress.clear()
-    return (found, None) if isinstance(found, Unknown) else found
 
 
 def _new_file(words: tuple[str, ...], write: bool) -> str:

@@ -251,6 +251,7 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
         total_kib=total * nodes // KIB,
         free_kib=free * nodes // KIB,
         half_kib=total * nodes // 2 // KIB,
+        threads=total * nodes // (128 * KIB),  # an 8th of the memory in stacks of 16 KiB (fork.c)
         used_kib=(total - free) * nodes // KIB,
         blocks="\n".join(f"Node {node}, zone   Normal {counts}" for node in range(nodes)),
         limits="\n".join(f"{a:<25} {b:<20} {c:<20} {d:<10}" for a, b, c, d in rows),

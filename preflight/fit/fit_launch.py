@@ -7,12 +7,12 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.archive import write_whole
 from checks.base.finding import Kind, Setting, Status
 from checks.base.units import GIGABYTE
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError
 from checks.gpu.facts import read_gpus
 from checks.run.facts import READERS, read_facts
 from checks.run.runner import every_check
@@ -30,17 +30,23 @@ from preflight.fit.judged_values import (
     Goal,
     HostState,
     LaunchState,
+    is_mended,
     is_not_described,
+    judged_values,
     tolerant,
 )
 from preflight.fit.launch_edit import Edit, Edited, edited, launch_texts
-from preflight.fit.launch_values import knobs, with_values
+from preflight.fit.launch_values import SizeValues, knobs, with_values
 from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, open_host, size_within
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
+from preflight.inputs.written_launch import WrittenLaunch
 from preflight.processes.processes import LaunchProcess
 from preflight.settings.commands import Context, commands, context_of
 from preflight.sglang.model import Models
+
+if TYPE_CHECKING:
+    from preflight.fit.divisions import Answered, Asked
 
 
 class Description(NamedTuple):
@@ -67,7 +73,8 @@ class Fitted(NamedTuple):
     first launch. host_commands: what sets the pools. assumptions: of a host that was described.
     state, machine: what was asked about. hints: what would let more fit. ignored: checks that
     count for nothing, with the reason; waivers_over: those that count again. unread: what of the
-    launch is in no number. processes: what the launch starts.
+    launch is in no number. processes: what the launch starts. answered: what the best division was
+    chosen by.
     """
 
     launch: str
@@ -88,6 +95,7 @@ class Fitted(NamedTuple):
     waivers_over: tuple[Waiver, ...] = ()
     unread: tuple[str, ...] = ()
     processes: tuple[LaunchProcess, ...] = ()
+    answered: Answered | None = None
 
 
 class FirstLaunch(NamedTuple):
@@ -147,11 +155,12 @@ def with_first_launch(found: Fitted, first: FirstLaunch, path: str) -> Fitted:
     """Return the answer with the whole script, as it is to stand at ``path``."""
     values = found.answer.values
     found = found._replace(first=True, launch=path or f"a first launch of {first.model}")
-    if found.answer.fits is None or values.l2_bytes is None:
+    if found.answer.fits is None:
         return found._replace(command="")
-    segment = values.segment_bytes or first.ranks * (64 << 20)
-    script = first.script(path or "launch.sh", values.l2_bytes // GIGABYTE, segment)
-    return found._replace(command=script)
+    l2, segment = values.l2_bytes or GIGABYTE, values.segment_bytes or first.ranks * (64 << 20)
+    said = () if first.nics else ("no NIC is known (--nics): it speaks TCP, and with NICs RDMA",)
+    script = first.script(path or "launch.sh", l2 // GIGABYTE, segment)
+    return found._replace(command=script, unread=(*found.unread, *said))
 
 
 def write_first(path: str, script: str) -> tuple[str, ...]:
@@ -191,12 +200,11 @@ def fitted(
     write: bool,
     timeout_seconds: float,
     chosen: Chosen = ALL_CHECKS,
-    l2_part: float = 0.5,
+    asked: Asked | None = None,
 ) -> Fitted | Unknown:
     """Return the answer; Unknown where the launch was not read in time. Raises UsageError.
 
-    l2_part: of the memory, for a balanced goal. goal: None for the size that the launch has: L2,
-    or the segment where no server has one.
+    goal: None for the best division, or the one size that the launch has. asked: what is best.
     """
     selection = selection_of(chosen)
     sized = size_within(words, host, timeout_seconds)
@@ -225,10 +233,33 @@ def fitted(
         progress.show(f"fit: trying sizes, {next(tried)} judged so far")
 
     machine = HostState(host.root, facts, checks, keep_bytes, left_out, trying)
+    written, state = state, state._replace(launch=_without_limits(launch))
+    answered, said = None, sized.sizing.not_whole
     try:
-        alone = state.sizes.l2 is None and state.sizes.segment is not None
-        wanted = Goal(goal) if goal else Goal.POOL if alone else Goal.L2
-        answer = solve(state, machine, wanted, l2_part)
+        if goal is None:
+            both = sizes.l2 is not None and sizes.segment is not None
+            alone = sizes.l2 is None and sizes.segment is not None
+            goal = "best" if both else "pool" if alone else "l2"
+        wanted = Goal(goal)
+        if wanted is Goal.BEST:
+            from preflight.fit.divisions import Asked, Chooser
+
+            both_now = (None if one is None else one.now_bytes for one in (sizes.l2, sizes.segment))
+            given = asked or Asked(), SizeValues(*both_now)
+            chooser = Chooser(*given, options, host.root, progress.show)
+            try:
+                answer = solve(state, machine, wanted, chooser)
+                if answer.fits is not None:
+                    answered = chooser.answered(answer.values)
+            except UnknownFactError as error:
+                said += (f"not chosen by what is answered: {error.fact.reason}",)
+                answer = solve(state, machine, Goal.L2)
+        else:
+            answer = solve(state, machine, wanted)
+        if answer.fits is not None and written.launch != state.launch:
+            judged = judged_values(written, machine, answer.values).findings
+            limits = (one for one in judged if one.check == "memory.cgroup" and is_mended(one))
+            answer = answer._replace(beside=(*limits, *answer.beside))
     finally:
         progress.clear()
     if answer.fits is not None:
@@ -238,7 +269,7 @@ def fitted(
         answer = _of_description(answer, machine)
     changes, command = None, ""
     if answer.fits is not None:
-        changes, command = _edited(words, state, host, answer)
+        changes, command = _edited(words, written, host, answer)
     return Fitted(
         launch.name,
         host.name,
@@ -247,16 +278,30 @@ def fitted(
         changes,
         (),
         command,
-        _host_commands(answer, context_of(facts)),
+        (*_host_commands(answer, context_of(facts)), *_mending(answer, context_of(facts))),
         assumptions,
         state,
         machine,
         _exit_code(answer),
         ignored=tuple(selection.ignore.items()),
         waivers_over=tuple(selection.over),
-        unread=sized.sizing.not_whole,
+        unread=said,
         processes=sized.sizing.inputs.processes,
+        answered=answered,
     )
+
+
+def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
+    """Return the launch with no memory limit on its containers, which it sets itself."""
+    commands = tuple(
+        one
+        if one.container is None or one.container.memory_bytes is None
+        else one._replace(container=one.container._replace(memory_bytes=None))
+        for one in launch.reading.commands
+    )
+    if commands == launch.reading.commands:
+        return launch
+    return launch._replace(reading=launch.reading._replace(commands=commands))
 
 
 def _of_description(answer: FitAnswer, machine: HostState) -> FitAnswer:
@@ -299,6 +344,21 @@ def _edited(
     if line:
         return None, line
     return by_hand(state.launch.reading, answer.sizes, answer.values), ""
+
+
+def _mending(answer: FitAnswer, context: Context) -> tuple[str, ...]:
+    """Return what sets that for which sizes need no room: limits of the host and of containers."""
+    if answer.fits is None:
+        return ()
+    mended = [found for found in answer.beside if is_mended(found)]
+    lines = commands([one for found in mended for one in found.settings], context)
+    by_hand = (
+        f"# the container at {found.subject}: no memory limit, or one of {found.need}, a tenth "
+        "more, and the 10 GiB that SGLang leaves free"
+        for found in mended
+        if not found.settings
+    )
+    return (*lines, *by_hand)
 
 
 def _host_commands(answer: FitAnswer, context: Context) -> tuple[str, ...]:

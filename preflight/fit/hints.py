@@ -23,7 +23,7 @@ from preflight.fit.judged_values import (
     released_root,
 )
 from preflight.fit.launch_values import SizeValues
-from preflight.fit.solver import largest_sizes
+from preflight.fit.solver import larger_fit, largest_sizes
 from preflight.judging.pages import GATE
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.sglang.launch import server_ranks
@@ -35,7 +35,7 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> tuple[str, ...]:
     """Return sentences, each with what would fit then; none where nothing more would."""
-    if answer.reason:
+    if answer.reason or answer.goal is Goal.BEST:
         return ()
     return (*_released(state, host, answer), *_regular(state, host, answer))
 
@@ -84,7 +84,10 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
         return
     root = released_root(host.root, pools)
     facts = facts_with_pools(root, answer.least.needs, host.facts)
-    found = largest_sizes(state, host._replace(root=root, facts=facts), answer.goal, answer.gates)
+    freed = host._replace(root=root, facts=facts)
+    if answer.bounds and not any(larger_fit(state, freed, answer)):
+        return
+    found = largest_sizes(state, freed, answer.goal, answer.gates)
     if found is not None and _more(found, answer):
         names = " and ".join(
             f"{pages} pages of {format_page_size(size)}" for size, pages in spare if pages > 0

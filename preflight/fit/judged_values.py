@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from checks.base.check import Check, Judge
-from checks.base.finding import Finding, Status
+from checks.base.finding import Finding, Kind, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.recording import RecordingRoot
 from checks.base.root import Root
@@ -274,6 +274,22 @@ ROOM = frozenset(
     {"sglang.admission-gate", "memory.host", "numa.node-memory", "hugetlb.shortage"}
     | {"hugetlb.node-shortage", _RESERVATION, KEEP}
 )
+# What is set for a launch however large it is: the host has enough of it.
+_SET = (Kind.ULIMIT, Kind.SYSCTL, Kind.SHM_SIZE)
+
+
+def is_mended(finding: Finding) -> bool:
+    """Return whether a setting mends a finding for any size: then it stops none.
+
+    Such are limits of the host that are no memory, what sets the pools at boot, and a container's
+    memory limit that the launch itself writes.
+    """
+    if finding.status not in (Status.FAIL, Status.WARN) or finding.check in ROOM:
+        return False
+    if finding.settings and all(setting.kind in _SET for setting in finding.settings):
+        return True
+    own = finding.check == "memory.cgroup" and not finding.settings and finding.subject != "cgroup"
+    return own or finding.check == "hugetlb.after-reboot"
 
 
 class HostState(NamedTuple):
@@ -300,7 +316,10 @@ class LaunchState(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What ``check`` would say. pools: the plan's. planned: the host with them."""
+    """What ``check`` would say. pools: the plan's. planned: the host with them.
+
+    room_bytes: what is available beyond all that is mapped and kept; 0 where that is not known.
+    """
 
     values: SizeValues
     sizing: LaunchSizing
@@ -309,6 +328,7 @@ class Judgement(NamedTuple):
     planned: Root
     facts: Facts
     findings: tuple[Finding, ...]
+    room_bytes: int = 0
 
     def of(self, ids: Iterable[str], *statuses: Status) -> tuple[Finding, ...]:
         wanted = frozenset(ids)
@@ -318,6 +338,7 @@ class Judgement(NamedTuple):
 class Goal(Enum):
     """What gets the memory."""
 
+    BEST = "best"
     L2 = "l2"
     POOL = "pool"
     BALANCED = "balanced"
@@ -411,9 +432,10 @@ def judged_values(
         facts = facts_with_pools(planned, needs, facts)
     findings += judge(facts, needs, chosen)
     findings += launch_findings(sizing)
-    findings += _kept(needs, facts, host.keep_bytes)
-    findings = [found for found in findings if not host.left_out(found.check)]
-    return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings))
+    kept, left = _kept(needs, facts, host.keep_bytes)
+    findings = [found for found in (*findings, *kept) if not host.left_out(found.check)]
+    room = left - host.keep_bytes
+    return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
 
 
 def sized_values(
@@ -435,26 +457,31 @@ def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
     return Facts(topics)
 
 
-def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> list[Finding]:
-    """Return what stays available once everything of the launch is mapped."""
-    if not keep_bytes:
-        return []
+def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Finding], int]:
+    """Return whether enough stays available once everything of the launch is mapped, and how much.
+
+    What is not known is nothing.
+    """
     memory: MemoryFacts | Unknown = facts.topic("memory")
     try:
         available, taken = known(known(memory).value("MemAvailable")), known(regular_bytes(needs))
     except UnknownFactError as error:
-        return [Finding(KEEP, Status.UNKNOWN, "memory to keep", text=error.fact.reason)]
+        unknown = Finding(KEEP, Status.UNKNOWN, "memory to keep", text=error.fact.reason)
+        return ([unknown] if keep_bytes else []), 0
     left = available - taken
+    if not keep_bytes:
+        return [], left
     have, need = f"{format_bytes(max(0, left))} left", f"{format_need(keep_bytes, left)} to keep"
     status = Status.PASS if left >= keep_bytes else Status.FAIL
     less = format_bytes(keep_bytes - left) if left < keep_bytes else ""
     text = f"{less} too little would be left (--keep)" if less else ""
     formula = f"{format_bytes(available)} available - {format_bytes(taken)} on regular pages"
-    return [Finding(KEEP, status, "memory to keep", have, need, formula, text)]
+    return [Finding(KEEP, status, "memory to keep", have, need, formula, text)], left
 
 
-# What sizes change back and forth: its remedy is a variable of the launch, never a size.
-_NO_GATES = ("rdma.fork-safe",)
+# What sizes change back and forth: its remedy is a variable of the launch, never a size. And what
+# says of a division that it is a poor one: it starts.
+_NO_GATES = ("rdma.fork-safe", "l3-repeats-l2")
 
 
 def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:

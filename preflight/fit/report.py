@@ -6,14 +6,18 @@ The sizes, what binds, what to set, and the edited launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from checks.base.finding import Finding, Status
 from checks.base.fold import fold_names
 from checks.base.units import GIGABYTE, format_bytes, format_page_size
 from checks.capture.secrets import clean_text, public
 from preflight.base.envelope import actions, finding_object
+from preflight.capacity.answer import CapacityAnswer
+from preflight.capacity.report import share
+from preflight.capacity.trace_answer import TraceAnswer
 from preflight.check.report import amounts
+from preflight.fit.divisions import Answered, Division
 from preflight.fit.fit_launch import Fitted
 from preflight.fit.judged_values import (
     KEEP,
@@ -22,16 +26,14 @@ from preflight.fit.judged_values import (
     Goal,
     NextGib,
     SizeBound,
+    is_mended,
     is_not_described,
 )
 from preflight.fit.launch_edit import Advice, Edit
-from preflight.fit.launch_values import Knob
+from preflight.fit.launch_values import Knob, gigabytes
 from preflight.judging.refusal import REFUSED
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import fitted, wrapped
-
-if TYPE_CHECKING:
-    from preflight.fit.hits import Hits
 
 Paint = Callable[[str, str], str]
 Json = dict[str, Any]
@@ -39,6 +41,7 @@ Json = dict[str, Any]
 # The answer in a word, by exit code.
 WORDS = {0: "fits", 1: "fits-but-fails", 2: "nothing-fits", 3: "unknown"}
 _GOALS = {
+    Goal.BEST: "what answers the most",
     Goal.L2: "the largest L2",
     Goal.POOL: "the largest segment",
     Goal.BALANCED: "as much L2 as segment, and the rest to L2",
@@ -48,13 +51,8 @@ MAY_END = frozenset({"l2-halves-may-overlap", "standalone-may-break-mha"})
 _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 
-def fit_text(
-    found: Fitted, paint: Paint, width: int, hits: Hits | None = None, plain: bool = False
-) -> str:
-    """Return the whole answer, without a final newline. hits: what it was chosen by.
-
-    plain: draw with plain characters.
-    """
+def fit_text(found: Fitted, paint: Paint, width: int, plain: bool = False) -> str:
+    """Return the whole answer, without a final newline. plain: draw with plain characters."""
     answer = found.answer
     lines: list[str] = []
     where = "this host" if found.host == "/" else found.host
@@ -87,12 +85,12 @@ def fit_text(
     else:
         lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
         lines += ["", *_table(found, width)]
+        if found.answered is not None:
+            lines += ["", *_divisions(found.answered, found.first, paint, width, plain)]
         for bound in answer.bounds:
             lines += ["", *_bound(bound, width)]
         for share in answer.shares:
             lines += ["", *wrapped(_share(share), width, 0)]
-    if hits is not None:
-        lines += ["", *_hits(hits, paint, width, plain)]
     for line in found.unread:
         lines += ["", *wrapped(line, width, 2)]
     for hint in found.hints:
@@ -137,7 +135,10 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
 
     That the sizes fit is no good news of a launch that fails for something else.
     """
-    if any(finding.status is Status.FAIL for finding in answer.beside):
+    failed = [finding for finding in answer.beside if finding.status is Status.FAIL]
+    if failed and all(map(is_mended, failed)):
+        return paint("FITS ONCE IT IS SET (see below)", "yellow")
+    if failed:
         return paint("THE SIZES FIT, AND IT FAILS ALL THE SAME (see below)", "red")
     if answer.unknown:
         return paint("UNKNOWN", "yellow")
@@ -236,8 +237,8 @@ def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
             about += f", {fold_names(names) if len(names) > 1 else names[0]}"
         lines += wrapped(public(f"  {status}: {about}: {text}"), width, 2)
         # What is mended for check is said there; what is not known keeps fit from its answer.
-        unknown = status == Status.UNKNOWN.value
-        for advice in dict.fromkeys(each.advice for each in alike if unknown and each.advice):
+        told = [each for each in alike if each.status is Status.UNKNOWN or is_mended(each)]
+        for advice in dict.fromkeys(each.advice for each in told if each.advice):
             lines += wrapped(public(f"    to do: {advice}"), width, 2)
     return lines
 
@@ -290,29 +291,68 @@ def diff(edit: Edit) -> Iterator[str]:
     yield from difflib.unified_diff(*lines, path, path, n=around, lineterm="")
 
 
-def _hits(hits: Hits, paint: Paint, width: int, plain: bool) -> Iterator[str]:
-    from preflight.capacity.trace_report import curve_sentences, rate_span
-    from preflight.pictures.hit_curve import plot_text
-
-    about = f"hits of {hits.trace} by how the memory is shared, the best first"
-    yield from wrapped(about, width, 0)
-    rows = [
-        [one.about, one.sizes, ", ".join(rate_span(*each) for each in one.rates)]
-        for one in hits.tried
-    ]
-    yield from fitted(rows, ["", "", "hits"], width, right=(2,)).splitlines()
-    if plot := plot_text(hits.chosen, hits.answer, paint, width, plain):
-        yield from ("", plot, "")
-    for sentence in curve_sentences(hits.chosen, hits.answer):
-        yield from wrapped(sentence, width, 0)
-    for size, tokens in hits.next_gib:
+def _divisions(
+    answered: Answered, first: bool, paint: Paint, width: int, plain: bool
+) -> Iterator[str]:
+    """Yield what each division answers. first: of a launch that has no sizes of its own yet."""
+    what = f"hits of {answered.trace}"
+    if answered.workload is not None:
+        clients, rounds, length = answered.workload[:3]
+        what = (
+            f"of what {clients:,} clients ask again in {rounds} rounds of {length:,} tokens "
+            f"({answered.workload.origin}), by how the memory is shared"
+        )
+    yield from wrapped(what, width, 0)
+    tiers = dict.fromkeys(name for one in answered.tried for name, _ in one.held)
+    heads = ["", "L2 a rank", "segment", *tiers, "unique", "evicts in round", "kept"]
+    rows = [_division(one, tiers) for one in answered.tried if not (first and one.about == "now")]
+    if answered.workload is None:
+        heads, rows = _without(heads, -2), [_without(row, -2) for row in rows]
+    yield from fitted(rows, heads, width, right=range(1, len(heads))).splitlines()
+    if answered.chosen is not None and answered.answer is not None:
+        yield from _curve(answered.chosen, answered.answer, paint, width, plain)
+    for size, tokens in answered.next_gib:
         said = f"1 GiB more of {_NAMES[size]} would save about {tokens:,} tokens of it"
         yield from wrapped(said, width, 0)
-    for note in hits.notes:
+    for note in answered.notes:
         yield from wrapped(f"note: {note}", width, 2)
 
 
-def fit_object(found: Fitted, hits: Hits | None = None) -> Json:
+def _without(row: list[str], at: int) -> list[str]:
+    return [*row[:at], *row[at + 1 :]] if at != -1 else row[:-1]
+
+
+def _division(one: Division, tiers: Iterable[str]) -> list[str]:
+    held, evicts = dict(one.held), dict(one.evicts)
+    first = [str(evicts.get(name) or "-") for name in tiers]
+    return [
+        one.about,
+        f"{gigabytes(one.values.l2_bytes or 0)} GB",
+        format_bytes(one.values.segment_bytes or 0),
+        *(_millions(held[name]) if name in held else "" for name in tiers),
+        _millions(one.unique),
+        " ".join(first),
+        ", ".join(share(*each) for each in one.rates),
+    ]
+
+
+def _millions(tokens: int) -> str:
+    return f"{tokens / 1e6:.2f}M"
+
+
+def _curve(
+    chosen: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
+) -> Iterator[str]:
+    from preflight.capacity.trace_report import curve_sentences
+    from preflight.pictures.hit_curve import plot_text
+
+    if plot := plot_text(chosen, answer, paint, width, plain):
+        yield from ("", plot, "")
+    for sentence in curve_sentences(chosen, answer):
+        yield from wrapped(sentence, width, 0)
+
+
+def fit_object(found: Fitted) -> Json:
     """Return the answer of ``schemas/fit-v1.schema.json``; values as the launch has them."""
     answer, edited = found.answer, found.edited
     sizes, values, fits = answer.sizes, answer.values, answer.fits
@@ -350,21 +390,25 @@ def fit_object(found: Fitted, hits: Hits | None = None) -> Json:
             {"value": a.text, **fields(a, "name"), "origin": plain(a.where), "reason": a.why}
             for a in edited.advice
         ],
-        **({} if hits is None else {"hits": _hits_object(hits)}),
+        **({} if found.answered is None else {"hits": _answered_object(found.answered)}),
     }
 
 
-def _hits_object(hits: Hits) -> Json:
+def _answered_object(answered: Answered) -> Json:
     return {
-        **fields(hits, "trace", "ceiling", "notes"),
+        **fields(answered, "trace", "workload", "ceiling", "notes"),
         "tried": [
             {
-                **fields(one, "about", "sizes"),
+                **fields(one, "about"),
+                "sizes": one.values.text,
                 "servers": [{"least": least, "most": most} for least, most in one.rates],
+                "tokens": dict(one.held),
+                "unique_tokens": one.unique,
+                "evicts_in_round": dict(one.evicts),
             }
-            for one in hits.tried
+            for one in answered.tried
         ],
-        "next_gib": [{"size": size, "tokens": tokens} for size, tokens in hits.next_gib],
+        "next_gib": [{"size": size, "tokens": tokens} for size, tokens in answered.next_gib],
     }
 
 

@@ -7,7 +7,8 @@ never pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from checks.base.finding import Finding, Status
 from checks.base.pages import MemoryKind
@@ -22,6 +23,7 @@ from preflight.fit.judged_values import (
     Judgement,
     LaunchState,
     SizeBound,
+    is_mended,
     judged_values,
     sensitive_ids,
     sized_values,
@@ -29,6 +31,9 @@ from preflight.fit.judged_values import (
 from preflight.fit.launch_values import SizeValues
 from preflight.judging.refusal import REFUSED
 from preflight.sizing.sizing import Sizing
+
+if TYPE_CHECKING:
+    from preflight.fit.divisions import Chooser
 
 
 def largest(
@@ -78,6 +83,20 @@ def largest_from(passes: Callable[[int], bool], low: int, most: int) -> int:
             high = low + step
             break
         low += step
+        step *= 8
+    return _end(passes, low, high)
+
+
+def largest_below(passes: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the largest below ``high`` that passes, where ``low`` does, and ``high`` does not.
+
+    It is looked for as if it were hardly below ``high``.
+    """
+    step = 1
+    while high - step > low:
+        if passes(high - step):
+            return _end(passes, high - step, high)
+        high -= step
         step *= 8
     return _end(passes, low, high)
 
@@ -142,7 +161,7 @@ class Solver:
             one
             for status in _WANTING
             for one in judgement.of(self.ids, status)
-            if (one.check, one.subject, status) not in self._allowed
+            if (one.check, one.subject, status) not in self._allowed and not is_mended(one)
         )
 
     def unknown(self, judgement: Judgement) -> tuple[Finding, ...]:
@@ -160,8 +179,12 @@ class Solver:
         return min(self._known.values(), key=rank, default=None)
 
     def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return what check finds beside the gates, the worst first."""
-        others = [f for f in judgement.findings if f.check not in self.ids and f.status in _WANTING]
+        """Return what check finds beside the gates, or a setting mends, the worst first."""
+        others = [
+            found
+            for found in judgement.findings
+            if found.status in _WANTING and (found.check not in self.ids or is_mended(found))
+        ]
         return tuple(sorted(others, key=lambda finding: _WANTING.index(finding.status)))
 
     def best(self, values: SizeValues) -> Judgement:
@@ -206,13 +229,41 @@ class Solver:
     def passes(self, values: SizeValues) -> bool:
         return not self.stopping(self.judge(values))
 
-    def largest(self, make: Callable[[int], SizeValues], least: int, most: int) -> int | None:
+    def largest(
+        self,
+        make: Callable[[int], SizeValues],
+        least: int,
+        most: int,
+        step_bytes: float = 0.0,
+        near: int = 0,
+    ) -> int | None:
         """Return the largest number whose values pass, without an arena or with an exact one.
 
         The two hardly differ: an arena rounds once what is rounded piece by piece without it.
+        step_bytes: memory that a step takes; what is left of it tells where to look first, where
+        nothing is ``near``.
         """
 
         without, exact = self._variants(make)
+
+        def either(number: int) -> bool:
+            return without(number) or exact(number)
+
+        if least < near < most:
+            if either(near):
+                return largest_from(either, near, most)
+            if either(least):
+                return largest_below(either, least, near)
+        if step_bytes and either(least):
+            low = least
+            while (room := self.best(make(low)).room_bytes) >= step_bytes:
+                high = min(most, low + int(room / step_bytes))
+                if high > low and not either(high):
+                    return largest_below(either, low, high)
+                low = high
+                if low == most:
+                    return most
+            return largest_from(either, low, most)
 
         def too_small(number: int) -> bool:
             """Return whether all that stops this number also stops the least one."""
@@ -254,18 +305,24 @@ class Solver:
 
 # Without these no size says anything: what the launch takes, and what the host has.
 _DECISIVE = ("launch.sizes", "memory.host", "hugetlb.reservation")
+# With less a segment on regular pages may be too small to be mapped (16 MiB).
+_SMALL_SEGMENT = 64 * MIB
+# How often the stretch between two divisions is halved where it is no line.
+_HALVINGS = 4
 _NO_GATE = "nothing that could be judged of this launch here depends on the size"
 
 
-def solve(state: LaunchState, host: HostState, goal: Goal, l2_part: float = 0.5) -> FitAnswer:
+def solve(
+    state: LaunchState, host: HostState, goal: Goal, chooser: Chooser | None = None
+) -> FitAnswer:
     """Return the largest sizes by ``goal``. Raises UsageError for a size that it has not.
 
-    l2_part: of the memory, for a balanced goal.
+    chooser: what orders the divisions, for the best one.
     """
     _refuse(state, goal)
-    search = _Search(state, host, goal, l2_part)
+    search = _Search(state, host, goal)
     solver, low = search.solver, search.learn_gates()
-    values = search.largest()
+    values = search.largest() if chooser is None else search.chosen(chooser)
     nothing = FitAnswer(goal, state.sizes, low.values, None, low, (), solver.unknown(low))
     nothing = nothing._replace(beside=solver.beside(low), gates=solver.ids)
     decisive = [finding for id_ in _DECISIVE for finding in low.of((id_,), Status.UNKNOWN)]
@@ -301,6 +358,15 @@ def largest_sizes(
     return search.largest()
 
 
+def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[bool]:
+    """Yield for each size of an answer whether one step more of it fits on another host."""
+    search = _Search(state, host, answer.goal)
+    search.solver.take_gates(search.least, answer.gates)
+    for bound in answer.bounds:
+        more = answer.values._replace(**{f"{bound.size}_bytes": bound.value_bytes})
+        yield not search.solver.stopping(search.solver.best(more))
+
+
 def _refuse(state: LaunchState, goal: Goal) -> None:
     sizes = state.sizes
     if goal is not Goal.POOL and sizes.l2 is None:
@@ -324,13 +390,9 @@ def _most_bytes(host: HostState) -> int:
 class _Search:
     """The search for one goal: one size or both, in their own steps."""
 
-    def __init__(
-        self, state: LaunchState, host: HostState, goal: Goal, l2_part: float = 0.5
-    ) -> None:
+    def __init__(self, state: LaunchState, host: HostState, goal: Goal) -> None:
         self.solver = Solver(state, host)
-        self._state, self._goal = state, goal
-        # The segment's bytes for each of L2's.
-        self._segment_share = (1 - l2_part) / l2_part if l2_part else 0.0
+        self._state, self._host, self._goal = state, host, goal
         self._top_bytes = _most_bytes(host)
         # Whether the size that is more than any host takes passes: then nothing that could be
         # judged depends on it, and it is no answer.
@@ -369,13 +431,15 @@ class _Search:
         if self._goal is Goal.POOL:
             return SizeValues(segment_bytes=steps * MIB)
         # With equal parts the segment contributes as much of this host as L2 takes of it.
-        contributed = int(steps * GIGABYTE * self._ranks * self._segment_share)
-        segment = self._setting(contributed) // MIB * MIB
+        segment = self._setting(steps * GIGABYTE * self._ranks) // MIB * MIB
         return SizeValues(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, segment))
 
     def largest(self) -> SizeValues | None:
         most = self._most(self._goal)
-        found = self.solver.largest(self._values, 1, most)
+        step_bytes = self._step_bytes(self._goal)
+        if self._goal is Goal.BALANCED:
+            step_bytes *= 2
+        found = self.solver.largest(self._values, 1, most, step_bytes)
         self.endless = found == most
         if found is None or self.endless:
             return None
@@ -385,6 +449,73 @@ class _Search:
         # What is left of it: to L2 while a step of that fits, then to the segment.
         values = self._grown(values, "l2", GIGABYTE, self._most(Goal.L2))
         return self._grown(values, "segment", MIB, self._most(Goal.POOL))
+
+    def chosen(self, chooser: Chooser) -> SizeValues | None:
+        """Return the first division by ``chooser`` that fits, filled to the step."""
+        least_segment = max(MIB, self._setting(self._ranks * _SMALL_SEGMENT))
+
+        def with_l2(steps: int) -> SizeValues:
+            return SizeValues(steps * GIGABYTE, least_segment)
+
+        most = self._most(Goal.L2)
+        largest_l2 = self.solver.largest(with_l2, 1, most, self._step_bytes(Goal.L2))
+        self.endless = largest_l2 == most
+        if self.endless or largest_l2 is None:
+            return None
+        high = self._filled(with_l2(largest_l2), GIB)
+        least = chooser.begin(high, sized_values(self._state, self._host, high)[1].inputs)
+        from preflight.fit.divisions import Frontier
+
+        low = self._filled(with_l2(least // GIGABYTE), GIB, high)
+        points = {one.l2_bytes or 0: one for one in (low, high)}
+        self._between(points, low, high, _HALVINGS)
+        share = self._of_one_tib / (1024 * GIB)
+        frontier = Frontier(tuple(points[size] for size in sorted(points)), self._ranks, share)
+        for values in chooser.order(frontier):
+            start = with_l2((values.l2_bytes or 0) // GIGABYTE)
+            if self.solver.passes(self.solver.best(start).values):
+                return self._filled(start, MIB, values)
+        return high
+
+    def _between(
+        self, points: dict[int, SizeValues], low: SizeValues, high: SizeValues, halvings: int
+    ) -> None:
+        """Add divisions between two to ``points`` where a line between these is far from them."""
+        first, last = low.l2_bytes or 0, high.l2_bytes or 0
+        middle = (first + last) // 2 // GIGABYTE * GIGABYTE
+        if not halvings or not first < middle < last:
+            return
+        segments = low.segment_bytes or 0, high.segment_bytes or 0
+        part = (middle - first) / (last - first)
+        guess = int(segments[0] + part * (segments[1] - segments[0]))
+        start = SizeValues(middle, max(MIB, self._setting(self._ranks * _SMALL_SEGMENT)))
+        point = points[middle] = self._filled(start, GIB, start._replace(segment_bytes=guess))
+        if abs((point.segment_bytes or 0) - guess) > max(2 * GIB, segments[0] // 100):
+            self._between(points, low, point, halvings - 1)
+            self._between(points, point, high, halvings - 1)
+
+    def _filled(self, start: SizeValues, step: int, near: SizeValues | None = None) -> SizeValues:
+        """Return ``start``, which fits, with the largest segment, in steps of so many bytes.
+
+        near: where to look first, with the memory of the L2 that it has more.
+        """
+
+        def make(steps: int) -> SizeValues:
+            return start._replace(segment_bytes=max(start.segment_bytes or 0, steps * step))
+
+        guess = 0
+        if near is not None:
+            more = self._setting(((near.l2_bytes or 0) - (start.l2_bytes or 0)) * self._ranks)
+            guess = ((near.segment_bytes or 0) + more) // step
+        taken = self._step_bytes(Goal.POOL) * step / MIB
+        most = self._most(Goal.POOL) * MIB // step
+        return make(self.solver.largest(make, 0, most, taken, guess) or 0)
+
+    def _step_bytes(self, goal: Goal) -> float:
+        """Return the memory of this host that one step of a size takes."""
+        if goal is Goal.POOL:
+            return MIB * self._of_one_tib / (1024 * GIB)
+        return float(GIGABYTE * self._ranks)
 
     def _grown(self, values: SizeValues, size: str, step_bytes: int, most: int) -> SizeValues:
         """Return ``values`` with as much of one size as fits, and no less than they have."""

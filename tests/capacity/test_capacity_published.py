@@ -18,7 +18,7 @@ from preflight.capacity.report import first_evicting, first_maybe
 from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of
 from preflight.capacity.workload import MultiTurnWorkload
 from tests.builders.capacity_launches import answer_to, server_of, tokens_of
-from tests.builders.made_rounds import rounds_requests
+from preflight.capacity.rounds import rounds_requests
 from tests.paths import ROOT
 
 # The releases whose masters have had each of the two defaults, 0.95 and 0.90.

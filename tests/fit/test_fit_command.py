@@ -81,7 +81,8 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[s
     if "--" in words:
         at = words.index("--")
         before, dashes, behind = list(words[:at]), ["--"], list(words[at + 1 :])
-    code = run_preflight(["fit", "--json", *PATIENCE, *VERSIONS, *before, *dashes, *behind])
+    goal = () if "--goal" in before else ("--goal", "l2")
+    code = run_preflight(["fit", "--json", *goal, *PATIENCE, *VERSIONS, *before, *dashes, *behind])
     found = json.loads(capsys.readouterr().out)
     valid(found, SCHEMA)
     assert found["exit_code"] == code
@@ -216,7 +217,9 @@ def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFi
     code, found = answer(capsys, script, "--host", small)
     assert (code, found["outcome"]) == (2, "nothing-fits")
     assert found["blocking"][0]["check"] == "hugetlb.reservation"
-    assert run_preflight(["fit", *PATIENCE, *VERSIONS, "--host", small, script]) == 2
+    assert (
+        run_preflight(["fit", "--goal", "l2", *PATIENCE, *VERSIONS, "--host", small, script]) == 2
+    )
     printed = capsys.readouterr().out
     assert printed.startswith("NOTHING FITS: launch.sh on")
     assert "hugetlb.reservation" in printed
@@ -312,7 +315,7 @@ def test_devices_that_nobody_described_are_unknown_and_the_sizes_come_all_the_sa
     assert "fail" not in {finding["status"] for finding in found["beside"]}
     assert (code, found["status"]) == (3, "unknown")
     assert found["sizes"]["l2"]["size_bytes"]
-    assert run_preflight(["fit", "--memory", "1tb", script]) == 3
+    assert run_preflight(["fit", "--goal", "l2", "--memory", "1tb", script]) == 3
     said = capsys.readouterr().out
     assert said.startswith("THE SIZES FIT, THE REST IS NOT DESCRIBED")
     assert "give --gpus, as 8xH800" in said
@@ -389,7 +392,7 @@ def test_a_first_launch_is_written_and_fits_as_it_stands(
         assert part in text
     assert max(map(len, text.splitlines())) <= 100
     assert "MC_FORCE_TCP" not in text
-    again = [*FIRST[:1], *FIRST[3:], "--goal", "balanced", "--json", "first.sh"]
+    again = [*FIRST[:1], *FIRST[3:], "--json", "first.sh"]
     assert run_preflight(again) == 0
     found = json.loads(capsys.readouterr().out)["answer"]
     assert found["sizes"]["l2"]["now"] == found["sizes"]["l2"]["value"]
@@ -417,9 +420,11 @@ def test_a_first_launch_without_write_is_printed(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.slow
 def test_a_first_launch_of_a_host_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """As many ranks as it has GPUs, and its own NICs; its memlock stops all sizes."""
-    assert run_preflight(["fit", "--model", "Qwen/Qwen3-32B", "--root", "demo:h800"]) == 2
-    assert "rank 0-7 (each of 8)" in capsys.readouterr().out
+    """As many ranks as it has GPUs, and its own NICs; what its memlock has to be is said."""
+    assert run_preflight(["fit", "--model", "Qwen/Qwen3-32B", "--root", "demo:h800"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("FITS ONCE IT IS SET")
+    assert "prlimit --pid $$ --memlock=unlimited:unlimited" in said
 
 
 @pytest.mark.parametrize(

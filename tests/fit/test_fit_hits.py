@@ -43,15 +43,15 @@ def test_the_share_with_the_most_hits_is_chosen(
     valid(found, json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text()))
     found = found["answer"]
     hits = found["hits"]
-    assert len(hits["tried"]) == 5
+    assert next(one["about"] for one in hits["tried"]) == "best"
+    assert {one["about"] for one in hits["tried"]} >= {"now", "goal l2", "goal pool"}
     assert all(each["least"] <= each["most"] for one in hits["tried"] for each in one["servers"])
     assert hits["ceiling"] == pytest.approx(2 / 3)
     rates = {one["about"]: one["servers"][0]["least"] for one in hits["tried"]}
     assert list(rates.values()) == sorted(rates.values(), reverse=True)
-    assert rates["100% to L2"] == pytest.approx(2 / 3)
-    assert rates["50% to L2"] < 0.5
-    best = hits["tried"][0]
-    assert found["sizes"]["l2"]["value"] in best["sizes"] or best["about"] == "0% to L2"
+    assert rates["best"] == pytest.approx(2 / 3)
+    assert rates["goal balanced"] < 0.5
+    assert f"--hicache-size {found['sizes']['l2']['value']} " in hits["tried"][0]["sizes"]
     assert [one["tokens"] for one in hits["next_gib"] if one["size"] == "l2"] in ([0], [])
     # The curve has what fits, and what the launch has now; the page says the same numbers.
     drawn = (tmp_path / "o.svg").read_text()
@@ -93,30 +93,19 @@ def test_requests_are_spread_as_the_launchs_router_does(
 
 def test_pictures_are_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", "--svg", "o.svg", "run.sh"]) == 64
-    assert "give --goal hits --trace FILE" in capsys.readouterr().err
+    assert "give --trace FILE" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("--goal", "hits"), ("--trace", "t.jsonl")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--goal", "hits"], "--goal hits goes with --trace FILE"),
+        (["--goal", "l2", "--trace", "t.jsonl"], "a workload is for --goal best"),
+        (["--trace", "t.jsonl", "--clients", "5"], "give the one or the other"),
+    ],
+)
 def test_a_trace_goes_with_its_goal(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["fit", *words, "run.sh"]) == 64
-    assert "--goal hits goes with --trace FILE" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_share_that_is_held_back_is_not_called_by_what_was_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """SGLang's own gate stops L2 at 140 GB a rank here; the segment takes the rest."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.jsonl").write_text(cycle(40))
-    host = ("--memory", "2tb", "--gpus", "8xH100")
-    words = ["fit", "--model", "Qwen/Qwen3-32B", *host, "--goal", "hits", "--trace", "t.jsonl"]
-    assert run([*words, "--json"]) == 0
-    tried = json.loads(capsys.readouterr().out)["answer"]["hits"]["tried"]
-    (held,) = [one for one in tried if "asked" in one["about"]]
-    assert held["about"] == "75% to L2 asked, 53% fit"
-    l2, segment = 140 * 1e9 * 8, 922.46 * 2**30
-    assert f"--hicache-size 140 and a segment of {segment / 2**30:.2f} GiB" == held["sizes"]
-    assert l2 / (l2 + segment) == pytest.approx(0.53, abs=0.005)
+    assert said in capsys.readouterr().err

@@ -37,6 +37,7 @@ from tests.builders.fit_hosts import (
     check_after_plan,
     checked,
     host_of,
+    mended,
     root_of,
     written,
 )
@@ -76,7 +77,7 @@ class Judge:
         self._folder, self._case, self._sizes = folder, case, found.answer.sizes
         texts = launch_texts(written(folder, case).words[0], (), {})
         assert texts is not None
-        self._texts, self._tree = texts, tree_of(case.host)
+        self._texts, self._tree = texts, tree_of(mended(case.host))
         self._others: dict[str, Any] = {}
 
     def problems(self, values: SizeValues) -> set[Any]:
@@ -146,7 +147,7 @@ def test_the_pool_that_fit_says_is_needed_to_the_page(case: Case) -> None:
         targets = [t for t in found.answer.fits.pools if t.pages > (t.now_pages or 0)]
         for short in targets:
             fewer = [t._replace(pages=t.pages - (t is short)) for t in targets]
-            tree = applied(tree_of(case.host), fewer)
+            tree = applied(tree_of(mended(case.host)), fewer)
             assert checked(tree, words).problems - unavoidable
 
 
@@ -430,34 +431,38 @@ def test_a_goal_that_the_launch_has_nothing_for_is_a_usage_error(tmp_path: Path)
         fit(tmp_path, case("pool", none))
 
 
-def test_a_segment_that_only_few_sizes_of_pass_is_found(tmp_path: Path) -> None:
-    """Mooncake refuses a segment on regular pages below 16 MiB; above 21 MiB check warns.
+def test_what_a_setting_mends_stops_no_size(tmp_path: Path) -> None:
+    """The sizes are those of the host with it set; that it fails until then, and how, is said."""
+    script = SCRIPT.replace("MOONCAKE_PROTOCOL=tcp", "MOONCAKE_PROTOCOL=rdma")
+    host = replace(gpu_host(), services={("10.0.0.1", 50051): "master"}, capabilities=0)
+    before = replace(host, memlock=("8388608", "8388608"))
+    found = fit(tmp_path, Case(before, script, "balanced", 0, "0.5.20"))
+    there = fit(tmp_path, Case(mended(host), script, "balanced", 0, "0.5.20"))
+    assert found.answer.values == there.answer.values
+    assert (found.exit_code, there.exit_code) == (1, 0)
+    failed = {finding.check for finding in found.answer.beside if finding.status is Status.FAIL}
+    assert failed == {"memlock.limit"}
+    assert any("memlock=unlimited" in command for command in found.host_commands)
 
-    A device of mlx5 pins it, a local buffer of 16 MiB and up to 64 MiB of queue pairs: of 101.5 MiB
-    that may be locked 21.5 are left, and from 22 on they are too few.
-    """
-    script = SERVICE.replace(
-        "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_PROTOCOL=tcp", "MOONCAKE_DEVICE=mlx5_0"
-    )
-    script = script.replace("=a\n", "=a MOONCAKE_LOCAL_BUFFER_SIZE=16mb MOONCAKE_PROTOCOL=rdma\n")
-    locked = (str(203 * MIB // 2), str(203 * MIB // 2))
-    host = replace(gpu_host(), services={("10.0.0.1", 50051): "master"})
-    host = replace(host, memlock=locked, capabilities=0)
-    found = fit(tmp_path, Case(host, script, "pool", 0)).answer
-    assert found.values.segment_bytes == 21 * MIB
-    assert [finding.check for finding in found.bounds[0].findings] == ["memlock.limit"]
+
+def test_a_containers_limit_that_the_launch_writes_stops_no_size(tmp_path: Path) -> None:
+    master = "-e MOONCAKE_MASTER=10.0.0.1:50051 -e MOONCAKE_PROTOCOL=tcp"
+    docker = f"docker run --gpus all --network host --memory 9g {master} image"
+    script = f"{docker} {SERVER} --page-size 64 {STORE} --hicache-size 2\n"
+    limited = fit(tmp_path, case("l2", script))
+    free = fit(tmp_path, case("l2", script.replace("--memory 9g ", "")))
+    assert limited.answer.values == free.answer.values
+    assert limited.answer.fits is not None
+    assert limited.exit_code == 1
+    assert any("the container at" in command for command in limited.host_commands)
 
 
 def test_each_limit_of_a_host_binds_by_its_own_name(tmp_path: Path) -> None:
-    """A memory cgroup, a hugetlb cgroup, locked memory: each is what stops one step more."""
-    rdma = SCRIPT.replace("MOONCAKE_PROTOCOL=tcp", "MOONCAKE_PROTOCOL=rdma")
+    """A memory cgroup, a hugetlb cgroup: each is what stops one step more."""
     regular = SERVICE.replace("MC_STORE_USE_HUGEPAGE=1 ", "")
-    locked = (str(500 * GIB), str(500 * GIB))
-    host = replace(gpu_host(), services={("10.0.0.1", 50051): "master"})
     found = {
         "memory.cgroup": case("pool", regular, cgroup={"memory.max": str(30 * GIB)}),
         "hugetlb.cgroup-limit": case(cgroup={"hugetlb.2MB.rsvd.max": str(9 * GIB)}),
-        "memlock.limit": Case(replace(host, memlock=locked, capabilities=0), rdma, "l2", 0),
     }
     for check, of in found.items():
         (bound,) = fit(tmp_path, of).answer.bounds

@@ -17,7 +17,7 @@ from preflight.traces.describe import mooncake_lines
 from preflight.traces.formats import Request, Trace, open_trace
 from preflight.traces.generate import PROFILES, profile_trace
 from preflight.traces.tiers import Replay, Rules, TierSizes
-from tests.builders.made_rounds import rounds_requests
+from preflight.capacity.rounds import rounds_requests
 from tests.paths import ROOT
 from tests.valid import valid
 

@@ -1,0 +1,448 @@
+"""Which division of the memory, between L2 and the segment, answers the most of a workload.
+
+A grid of divisions, all of which fit, is replayed as ``capacity --trace`` does it: the rounds of a
+multi-turn workload, or a recorded trace. What a tier of another size holds follows from that of a
+size that was computed, for tokens grow with bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from checks.base.root import Root
+from checks.base.units import GIB, GIGABYTE, MIB
+from checks.base.unknown import Unknown, UnknownFactError
+from preflight.base.usage_error import UsageError
+from preflight.capacity.answer import (
+    CapacityAnswer,
+    CapacityRequest,
+    ServerCapacity,
+    compute_capacity,
+    prefetch_budget,
+)
+from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Cluster, Tier
+from preflight.capacity.report import first_maybe
+from preflight.capacity.rounds import cached_tokens, rounds, rounds_requests, tier_models
+from preflight.capacity.trace_answer import (
+    ReplayPlan,
+    TraceAnswer,
+    TraceRequest,
+    page_of,
+    replay_plans,
+    trace_answers,
+)
+from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions, workload_of
+from preflight.fit.launch_values import SizeValues
+from preflight.processes.processes import LaunchOptions
+from preflight.sizing.launch_inputs import LaunchInputs
+from preflight.traces.formats import open_trace
+from preflight.traces.tiers import TierSizes
+
+# Divisions that are replayed: of rounds, and of a recorded trace, which takes its time.
+GRID, TRACE_GRID = 20, 10
+# More clients are replayed as so many, with tiers that are smaller by as much.
+_CLIENTS = 64
+# Orders of the clients that are averaged: one alone is up to a hundredth off.
+_SEEDS = (0, 1)
+# Parts of a conversation by which rounds are replayed.
+_BLOCKS = 40
+# Where nobody says what is asked: of what the largest tier of any division holds. With less all
+# divisions keep the same, with much more none keeps anything.
+_PRESSURE_PERCENT = 125
+# What one GiB more buys is measured with so many: a single one is lost among whole blocks.
+_MORE_GIB = 16
+# SGLang's page on HiCache with Mooncake: bench_multiturn.py, 10 rounds of 2,048 tokens.
+PUBLISHED = MultiTurnWorkload(
+    80, 10, 2048, 2048, 1, "as the HiCache pages' benchmark has them", barrier=True
+)
+Rates = tuple[tuple[float, float], ...]
+
+
+class Asked(NamedTuple):
+    """What a division is chosen by: numbers of a workload, or a trace's name; else PUBLISHED."""
+
+    workload: WorkloadOptions = WorkloadOptions()
+    trace: str | None = None
+    hosts: int | None = None
+
+
+class Frontier(NamedTuple):
+    """Divisions that fill a host, the one with the least L2 first.
+
+    ranks: with an L2 of that size. share: this host's part of what the segment is set to.
+    """
+
+    points: tuple[SizeValues, ...]
+    ranks: int
+    share: float
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        first, last = self.points[0].l2_bytes or 0, self.points[-1].l2_bytes or 0
+        return first // GIGABYTE, last // GIGABYTE
+
+    def at(self, l2_bytes: int) -> SizeValues:
+        """Return the division with so much L2: its segment lies between those of its neighbours."""
+        below, above = self.points[0], self.points[-1]
+        for point in self.points:
+            if (point.l2_bytes or 0) <= l2_bytes:
+                below = point
+        for point in reversed(self.points):
+            if (point.l2_bytes or 0) >= l2_bytes:
+                above = point
+        first, last = below.l2_bytes or 0, above.l2_bytes or 0
+        part = (l2_bytes - first) / (last - first) if last > first else 0.0
+        most, least = below.segment_bytes or 0, above.segment_bytes or 0
+        return SizeValues(l2_bytes, max(MIB, int(most + part * (least - most)) // MIB * MIB))
+
+    def nearest(self, apart: Callable[[SizeValues], float]) -> SizeValues:
+        """Return the division for which ``apart`` is least."""
+        first, last = self._ends
+        return min((self.at(size * GIGABYTE) for size in range(first, last + 1)), key=apart)
+
+    def goals(self, now: SizeValues) -> Iterator[tuple[str, SizeValues]]:
+        """Yield about what the goals by name would have, and the launch's own sizes."""
+
+        def uneven(values: SizeValues) -> float:
+            l2, segment = values.l2_bytes or 0, values.segment_bytes or 0
+            return abs(l2 * self.ranks - segment * self.share)
+
+        yield "goal balanced", self.nearest(uneven)
+        if now.segment_bytes:
+            segment = now.segment_bytes
+            near = self.nearest(lambda values: abs((values.segment_bytes or 0) - segment))
+            yield "goal l2", near._replace(segment_bytes=segment)
+        if now.l2_bytes:
+            yield "goal pool", self.at(now.l2_bytes)
+        if now.l2_bytes and now.segment_bytes:
+            yield "now", now
+
+    def grid(self, count: int) -> Iterator[SizeValues]:
+        """Yield so many divisions, evenly in L2, both ends among them."""
+        first, last = self._ends
+        sizes = (first + (last - first) * at // (count - 1) for at in range(count))
+        yield from (self.at(size * GIGABYTE) for size in dict.fromkeys(sizes))
+
+    def near(self, l2_bytes: int) -> Iterator[SizeValues]:
+        """Yield divisions within the grid's steps around one of it."""
+        first, last = self._ends
+        quarter, at = (last - first) // (4 * (GRID - 1)), l2_bytes // GIGABYTE
+        for step in (-2, -1, 1, 2):
+            if quarter and first < at + step * quarter < last:
+                yield self.at((at + step * quarter) * GIGABYTE)
+
+
+class Division(NamedTuple):
+    """Sizes, and what is answered with them.
+
+    about: ``best``, ``now``, or the goal that they are of. rates: of each server, least and most,
+    of rounds the part of what was seen before, of a trace that of all accesses. held: tokens of
+    each tier, by name. unique: tokens that are held at least once. evicts: by tier the first round
+    in which it may evict, None for none.
+    """
+
+    about: str
+    values: SizeValues
+    rates: Rates
+    held: tuple[tuple[str, int], ...]
+    unique: int
+    evicts: tuple[tuple[str, int | None], ...]
+
+    @property
+    def kept(self) -> float:
+        """Return the mean of both bounds and all servers."""
+        return sum(least + most for least, most in self.rates) / 2 / len(self.rates)
+
+
+class Answered(NamedTuple):
+    """What a division was chosen by. tried: the best first. workload: None for a trace.
+
+    ceiling: the part of the trace that a cache of any size could answer. next_gib: by size, tokens
+    of it that one GiB more would save. chosen, answer: the trace on the best, with its curve.
+    """
+
+    tried: tuple[Division, ...]
+    notes: tuple[str, ...] = ()
+    workload: MultiTurnWorkload | None = None
+    trace: str = ""
+    ceiling: float = 1.0
+    next_gib: tuple[tuple[str, int], ...] = ()
+    chosen: CapacityAnswer | None = None
+    answer: TraceAnswer | None = None
+
+
+class Chooser:
+    """Orders divisions of a launch's memory by what is answered with them.
+
+    now: its own sizes, which may not fit.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        now: SizeValues,
+        options: LaunchOptions,
+        root: Root,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._asked, self._now, self._tell = asked, now, tell
+        self._options, self._root, self._count = options, root, 0
+        self._tried: list[Division] = []
+        self._answered = Answered(())
+        self.workload: MultiTurnWorkload | None = None
+
+    def begin(self, values: SizeValues, inputs: LaunchInputs) -> int:
+        """Take ``inputs``, sized with ``values``; return the least L2 that is of use, in bytes.
+
+        Where SGLang demands it that is one larger than the GPU's. Raises UnknownFactError where
+        what the launch holds is not known, and UsageError for a workload that cannot be.
+        """
+        request = CapacityRequest(Cluster(self._asked.hosts))
+        self._values = values
+        self._base = compute_capacity(inputs, self._options, self._root, request, {})
+        size, least = values.l2_bytes or GIGABYTE, GIGABYTE
+        for server in self._base.servers:
+            for tier in (server.tiers.host, server.tiers.pool):
+                if tier is not None and isinstance(tier.tokens, Unknown):
+                    raise UnknownFactError(tier.tokens)
+            gpu, host = server.tiers.gpu.group_tokens, server.tiers.host
+            own = None if host is None else host.group_tokens
+            demanded = server.deployment.given.release.must_exceed_device
+            if demanded and isinstance(gpu, Bounds) and isinstance(own, Bounds) and own.least:
+                least = max(least, (gpu.most * size // own.least // GIGABYTE + 1) * GIGABYTE)
+        if self._asked.trace is None:
+            given = workload_of(self._asked.workload, inputs.processes)
+            if isinstance(given, Unknown):
+                raise UnknownFactError(given)
+            self.workload = given
+        return min(least, size)
+
+    def capacity(self, values: SizeValues) -> CapacityAnswer:
+        """Return what the launch holds with ``values``."""
+        base = self._values
+        l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
+        segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
+        servers = (_scaled(server, l2, segment) for server in self._base.servers)
+        return self._base._replace(servers=tuple(servers))
+
+    def order(self, frontier: Frontier) -> list[SizeValues]:
+        """Return divisions that fit, the best first."""
+        if self._asked.trace is None:
+            self._tried = self._tried_on_rounds(frontier)
+            self._answered = Answered((), (), self.workload)
+        else:
+            self._tried = self._tried_on_trace(frontier)
+        self._tried.sort(key=self._rank, reverse=True)
+        return [one.values for one in self._tried if one.about != "now"]
+
+    def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
+        grid = list(frontier.grid(GRID))
+        self.workload = self.workload or _published([self.capacity(values) for values in grid])
+        tried = [self._of_rounds("", values) for values in grid]
+        best = max(tried, key=self._rank).values.l2_bytes or 0
+        done = {one.values.l2_bytes for one in tried}
+        tried += [
+            self._of_rounds("", one) for one in frontier.near(best) if one.l2_bytes not in done
+        ]
+        tried += [self._of_rounds(about, values) for about, values in frontier.goals(self._now)]
+        return tried
+
+    def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
+        every = [("", values) for values in frontier.grid(TRACE_GRID)]
+        every += frontier.goals(self._now)
+        found = [self.capacity(values) for _, values in every]
+        answers = self._replayed(found, tuple(self._held_now()))
+        tried = [
+            Division(about, values, _rates(answer), *self._held(one))
+            for (about, values), one, answer in zip(every, found, answers, strict=True)
+        ]
+        best = max(range(len(tried)), key=lambda at: self._rank(tried[at]))
+        drawn, capacity = answers[best], found[best]
+        notes = (*drawn.notes, *_left_out(capacity, drawn))
+        name, ceiling = self._asked.trace or "", drawn.curve.ceiling
+        self._answered = Answered((), notes, None, name, ceiling, (), capacity, drawn)
+        return tried
+
+    def _of_rounds(self, about: str, values: SizeValues) -> Division:
+        assert self.workload is not None
+        found, self._count = self.capacity(values), self._count + 1
+        self._tell(f"fit: {self._count} divisions of the memory replayed")
+        return Division(about, values, of_rounds(found, self.workload), *self._held(found))
+
+    def _rank(self, one: Division) -> tuple[bool, bool, float, int, int]:
+        """Return what a division is ordered by; with as much kept, L2 is nearer than L3."""
+        reads, l2 = self._reads(self.capacity(one.values)), one.values.l2_bytes or 0
+        return one.about != "now", reads, round(one.kept, 3), one.unique, l2
+
+    def answered(self, values: SizeValues) -> Answered | None:
+        """Return what ``values`` were chosen by, with the goals by name; None where nothing was."""
+        if not self._tried:
+            return None
+        near = (one for one in self._tried if one.values.l2_bytes == values.l2_bytes)
+        best = Division(
+            "best", values, next(near, self._tried[0]).rates, *self._held(self.capacity(values))
+        )
+        named = sorted((one for one in self._tried if one.about), key=lambda one: -one.kept)
+        return self._answered._replace(tried=(best, *named), next_gib=self._next_gib(values))
+
+    def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
+        """Return what one more GiB of each size would save of the trace, were there room for it."""
+        if self._asked.trace in (None, "-"):
+            return ()
+        more = _MORE_GIB * GIB
+        grown = (
+            values,
+            values._replace(l2_bytes=(values.l2_bytes or 0) + more),
+            values._replace(segment_bytes=(values.segment_bytes or 0) + more),
+        )
+        base, *others = (_saved(one) for one in self._replayed([self.capacity(v) for v in grown]))
+        names = ("l2", "segment")
+        return tuple((n, (one - base) // _MORE_GIB) for n, one in zip(names, others, strict=True))
+
+    def _replayed(
+        self, found: Sequence[CapacityAnswer], also: tuple[tuple[str, int], ...] = ()
+    ) -> tuple[TraceAnswer, ...]:
+        trace = open_trace(self._asked.trace or "", page_of(found[0]))
+        return trace_answers(found, trace, TraceRequest(also=also), self._tell)
+
+    def _held_now(self) -> Iterator[tuple[str, int]]:
+        """Yield the launch's own sizes in tokens."""
+        now = self._now
+        tiers = dict(self._held(self.capacity(now))[0])
+        for name, size in (("L2", now.l2_bytes), ("L3", now.segment_bytes)):
+            if size and tiers.get(name):
+                yield f"now: {name}", tiers[name]
+
+    def _held(
+        self, found: CapacityAnswer
+    ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
+        """Return tokens by tier, those held at least once, and where each evicts."""
+        held: dict[str, int] = {}
+        evicts: dict[str, int | None] = {}
+        for server in found.servers:
+            for tier in server.tiers.shown:
+                if isinstance(tier.tokens, Bounds):
+                    held[tier.name] = held.get(tier.name, 0) + tier.tokens.least
+            if self.workload is not None and server.page_tokens is not None:
+                models = tier_models(server.deployment, server.tiers)
+                each = rounds(self.workload, server.page_tokens, models)
+                evicts |= {tier.name: first_maybe(each, tier.name) for tier in models}
+        return tuple(held.items()), _unique(found), tuple(evicts.items())
+
+    def _reads(self, found: CapacityAnswer) -> bool:
+        """Return whether a conversation of the workload fits what may be under prefetch."""
+        if self.workload is None:
+            return True
+        length = self.workload.context_tokens(self.workload.rounds)
+        budgets = [prefetch_budget(each.deployment, each.tiers) for each in found.servers]
+        return all(not isinstance(one, Bounds) or one.least >= length for one in budgets)
+
+
+def _scaled(server: ServerCapacity, l2: float, segment: float) -> ServerCapacity:
+    tiers = server.tiers
+    host, pool = _times(tiers.host, l2), _times(tiers.pool, segment)
+    return server._replace(tiers=tiers._replace(host=host, pool=pool))
+
+
+def _times(tier: Tier | None, factor: float) -> Tier | None:
+    def grown(held: Bounds) -> Bounds:
+        return Bounds(int(held.least * factor), int(held.most * factor))
+
+    if tier is None or isinstance(tier.tokens, Unknown):
+        return tier
+    own = grown(tier.group_tokens) if isinstance(tier.group_tokens, Bounds) else tier.group_tokens
+    return tier._replace(tokens=grown(tier.tokens), group_tokens=own)
+
+
+def _unique(found: CapacityAnswer) -> int:
+    """Return the tokens that are held at least once.
+
+    With write_through each tier gets what the one in front has: they are copies of each other. The
+    store is one for all servers, what lies in front of it each server's own.
+    """
+    own, pool = 0, 0
+    for server in found.servers:
+        tiers = server.tiers
+        front = [
+            tier.tokens.least
+            for tier in (tiers.gpu, tiers.host)
+            if tier is not None and isinstance(tier.tokens, Bounds)
+        ]
+        own += max(front, default=0) if _copies(server) else sum(front)
+        if tiers.pool is not None and isinstance(tiers.pool.tokens, Bounds):
+            pool = max(pool, tiers.pool.tokens.least)
+    return max(own, pool)
+
+
+def _copies(server: ServerCapacity) -> bool:
+    return server.deployment.write_policy == DEFAULT_WRITE_POLICY
+
+
+def _published(found: Sequence[CapacityAnswer]) -> MultiTurnWorkload:
+    """Return the published workload with clients of which no division holds everything."""
+    each = cached_tokens(PUBLISHED, PUBLISHED.rounds, found[0].servers[0].page_tokens or 1)
+    most = max(map(_unique, found)) * _PRESSURE_PERCENT // 100
+    return PUBLISHED._replace(clients=max(1, most // each))
+
+
+def of_rounds(found: CapacityAnswer, workload: MultiTurnWorkload) -> Rates:
+    """Return the part of what was seen before that is still there, of each server."""
+    page, whole = page_of(found), workload.context_tokens(workload.rounds)
+    block = max(page, whole // _BLOCKS // page * page)
+    fewer = workload._replace(clients=min(workload.clients, _CLIENTS))
+    times = workload.clients / fewer.clients
+    rates = []
+    plans = replay_plans(found, TraceRequest())
+    for plan in plans:
+        if isinstance(plan, Unknown):
+            continue
+        # Its tiers hold the least, or the most; where these are near, the least stands for both.
+        ends = plan.sizes if plan.sizes[0].l1 * 10 < plan.sizes[-1].l1 * 9 else plan.sizes[:1]
+        parts = []
+        for size in ends:
+            rest = (None if one is None else int(one / times) for one in size[1:])
+            smaller = plan._replace(sizes=(TierSizes(int(size.l1 / times), *rest),))
+            both = [_kept(smaller, fewer, block, seed) for seed in _SEEDS]
+            parts.append(sum(both) / len(both))
+        rates.append((min(parts), max(parts)))
+    if not rates:
+        reasons = (plan for plan in plans if isinstance(plan, Unknown))
+        raise UnknownFactError(next(reasons))
+    return tuple(rates)
+
+
+def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
+    """Return the part of what was seen before that is still there, in one order of the clients."""
+    (replay,) = plan.replays(block)
+    before: dict[int | None, int] = {}
+    seen = 0
+    for request in rounds_requests(workload, block, seed):
+        seen += before.get(request.session, 0)
+        before[request.session] = len(request.blocks)
+        replay.take(request)
+    return min(1.0, sum(replay.flows.hits.values()) / seen) if seen else 1.0
+
+
+def _rates(answer: TraceAnswer) -> Rates:
+    """Return the rates of the servers that are replayed; larger tiers may answer less.
+
+    Raises UsageError.
+    """
+    replays = [each for each in answer.servers if not isinstance(each, Unknown)]
+    if not replays:
+        reasons = [each.reason for each in answer.servers if isinstance(each, Unknown)]
+        raise UsageError(f"--trace: {reasons[0]}")
+    both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in replays)
+    return tuple((least, most) for least, most in both)
+
+
+def _left_out(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
+    for server, replay in zip(capacity.servers, answer.servers, strict=True):
+        if isinstance(replay, Unknown):
+            yield f"{server.subject}: not replayed: {replay.reason}"
+
+
+def _saved(answer: TraceAnswer) -> int:
+    replays = (each for each in answer.servers if not isinstance(each, Unknown))
+    return sum(sum(each.least.saved.values()) for each in replays)

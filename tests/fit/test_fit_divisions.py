@@ -1,0 +1,137 @@
+"""The division of the memory that fit chooses: no other that fits keeps more of the workload."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from checks.base.units import GIB, GIGABYTE, MIB
+from preflight.capacity.workload import MultiTurnWorkload
+from preflight.cli.main import run
+from preflight.fit.divisions import Asked, Chooser, Frontier, of_rounds
+from preflight.fit.fit_launch import Description, Fitted, first_launch, fitted, host_to_fit
+from preflight.fit.judged_values import Goal, sized_values
+from preflight.fit.launch_values import SizeValues
+from preflight.fit.solver import _Search
+from preflight.inputs.launch_words import LaunchWords
+from tests.builders.synthetic import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.slow
+
+GB = 10**9
+
+
+def best_of(model: str, described: Description, release: str = "0.5.23") -> Fitted:
+    host, assumptions = host_to_fit("/", described, PATIENCE_SECONDS)
+    words = LaunchWords(first_launch(model, host, described).words(), is_command=True)
+    launch = described.with_gpu(words._replace(sglang_version=release))
+    found = fitted(launch, host, described, assumptions, None, 10 * GIB, False, PATIENCE_SECONDS)
+    assert isinstance(found, Fitted)
+    assert found.answered is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "described", "release"),
+    [
+        ("Qwen/Qwen3-32B", Description(1024 * GIB, "8xH100", "8xmlx5", 2), "0.5.23"),
+        ("Qwen/Qwen3-8B", Description(400 * GIB, "1xA10", "1xmlx5", 1), "0.5.14"),
+        ("deepseek-ai/DeepSeek-V3", Description(2048 * GIB, "8xH200", "8xmlx5", 2), "0.5.20"),
+    ],
+)
+def test_no_other_division_of_a_grid_of_20_keeps_more(
+    model: str, described: Description, release: str
+) -> None:
+    """Each of the grid filled to the GiB by the checks themselves, and replayed."""
+    found = best_of(model, described, release)
+    answer, answered = found.answer, found.answered
+    assert answered is not None
+    workload = answered.workload
+    assert isinstance(workload, MultiTurnWorkload)
+    search = _Search(found.state, found.machine, Goal.BEST)
+    search.solver.take_gates(search.least, answer.gates)
+    inputs = sized_values(found.state, found.machine, answer.values)[1].inputs
+    options, root = found.state.options, found.machine.root
+    chooser = Chooser(Asked(), SizeValues(), options, root, lambda _: None)
+    chooser.begin(answer.values, inputs)
+
+    def kept(values: SizeValues) -> float:
+        ((least, most),) = of_rounds(chooser.capacity(values), workload)
+        return (least + most) / 2
+
+    chosen = kept(answer.values)
+    most = search.solver.largest(
+        lambda steps: SizeValues(steps * GIGABYTE, 512 * MIB), 1, 2000, GIGABYTE
+    )
+    assert most is not None
+    for step in range(20):
+        start = SizeValues(max(1, most * (step + 1) // 20) * GIGABYTE, 512 * MIB)
+        if search.solver.passes(start):
+            filled = search._filled(start, GIB, answer.values)
+            assert kept(filled) <= chosen + 0.01, filled
+
+
+def test_the_example_of_one_tebibyte() -> None:
+    """L1 holds 1.8M tokens: an L2 far below it would hand the store a part of them alone."""
+    found = best_of("Qwen/Qwen3-32B", Description(1024 * GIB, "8xH100", "8xmlx5", 2))
+    assert found.answered is not None
+    rows = {one.about: one for one in found.answered.tried}
+    best, balanced, pool = (rows[name] for name in ("best", "goal balanced", "goal pool"))
+    assert best.unique > 1.25 * balanced.unique
+    assert best.kept > balanced.kept + 0.05
+    assert best.kept > pool.kept + 0.05
+    assert pool.unique > best.unique  # tokens that nothing ever brings there
+    assert found.exit_code == 0
+
+
+def test_what_sglang_demands_is_kept_up_to_0_5_14() -> None:
+    """L2 larger than L1, and 0.8 of the difference holds a conversation."""
+    found = best_of("Qwen/Qwen3-8B", Description(400 * GIB, "1xA10", "1xmlx5", 1), "0.5.14")
+    assert found.answered is not None
+    held = dict(found.answered.tried[0].held)
+    assert 0.8 * (held["L2"] - held["L1"]) >= 20_480
+
+
+def test_a_frontier_lies_between_what_was_found() -> None:
+    points = (SizeValues(GB, 100 * GIB), SizeValues(5 * GB, 60 * GIB), SizeValues(9 * GB, 0))
+    frontier = Frontier(points, 1, 1.0)
+    assert frontier.at(3 * GB).segment_bytes == 80 * GIB
+    assert frontier.at(7 * GB).segment_bytes == 30 * GIB
+    assert [one.l2_bytes for one in frontier.grid(20)] == [size * GB for size in range(1, 10)]
+    assert dict(frontier.goals(SizeValues(5 * GB, 30 * GIB)))["goal l2"].l2_bytes == 7 * GB
+
+
+HOST = ("--memory", "64gb", "--gpus", "1xH100", "--nics", "1xmlx5")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    code = run(["fit", "--json", "--model", "Qwen/Qwen3-8B", *HOST, *words])
+    return code, json.loads(capsys.readouterr().out)["answer"]
+
+
+def test_a_workload_that_is_given_is_the_one_it_is_chosen_by(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two clients are kept by every division; four hundred by none."""
+    shape = ("--rounds", "5", "--request-length", "1024")
+    _, few = told(capsys, "--clients", "2", *shape)
+    _, many = told(capsys, "--clients", "400", *shape)
+    kept = [one["hits"]["tried"][0]["servers"][0]["most"] for one in (few, many)]
+    assert (few["hits"]["workload"]["clients"], few["goal"]) == (2, "best")
+    assert kept[0] == 1
+    assert kept[1] < 0.9
+
+
+def test_pool_on_a_described_host_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = told(capsys, "--goal", "pool")
+    assert (code, found["unknowns"]) == (0, [])
+
+
+def test_a_launch_without_nics_says_that_it_speaks_tcp(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "--model", "Qwen/Qwen3-8B", "--goal", "l2", *HOST[:4]]
+    run(words)
+    assert "it speaks TCP" in capsys.readouterr().out
+    run([*words, *HOST[4:]])
+    assert "it speaks TCP" not in capsys.readouterr().out
