@@ -108,13 +108,13 @@ class Frontier(NamedTuple):
             l2, segment = values.l2_bytes or 0, values.segment_bytes or 0
             return abs(l2 * self.ranks - segment * self.share)
 
-        yield "goal balanced", self.nearest(uneven)
+        yield "balanced", self.nearest(uneven)
         if now.segment_bytes:
             segment = now.segment_bytes
             near = self.nearest(lambda values: abs((values.segment_bytes or 0) - segment))
-            yield "goal l2", near._replace(segment_bytes=segment)
+            yield "l2", near._replace(segment_bytes=segment)
         if now.l2_bytes:
-            yield "goal pool", self.at(now.l2_bytes)
+            yield "pool", self.at(now.l2_bytes)
         if now.l2_bytes and now.segment_bytes:
             yield "now", now
 

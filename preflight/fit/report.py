@@ -304,10 +304,10 @@ def _divisions(
         )
     yield from wrapped(what, width, 0)
     tiers = dict.fromkeys(name for one in answered.tried for name, _ in one.held)
-    heads = ["", "L2 a rank", "segment", *tiers, "unique", "evicts in round", "kept"]
     rows = [_division(one, tiers) for one in answered.tried if not (first and one.about == "now")]
+    heads = ["goal", "L2 size", "segment", *tiers, "unique", "kept", "full in round"]
     if answered.workload is None:
-        heads, rows = _without(heads, -2), [_without(row, -2) for row in rows]
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
     yield from fitted(rows, heads, width, right=range(1, len(heads))).splitlines()
     if answered.chosen is not None and answered.answer is not None:
         yield from _curve(answered.chosen, answered.answer, paint, width, plain)
@@ -316,10 +316,6 @@ def _divisions(
         yield from wrapped(said, width, 0)
     for note in answered.notes:
         yield from wrapped(f"note: {note}", width, 2)
-
-
-def _without(row: list[str], at: int) -> list[str]:
-    return [*row[:at], *row[at + 1 :]] if at != -1 else row[:-1]
 
 
 def _division(one: Division, tiers: Iterable[str]) -> list[str]:
@@ -331,8 +327,8 @@ def _division(one: Division, tiers: Iterable[str]) -> list[str]:
         format_bytes(one.values.segment_bytes or 0),
         *(_millions(held[name]) if name in held else "" for name in tiers),
         _millions(one.unique),
-        " ".join(first),
         ", ".join(share(*each) for each in one.rates),
+        " ".join(first),
     ]
 
 

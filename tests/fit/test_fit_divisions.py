@@ -78,7 +78,7 @@ def test_the_example_of_one_tebibyte() -> None:
     found = best_of("Qwen/Qwen3-32B", Description(1024 * GIB, "8xH100", "8xmlx5", 2))
     assert found.answered is not None
     rows = {one.about: one for one in found.answered.tried}
-    best, balanced, pool = (rows[name] for name in ("best", "goal balanced", "goal pool"))
+    best, balanced, pool = (rows[name] for name in ("best", "balanced", "pool"))
     assert best.unique > 1.25 * balanced.unique
     assert best.kept > balanced.kept + 0.05
     assert best.kept > pool.kept + 0.05
@@ -100,7 +100,7 @@ def test_a_frontier_lies_between_what_was_found() -> None:
     assert frontier.at(3 * GB).segment_bytes == 80 * GIB
     assert frontier.at(7 * GB).segment_bytes == 30 * GIB
     assert [one.l2_bytes for one in frontier.grid(20)] == [size * GB for size in range(1, 10)]
-    assert dict(frontier.goals(SizeValues(5 * GB, 30 * GIB)))["goal l2"].l2_bytes == 7 * GB
+    assert dict(frontier.goals(SizeValues(5 * GB, 30 * GIB)))["l2"].l2_bytes == 7 * GB
 
 
 HOST = ("--memory", "64gb", "--gpus", "1xH100", "--nics", "1xmlx5")
