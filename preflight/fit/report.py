@@ -305,7 +305,7 @@ def _divisions(
     yield from wrapped(what, width, 0)
     tiers = dict.fromkeys(name for one in answered.tried for name, _ in one.held)
     rows = [_division(one, tiers) for one in answered.tried if not (first and one.about == "now")]
-    heads = ["goal", "L2 size", "segment", *tiers, "unique", "kept", "full in round"]
+    heads = ["goal", "L2 size", "segment", *tiers, "unique", "kept", "full in"]
     if answered.workload is None:
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     yield from fitted(rows, heads, width, right=range(1, len(heads))).splitlines()
@@ -333,7 +333,7 @@ def _division(one: Division, tiers: Iterable[str]) -> list[str]:
 
 
 def _millions(tokens: int) -> str:
-    return f"{tokens / 1e6:.2f}M"
+    return f"{tokens / 1e6:.{2 if tokens < 1e7 else 1}f}M"
 
 
 def _curve(
