@@ -398,9 +398,11 @@ def _answered_object(answered: Answered) -> Json:
                 **fields(one, "about"),
                 "sizes": one.values.text,
                 "servers": [{"least": least, "most": most} for least, most in one.rates],
-                "tokens": dict(one.held),
+                "tiers": [
+                    {"name": name, "tokens": held, "full_in_round": dict(one.evicts).get(name)}
+                    for name, held in one.held
+                ],
                 "unique_tokens": one.unique,
-                "evicts_in_round": dict(one.evicts),
             }
             for one in answered.tried
         ],

@@ -15,10 +15,10 @@ import pytest
 from checks.base.units import GIB
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
+from preflight.capacity.rounds import rounds_requests
 from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of
 from preflight.capacity.workload import MultiTurnWorkload
 from tests.builders.capacity_launches import answer_to, server_of, tokens_of
-from preflight.capacity.rounds import rounds_requests
 from tests.paths import ROOT
 
 # The releases whose masters have had each of the two defaults, 0.95 and 0.90.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from preflight.capacity.deployment import Bounds
-from preflight.capacity.rounds import TierModel, cached_tokens, rounds
+from preflight.capacity.rounds import TierModel, cached_tokens, rounds, rounds_requests
 from preflight.capacity.workload import MultiTurnWorkload
 from preflight.cli.capacity import KINDS
 from preflight.cli.main import run
@@ -17,7 +17,6 @@ from preflight.traces.describe import mooncake_lines
 from preflight.traces.formats import Request, Trace, open_trace
 from preflight.traces.generate import PROFILES, profile_trace
 from preflight.traces.tiers import Replay, Rules, TierSizes
-from preflight.capacity.rounds import rounds_requests
 from tests.paths import ROOT
 from tests.valid import valid
 
