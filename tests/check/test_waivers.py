@@ -177,8 +177,13 @@ def test_where_nothing_fits_the_next_step_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A cgroup of the host, which somebody else has set, stops what no setting of ours mends."""
-    limited = replace(plain_host(), cgroup={"memory.max": str(4 << 20)})
-    client = ["mooncake_client", "--global_segment_size=4GB", "--protocol=tcp"]
+    limited = replace(plain_host(), cgroup={"hugetlb.2MB.rsvd.max": "0"})
+    client = [
+        "MC_STORE_USE_HUGEPAGE=1",
+        "mooncake_client",
+        "--global_segment_size=4GB",
+        "--protocol=tcp",
+    ]
     assert run(["fit", "--root", str(build_host(tmp_path, limited)), "--", *client]) == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert "run this command again with --ignore memory.cgroup=mended" in said
+    assert "run this command again with --ignore hugetlb.cgroup-limit=mended" in said
