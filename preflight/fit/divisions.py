@@ -42,11 +42,12 @@ from preflight.traces.tiers import TierSizes
 # Divisions that are replayed: of rounds, and of a recorded trace, which takes its time.
 GRID, TRACE_GRID = 20, 10
 # More clients are replayed as so many, with tiers that are smaller by as much.
-_CLIENTS = 64
-# Orders of the clients that are averaged: one alone is up to a hundredth off.
-_SEEDS = (0, 1)
+_CLIENTS = 96
+# Orders of the clients that are averaged, and how many divisions are: one alone is up to two
+# hundredths off.
+_ORDERS, _RUNNERS_UP = 3, 5
 # Parts of a conversation by which rounds are replayed.
-_BLOCKS = 40
+_BLOCKS = 20
 # Where nobody says what is asked: of what the largest tier of any division holds. With less all
 # divisions keep the same, with much more none keeps anything.
 _PRESSURE_PERCENT = 125
@@ -123,14 +124,6 @@ class Frontier(NamedTuple):
         first, last = self._ends
         sizes = (first + (last - first) * at // (count - 1) for at in range(count))
         yield from (self.at(size * GIGABYTE) for size in dict.fromkeys(sizes))
-
-    def near(self, l2_bytes: int) -> Iterator[SizeValues]:
-        """Yield divisions within the grid's steps around one of it."""
-        first, last = self._ends
-        quarter, at = (last - first) // (4 * (GRID - 1)), l2_bytes // GIGABYTE
-        for step in (-2, -1, 1, 2):
-            if quarter and first < at + step * quarter < last:
-                yield self.at((at + step * quarter) * GIGABYTE)
 
 
 class Division(NamedTuple):
@@ -233,20 +226,17 @@ class Chooser:
             self._answered = Answered((), (), self.workload)
         else:
             self._tried = self._tried_on_trace(frontier)
-        self._tried.sort(key=self._rank, reverse=True)
         return [one.values for one in self._tried if one.about != "now"]
 
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
         grid = list(frontier.grid(GRID))
         self.workload = self.workload or _published([self.capacity(values) for values in grid])
-        tried = [self._of_rounds("", values) for values in grid]
-        best = max(tried, key=self._rank).values.l2_bytes or 0
-        done = {one.values.l2_bytes for one in tried}
-        tried += [
-            self._of_rounds("", one) for one in frontier.near(best) if one.l2_bytes not in done
-        ]
-        tried += [self._of_rounds(about, values) for about, values in frontier.goals(self._now)]
-        return tried
+        tried = [self._of_rounds("", values, 1) for values in grid]
+        tried.sort(key=self._rank, reverse=True)
+        again = [("", one.values) for one in tried[:_RUNNERS_UP]]
+        every = (*again, *frontier.goals(self._now))
+        best = [self._of_rounds(about, values, _ORDERS) for about, values in every]
+        return sorted(best, key=self._rank, reverse=True) + tried[_RUNNERS_UP:]
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
         every = [("", values) for values in frontier.grid(TRACE_GRID)]
@@ -257,18 +247,18 @@ class Chooser:
             Division(about, values, _rates(answer), *self._held(one))
             for (about, values), one, answer in zip(every, found, answers, strict=True)
         ]
-        best = max(range(len(tried)), key=lambda at: self._rank(tried[at]))
-        drawn, capacity = answers[best], found[best]
+        order = sorted(range(len(tried)), key=lambda at: self._rank(tried[at]), reverse=True)
+        drawn, capacity = answers[order[0]], found[order[0]]
         notes = (*drawn.notes, *_left_out(capacity, drawn))
         name, ceiling = self._asked.trace or "", drawn.curve.ceiling
         self._answered = Answered((), notes, None, name, ceiling, (), capacity, drawn)
-        return tried
+        return [tried[at] for at in order]
 
-    def _of_rounds(self, about: str, values: SizeValues) -> Division:
+    def _of_rounds(self, about: str, values: SizeValues, orders: int) -> Division:
         assert self.workload is not None
         found, self._count = self.capacity(values), self._count + 1
         self._tell(f"fit: {self._count} divisions of the memory replayed")
-        return Division(about, values, of_rounds(found, self.workload), *self._held(found))
+        return Division(about, values, of_rounds(found, self.workload, orders), *self._held(found))
 
     def _rank(self, one: Division) -> tuple[bool, bool, float, int, int]:
         """Return what a division is ordered by; with as much kept, L2 is nearer than L3."""
@@ -386,11 +376,13 @@ def _published(found: Sequence[CapacityAnswer]) -> MultiTurnWorkload:
     return PUBLISHED._replace(clients=max(1, most // each))
 
 
-def of_rounds(found: CapacityAnswer, workload: MultiTurnWorkload) -> Rates:
+def of_rounds(
+    found: CapacityAnswer, workload: MultiTurnWorkload, orders: int, most_clients: int = _CLIENTS
+) -> Rates:
     """Return the part of what was seen before that is still there, of each server."""
     page, whole = page_of(found), workload.context_tokens(workload.rounds)
     block = max(page, whole // _BLOCKS // page * page)
-    fewer = workload._replace(clients=min(workload.clients, _CLIENTS))
+    fewer = workload._replace(clients=min(workload.clients, most_clients))
     times = workload.clients / fewer.clients
     rates = []
     plans = replay_plans(found, TraceRequest())
@@ -403,7 +395,7 @@ def of_rounds(found: CapacityAnswer, workload: MultiTurnWorkload) -> Rates:
         for size in ends:
             rest = (None if one is None else int(one / times) for one in size[1:])
             smaller = plan._replace(sizes=(TierSizes(int(size.l1 / times), *rest),))
-            both = [_kept(smaller, fewer, block, seed) for seed in _SEEDS]
+            both = [_kept(smaller, fewer, block, seed) for seed in range(orders)]
             parts.append(sum(both) / len(both))
         rates.append((min(parts), max(parts)))
     if not rates:

@@ -249,20 +249,20 @@ class Solver:
         def either(number: int) -> bool:
             return without(number) or exact(number)
 
+        low = least
         if least < near < most:
             if either(near):
-                return largest_from(either, near, most)
-            if either(least):
+                low = near
+            elif either(least):
                 return largest_below(either, least, near)
-        if step_bytes and either(least):
-            low = least
-            while (room := self.best(make(low)).room_bytes) >= step_bytes:
+        if step_bytes and either(low):
+            while (room := self.best(make(low)).room_bytes) >= step_bytes and low < most:
                 high = min(most, low + int(room / step_bytes))
-                if high > low and not either(high):
+                if not either(high):
+                    if low == near:  # the answer is near it, not near to ``high``
+                        return largest_from(either, low, high - 1)
                     return largest_below(either, low, high)
                 low = high
-                if low == most:
-                    return most
             return largest_from(either, low, most)
 
         def too_small(number: int) -> bool:

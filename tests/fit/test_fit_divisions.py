@@ -21,6 +21,8 @@ from tests.builders.synthetic import PATIENCE_SECONDS
 pytestmark = pytest.mark.slow
 
 GB = 10**9
+# Parts of what was seen before: as far as replays of one division with other orders lie apart.
+WITHIN = 0.02
 
 
 def best_of(model: str, described: Description, release: str = "0.5.23") -> Fitted:
@@ -44,7 +46,7 @@ def best_of(model: str, described: Description, release: str = "0.5.23") -> Fitt
 def test_no_other_division_of_a_grid_of_20_keeps_more(
     model: str, described: Description, release: str
 ) -> None:
-    """Each of the grid filled to the GiB by the checks themselves, and replayed."""
+    """Each of the grid filled to the GiB by the checks themselves, and replayed more finely."""
     found = best_of(model, described, release)
     answer, answered = found.answer, found.answered
     assert answered is not None
@@ -58,7 +60,7 @@ def test_no_other_division_of_a_grid_of_20_keeps_more(
     chooser.begin(answer.values, inputs)
 
     def kept(values: SizeValues) -> float:
-        ((least, most),) = of_rounds(chooser.capacity(values), workload)
+        ((least, most),) = of_rounds(chooser.capacity(values), workload, 4, 128)
         return (least + most) / 2
 
     chosen = kept(answer.values)
@@ -70,7 +72,7 @@ def test_no_other_division_of_a_grid_of_20_keeps_more(
         start = SizeValues(max(1, most * (step + 1) // 20) * GIGABYTE, 512 * MIB)
         if search.solver.passes(start):
             filled = search._filled(start, GIB, answer.values)
-            assert kept(filled) <= chosen + 0.01, filled
+            assert kept(filled) <= chosen + WITHIN, filled
 
 
 def test_the_example_of_one_tebibyte() -> None:
