@@ -116,7 +116,6 @@ def fit(
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.within import within
     from preflight.capacity.workload import WorkloadOptions
-    from preflight.fit.divisions import Asked
     from preflight.fit.fit_launch import (
         Description,
         first_launch,
@@ -125,6 +124,7 @@ def fit(
         with_first_launch,
     )
     from preflight.fit.hints import hints as hints_of
+    from preflight.fit.judged_values import Asked
 
     if goal == "hits" and trace is None:
         raise click.UsageError("--goal hits goes with --trace FILE, recorded requests to answer")

@@ -32,7 +32,8 @@ from preflight.capacity.trace_answer import (
     replay_plans,
     trace_answers,
 )
-from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions, workload_of
+from preflight.capacity.workload import MultiTurnWorkload, workload_of
+from preflight.fit.judged_values import Asked
 from preflight.fit.launch_values import SizeValues
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_inputs import LaunchInputs
@@ -41,8 +42,9 @@ from preflight.traces.tiers import TierSizes
 
 # Divisions that are replayed: of rounds, and of a recorded trace, which takes its time.
 GRID, TRACE_GRID = 20, 10
-# More clients are replayed as so many, with tiers that are smaller by as much.
-_CLIENTS = 96
+# More clients are replayed as so many, with tiers that are smaller by as much; at first, and for
+# what comes close.
+_FEW_CLIENTS, _CLIENTS = 48, 96
 # Orders of the clients that are averaged, and how many divisions are: one alone is up to two
 # hundredths off.
 _ORDERS, _RUNNERS_UP = 3, 5
@@ -58,14 +60,6 @@ PUBLISHED = MultiTurnWorkload(
     80, 10, 2048, 2048, 1, "as the HiCache pages' benchmark has them", barrier=True
 )
 Rates = tuple[tuple[float, float], ...]
-
-
-class Asked(NamedTuple):
-    """What a division is chosen by: numbers of a workload, or a trace's name; else PUBLISHED."""
-
-    workload: WorkloadOptions = WorkloadOptions()
-    trace: str | None = None
-    hosts: int | None = None
 
 
 class Frontier(NamedTuple):
@@ -231,11 +225,11 @@ class Chooser:
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
         grid = list(frontier.grid(GRID))
         self.workload = self.workload or _published([self.capacity(values) for values in grid])
-        tried = [self._of_rounds("", values, 1) for values in grid]
+        tried = [self._of_rounds("", values, 1, _FEW_CLIENTS) for values in grid]
         tried.sort(key=self._rank, reverse=True)
         again = [("", one.values) for one in tried[:_RUNNERS_UP]]
         every = (*again, *frontier.goals(self._now))
-        best = [self._of_rounds(about, values, _ORDERS) for about, values in every]
+        best = [self._of_rounds(about, values, _ORDERS, _CLIENTS) for about, values in every]
         return sorted(best, key=self._rank, reverse=True) + tried[_RUNNERS_UP:]
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
@@ -254,11 +248,13 @@ class Chooser:
         self._answered = Answered((), notes, None, name, ceiling, (), capacity, drawn)
         return [tried[at] for at in order]
 
-    def _of_rounds(self, about: str, values: SizeValues, orders: int) -> Division:
+    def _of_rounds(self, about: str, values: SizeValues, orders: int, clients: int) -> Division:
         assert self.workload is not None
         found, self._count = self.capacity(values), self._count + 1
         self._tell(f"fit: {self._count} divisions of the memory replayed")
-        return Division(about, values, of_rounds(found, self.workload, orders), *self._held(found))
+        return Division(
+            about, values, of_rounds(found, self.workload, orders, clients), *self._held(found)
+        )
 
     def _rank(self, one: Division) -> tuple[bool, bool, float, int, int]:
         """Return what a division is ordered by; with as much kept, L2 is nearer than L3."""
@@ -377,7 +373,7 @@ def _published(found: Sequence[CapacityAnswer]) -> MultiTurnWorkload:
 
 
 def of_rounds(
-    found: CapacityAnswer, workload: MultiTurnWorkload, orders: int, most_clients: int = _CLIENTS
+    found: CapacityAnswer, workload: MultiTurnWorkload, orders: int, most_clients: int
 ) -> Rates:
     """Return the part of what was seen before that is still there, of each server."""
     page, whole = page_of(found), workload.context_tokens(workload.rounds)

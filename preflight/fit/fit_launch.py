@@ -26,6 +26,7 @@ from preflight.fit.hints import shares
 from preflight.fit.judged_values import (
     GATES,
     KEEP,
+    Asked,
     FitAnswer,
     Goal,
     HostState,
@@ -46,7 +47,7 @@ from preflight.settings.commands import Context, commands, context_of
 from preflight.sglang.model import Models
 
 if TYPE_CHECKING:
-    from preflight.fit.divisions import Answered, Asked
+    from preflight.fit.divisions import Answered
 
 
 class Description(NamedTuple):
@@ -242,7 +243,7 @@ def fitted(
             goal = "best" if both else "pool" if alone else "l2"
         wanted = Goal(goal)
         if wanted is Goal.BEST:
-            from preflight.fit.divisions import Asked, Chooser
+            from preflight.fit.divisions import Chooser
 
             both_now = (None if one is None else one.now_bytes for one in (sizes.l2, sizes.segment))
             given = asked or Asked(), SizeValues(*both_now)

@@ -28,6 +28,7 @@ from checks.memory.judge import regular_bytes
 from checks.numa.nodes import NODES, read_meminfo, read_node_meminfo
 from checks.run.facts import READERS, Facts
 from checks.run.runner import judge
+from preflight.capacity.workload import WorkloadOptions
 from preflight.fit.launch_values import Knobs, SizeValues, with_values
 from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.judging.launch_checks import launch_findings
@@ -342,6 +343,14 @@ class Goal(Enum):
     L2 = "l2"
     POOL = "pool"
     BALANCED = "balanced"
+
+
+class Asked(NamedTuple):
+    """What a division is chosen by: a workload's numbers, or a trace; else the published one."""
+
+    workload: WorkloadOptions = WorkloadOptions()
+    trace: str | None = None
+    hosts: int | None = None
 
 
 class SizeBound(NamedTuple):

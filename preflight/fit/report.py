@@ -6,18 +6,14 @@ The sizes, what binds, what to set, and the edited launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Finding, Status
 from checks.base.fold import fold_names
 from checks.base.units import GIGABYTE, format_bytes, format_page_size
 from checks.capture.secrets import clean_text, public
 from preflight.base.envelope import actions, finding_object
-from preflight.capacity.answer import CapacityAnswer
-from preflight.capacity.report import share
-from preflight.capacity.trace_answer import TraceAnswer
 from preflight.check.report import amounts
-from preflight.fit.divisions import Answered, Division
 from preflight.fit.fit_launch import Fitted
 from preflight.fit.judged_values import (
     KEEP,
@@ -34,6 +30,11 @@ from preflight.fit.launch_values import Knob, gigabytes
 from preflight.judging.refusal import REFUSED
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import fitted, wrapped
+
+if TYPE_CHECKING:
+    from preflight.capacity.answer import CapacityAnswer
+    from preflight.capacity.trace_answer import TraceAnswer
+    from preflight.fit.divisions import Answered, Division
 
 Paint = Callable[[str, str], str]
 Json = dict[str, Any]
@@ -319,6 +320,8 @@ def _divisions(
 
 
 def _division(one: Division, tiers: Iterable[str]) -> list[str]:
+    from preflight.capacity.report import share
+
     held, evicts = dict(one.held), dict(one.evicts)
     first = [str(evicts.get(name) or "-") for name in tiers]
     return [
