@@ -161,8 +161,8 @@ def _memory(files: dict[str, str], path: str, less: int, rows: Sequence[str]) ->
 def mended(host: SyntheticHost) -> SyntheticHost:
     """The host with what the plan sets beside the pools: fit counts none of it."""
     files = {name: text for name, text in host.files.items() if name != OVERCOMMIT}
-    limits = {"memlock": ("unlimited", "unlimited"), "shm_bytes": 64 * GIB}
-    return replace(host, files=files, **limits)
+    memlock = ("unlimited", "unlimited")
+    return replace(host, files=files, memlock=memlock, shm_bytes=64 * GIB)
 
 
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
