@@ -100,7 +100,9 @@ def report_text(
         return "\n".join(filter(None, (verdict, lost, notes)))
     head = verdict
     if report.understood:
-        head += f"\n{filled(f'    read: {clean(report.understood)}', width)}"
+        said = f"    read: {clean(report.understood)}"
+        most = _line_count(MOST_FAIL_LINES, width) if verbosity == 0 else None
+        head += "\n" + "\n".join(_told(said, width, " " * 8, most))
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
     if fine := _fine_topics(report, wanting):
         head += f"\n{filled(f'    fine: {fine}', width)}"
@@ -161,11 +163,17 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
 def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     """Return rows that are one line of the page: unknown for one reason, or many of one check."""
     groups: dict[object, list[Row]] = {}
+    rows = list(rows)
+    unknown = [row for row in rows if row.finding.status is Status.UNKNOWN and row.ignored is None]
+    causes = dict.fromkeys(row.finding.cause for row in unknown if row.finding.cause)
     for row in rows:
         finding = row.finding
-        shared = finding.cause and not (finding.have or row.commands or row.ignored is not None)
-        if finding.status is Status.UNKNOWN and shared:
-            key: object = finding.cause
+        # What says a cause at its end says no more than those that name it.
+        named = [
+            cause for cause in causes if cause == finding.cause or finding.text.endswith(cause)
+        ]
+        if finding.status is Status.UNKNOWN and row.ignored is None and named:
+            key: object = named[0]
         else:
             key = (finding.check, finding.status, row.ignored)
         groups.setdefault(key, []).append(row)
