@@ -32,14 +32,13 @@ class Launched(NamedTuple):
 # Beside the caller, in its environment, once: Python's own managers, profilers, guards.
 _HERE = frozenset(
     "accelerate catchsegv conda coverage flock gdb hatch ip ltrace mamba micromamba ncu "
-    "nsenter nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv setuidgid "
-    "sshpass strace su-exec tmux unshare uv uvx valgrind watch xvfb-run".split()
+    "nsenter nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv "
+    "sshpass strace tmux uv uvx valgrind watch xvfb-run".split()
 )
 # Of those, and of others, the ones that run a Python file by its name alone.
 _RUN_FILES = frozenset("accelerate hatch pdm pipenv pixi poetry rye torchrun uv".split())
 # What each of these changes, which a launch does not show.
 _TOLD = {
-    "doas": "which variables it keeps",
     "runuser": "which variables it keeps",
     "su": "which variables it keeps",
     "mpiexec": "how many it starts, and where",

@@ -21,7 +21,7 @@ from preflight.launches.launchers import (
     starts_anew,
     step_gpus,
 )
-from preflight.launches.run_as import changed_user, kept_by_login, login_limits
+from preflight.launches.run_as import changed_user, login_limits, opens_login, options_not_read
 from preflight.launches.set_limits import (
     entered,
     of_job,
@@ -196,10 +196,9 @@ def strip_wrappers(
                 changes |= step_gpus(own, Layers(environment, changes, clear))
             elif name == "ray":
                 limits += of_ray(words[first].origin)
-            kept = kept_by_login(words[first:] if found.script is not None else own)
-            if kept is not None:
-                held = Layers(environment, changes, clear)
-                clear, changes = True, {each: held[each] for each in kept if each in held}
+            notes += options_not_read(own)
+            if opens_login(words[first:] if found.script is not None else own):
+                clear, changes = True, {}
             limits += (one._replace(setter=run_as) for one in wrapper_limits(own))
             behind = words[found.start + 1 :] if found.script is not None else ()
             run_as, opened = _user_behind(run_as, own, behind)
@@ -221,9 +220,8 @@ def strip_wrappers(
             clear, changes = _env_options(words, first, start, clear, changes)
         start = min(start + wrapper.positional, len(words))
         begin = start
-        kept = kept_by_login(words[first:start])
-        if kept is None and name == "sudo":
-            kept = _kept_by_sudo(words[first:start])
+        notes += options_not_read(words[first:start])
+        kept = _kept_by_sudo(words[first:start]) if name == "sudo" else None
         if kept is not None:
             held = Layers(environment, changes, clear)
             clear, changes = True, {each: held[each] for each in kept if each in held}
@@ -332,6 +330,8 @@ def _kept_by_sudo(words: Sequence[Word]) -> tuple[str, ...] | None:
     Seen of sudo 1.9 with ``env_reset``, which is on unless sudoers says otherwise.
     """
     texts = [word.text for word in words]
+    if opens_login(words):
+        return ()
     if "--preserve-env" in texts or any(re.match(r"-[A-Za-z]*E", text) for text in texts):
         return None
     option = "--preserve-env="

@@ -98,7 +98,6 @@ _VALUED = frozenset(
 )
 # Of launchers to which some of them are switches.
 _SWITCHES = {"nsenter": frozenset("-C -i -m -n -p -u".split())}
-_SWITCHES["unshare"] = _SWITCHES["nsenter"]
 # What starts something that goes on, and the options with which it waits for it.
 _DETACH = {
     "at": (),
