@@ -552,11 +552,8 @@ def quantity(text: str) -> int | None:
 
 def _recognises(launch: LaunchText) -> bool:
     documents = launch.documents or ()
-    return any(_is_object(node) for document in documents for node in (document, *document.items))
-
-
-def _is_object(node: Node) -> bool:
-    return node.at("kind").text is not None or bool(node.at("items").items)
+    nodes = [node for document in documents for node in (document, *document.items)]
+    return any(node.at("kind").text is not None or node.at("items").items for node in nodes)
 
 
 def _read(launch: LaunchText) -> Reading:

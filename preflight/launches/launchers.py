@@ -134,11 +134,6 @@ def types(texts: Sequence[str]) -> bool:
     return not {"send", "send-keys", "stuff"}.isdisjoint(texts)
 
 
-def starts_several(texts: Sequence[str]) -> bool:
-    """Return whether a launcher starts programs of several kinds: ``srun A : B``."""
-    return not {":", "--multi-prog"}.isdisjoint(texts)
-
-
 def launched(
     words: Sequence[Word], first: int, begins: Callable[[str], bool], reads: bool = False
 ) -> Launched | None:
@@ -156,7 +151,9 @@ def launched(
         script = _joined(behind) if behind else None
         return Launched(remote.start, script, False, True, (), _note(words[first], name))
     texts = [word.text for word in words[first:]]
-    if (name in TYPISTS and types(texts)) or (name in SEVERAL_PROGRAMS and starts_several(texts)):
+    if (name in TYPISTS and types(texts)) or (
+        name in SEVERAL_PROGRAMS and {":", "--multi-prog"} & {*texts}
+    ):
         return None
     if name in _EXEC_ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
         return None
@@ -223,8 +220,6 @@ def enters_container(wrapper: Sequence[str]) -> bool:
 
 # What Slurm sets in a job, and in no shell that submits one.
 IN_JOB = "SLURM_JOB_ID"
-# Without any of them mpirun starts all on its own host.
-_MPI_HOSTS = frozenset("-H -host --host -hostfile --hostfile -machinefile --machinefile".split())
 
 
 class Tasks(NamedTuple):
@@ -235,16 +230,11 @@ class Tasks(NamedTuple):
 
 
 def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | None:
-    """Return what srun and mpirun are told to start; None where nothing says it.
+    """Return what srun is told to start; None where nothing says it, and for mpirun.
 
-    environment: what sbatch gives a job (SLURM_NNODES, SLURM_NTASKS). Source: srun(1), mpirun(1).
+    environment: what sbatch gives a job (SLURM_NNODES, SLURM_NTASKS). Source: srun(1).
     """
-    name = wrapper[0].rpartition("/")[2] if wrapper else ""
-    if name in ("mpirun", "mpiexec", "prun"):
-        number = _option(wrapper, "-np", "-n", "--np", "-c")
-        elsewhere = any(word.partition("=")[0] in _MPI_HOSTS for word in wrapper)
-        return (Tasks(1, number) if elsewhere else Tasks(number, 1)) if number else None
-    if name != "srun":
+    if not wrapper or wrapper[0].rpartition("/")[2] != "srun":
         return None
 
     def held(variable: str) -> int | None:
@@ -292,8 +282,6 @@ def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         value = value if equals else "".join(words[index + 1 : index + 2])
-        if word.startswith("-G") and len(word) > 2:
-            name, value = "-G", word[2:]
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
         if name in ("-G", "--gpus") and nodes in (None, 1):
             each = 1

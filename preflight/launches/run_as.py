@@ -59,7 +59,10 @@ def changed_user(words: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
     if changer is None:
         return RunAs()
     word = _named(changer, words[1:]) or (_named(changer, behind) if behind else None)
-    gained = _of_setpriv(texts) if name == "setpriv" else ()
+    shown = " ".join(texts).replace("--ambient-caps=", "--ambient-caps ")
+    caps = {*shown.partition("--ambient-caps ")[2].partition(" ")[0].split(",")}
+    caps = caps if name == "setpriv" else set()
+    gained = tuple(each for each in CAPABILITIES if {f"+{each.lower()}", "+all"} & caps)
     user: str | Unknown = changer.usual
     if word is not None:
         user = _user(word)
@@ -130,13 +133,6 @@ def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
     for name in LIMIT_NAMES:
         origin = f"{run_as.origin}, limits.conf"
         yield SetLimit(name, Bound.LOGIN, Bound.LOGIN, origin, True, setter=run_as)
-
-
-def _of_setpriv(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return what ``--ambient-caps +ipc_lock`` gives."""
-    joined = " ".join(texts).replace("--ambient-caps=", "--ambient-caps ")
-    given = joined.partition("--ambient-caps ")[2].partition(" ")[0].split(",")
-    return tuple(name for name in CAPABILITIES if {f"+{name.lower()}", "+all"} & {*given})
 
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:

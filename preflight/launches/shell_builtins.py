@@ -118,19 +118,16 @@ class ShellBuiltins(ShellAssignments):
             if program == "getopts":
                 state.lose("OPTARG", origin)
         elif program in ("alias", "shopt") and STARTED.search(" ".join(arguments)):
-            self.not_read_words(words, origin)
+            said = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
+            self.note("script-not-read", said, origin)
         if program == "false":
             return FALSE
         return PROGRAM if program in _OPEN_BUILTINS else TRUE
 
-    def not_read_words(self, words: Sequence[Word], origin: Origin) -> None:
-        said = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
-        self.note("script-not-read", said, origin)
-
     def read_names(
         self, text: ShellText, words: Sequence[Word], settings: Sequence[Node], given: Word | None
     ) -> Truth:
-        """Carry out ``IFS=, read -ra NAMES <<< TEXT``; of another text the names are not known."""
+        """Carry out ``IFS=, read -ra NAMES <<< TEXT``; of any other the names are not known."""
         state = self.state
         ends = state.field_ends()
         for setting in settings:
@@ -154,15 +151,10 @@ class ShellBuiltins(ShellAssignments):
             state.lose(name, words[0].origin, array="a" in flags)
         if not known or given is None or ends is None:
             return PROGRAM
-        if "a" in flags and names:
-            split = tuple(given._replace(text=each) for each in fields(line, ends))
-            state.assign_array(names[0], split)
-        elif names:
-            for name, each in zip(names, fields(line, ends, len(names)), strict=True):
-                state.assign(name, given._replace(text=each))
-                state.assign_array(name, None)
-        else:
-            state.assign("REPLY", given._replace(text=line))
+        if "a" not in flags or not names:
+            return PROGRAM
+        split = tuple(given._replace(text=each) for each in fields(line, ends))
+        state.assign_array(names[0], split)
         return TRUE if end else FALSE
 
     def set_options(self, words: Sequence[Word]) -> None:
