@@ -6,7 +6,7 @@ is read here, and what they do to its environment is told rather than guessed.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
@@ -259,14 +259,19 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 
 def _option(words: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 where it is not known, None without the option."""
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        short = any(len(n) == 2 and word.startswith(n) and word[2:3].isdigit() for n in names)
+    for name, value in _valued(words):
         if name in names:
-            return _whole(value if equals else "".join(words[index + 1 : index + 2]))
-        if short:
-            return _whole(word[2:])
+            return _whole(value)
+        if any(len(n) == 2 and name.startswith(n) and name[2:3].isdigit() for n in names):
+            return _whole(name[2:])
     return None
+
+
+def _valued(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each word as an option, with the value behind its = or else the next word."""
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        yield name, value if equals else following
 
 
 def _whole(text: str) -> int:
@@ -279,9 +284,7 @@ def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int
     beside: tasks of a host that have them together. Source: srun(1), gres ``gpu:TYPE:NUMBER``.
     """
     found: list[int] = []
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        value = value if equals else "".join(words[index + 1 : index + 2])
+    for name, value in _valued(words):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
         if name in ("-G", "--gpus") and nodes in (None, 1):
             each = 1
@@ -308,16 +311,10 @@ def step_gpus(words: Sequence[Word], environment: Mapping[str, Word]) -> dict[st
 
 def _slurm_mem(words: Sequence[str]) -> int | None:
     """Return the MiB of ``--mem``, which is for each node; None without it, or for all there is."""
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name == "--mem":
-            value = value if equals else "".join(words[index + 1 : index + 2])
-            parts = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", value.lower())
-            if parts is None:
-                return None
-            kib = int(parts[1]) * 1024 ** ("kmgt".index(parts[2] or "m"))
-            return kib // 1024 or None
-    return None
+    text = next((value for name, value in _valued(words) if name == "--mem"), "")
+    parts = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", text.lower())
+    kib = 0 if parts is None else int(parts[1]) * 1024 ** ("kmgt".index(parts[2] or "m"))
+    return kib // 1024 or None
 
 
 def slurm_variables(text: str) -> dict[str, str]:

@@ -134,24 +134,14 @@ class ShellBuiltins(ShellAssignments):
             name, _, _, pieces, _ = self.assignment(text, setting)
             word = value(state, pieces, words[0].origin)
             ends = word.text if name == "IFS" and not word.unresolved else None
-        flags, names, left = "", [], list(words[1:])
-        while left:
-            word = left.pop(0)
-            if word.text in ("-d", "-p", "-n", "-t", "-u", "-N", "-i") and left:
-                flags += word.text[1:]
-                left.pop(0)
-            elif word.text.startswith("-"):
-                flags += word.text[1:]
-            else:
-                names.append(word.text)
+        flags = "".join(word.text[1:] for word in words[1:] if word.text.startswith("-"))
+        names = [word.text for word in words[1:] if _NAME.fullmatch(word.text)]
         line, end, rest = ("", "", "") if given is None else given.text.partition("\n")
         known = given is not None and not given.unresolved and not rest and ends is not None
         known = known and not set(flags) - set("ra") and not ("\\" in line and "r" not in flags)
-        for name in filter(_NAME.fullmatch, names or ["REPLY"]):
+        for name in names or ["REPLY"]:
             state.lose(name, words[0].origin, array="a" in flags)
-        if not known or given is None or ends is None:
-            return PROGRAM
-        if "a" not in flags or not names:
+        if not known or given is None or ends is None or "a" not in flags or not names:
             return PROGRAM
         split = tuple(given._replace(text=each) for each in fields(line, ends))
         state.assign_array(names[0], split)
