@@ -11,7 +11,8 @@ _LONGEST_FORMULA = 400
 _SET = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\s*(\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))", re.ASCII)
 _SET_BEFORE = re.compile(r"(\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
-_KNOWN = re.compile(r"(?:[\w\s+\-*/%()<>=]|!=)*", re.ASCII)
+_KNOWN = re.compile(r"(?:[\w\s+\-*/%()<>=&|]|!=)*", re.ASCII)
+_TERNARY = re.compile(r"([^?:]+)\?([^?:]+):([^?:]+)", re.DOTALL)
 
 # Gives the text of a name; None if nobody knows it.
 Value = Callable[[str], "str | None"]
@@ -26,7 +27,7 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
     """Return what a formula comes to; None if ``value`` knows no number for a name in it.
 
     assign: takes what ``i++`` and ``i = 3`` set; None if they are not to be followed. Read are
-    sums, comparisons, and assignments in front; ``?:``, ``&&``, bits, bases and ``**`` are not.
+    sums, comparisons, one ``?:``, and assignments in front; bits, bases and ``**`` are not.
     """
     if len(formula) > _LONGEST_FORMULA:
         return None
@@ -78,10 +79,14 @@ def _part(text: str, value: Value, assign: Assign | None) -> int:
 
 def _sum(text: str, value: Value) -> int:
     """Return what a sum comes to that sets nothing."""
+    ternary = _TERNARY.fullmatch(text)
+    if ternary is not None:
+        condition, yes, no = ternary.groups()
+        return _sum(yes if _sum(condition, value) else no, value)
     if not _KNOWN.fullmatch(text):
         raise _NotKnownError
     try:
-        tree = ast.parse(f"({text})", mode="eval").body
+        tree = ast.parse(f"({text.replace('&&', ' and ').replace('||', ' or ')})", mode="eval").body
     except (SyntaxError, ValueError, MemoryError):
         raise _NotKnownError from None
     return _worked_out(tree, value)
@@ -101,6 +106,12 @@ def _worked_out(node: ast.expr, value: Value) -> int:
             return _whole(number)
         case ast.Name(name):
             return _number(name, value)
+        case ast.BoolOp(ast.And() | ast.Or() as operator, operands):
+            stops = isinstance(operator, ast.Or)
+            for operand in operands:
+                if bool(_worked_out(operand, value)) == stops:
+                    return int(stops)
+            return int(not stops)
         case ast.UnaryOp(ast.USub(), operand):
             return -_worked_out(operand, value)
         case ast.Compare(left, [operator], [right]):

@@ -41,7 +41,8 @@ class ShellBlocks(ShellFlow):
     def on_subshell(self, text: ShellText, node: Node) -> Truth:
         written = text.text(node)
         if written.startswith("((") and written.endswith("))"):  # behind !, bash reads a sum
-            return self.not_read(text, node)
+            result = number(self.state, written[2:-2], text.origin(node), assigns=True)
+            return Truth(bool(result)) if result is not None else self.not_read(text, node)
         mark = self.state.mark()
         functions = dict(self.functions)
         ended = self.body(text, node)

@@ -127,7 +127,7 @@ class ShellBuiltins(ShellAssignments):
     def read_names(
         self, text: ShellText, words: Sequence[Word], settings: Sequence[Node], given: Word | None
     ) -> Truth:
-        """Carry out ``IFS=, read -ra NAMES <<< TEXT``; of any other the names are not known."""
+        """Carry out ``IFS=, read -ra NAMES <<< TEXT``; of another text the names are not known."""
         state = self.state
         ends = state.field_ends()
         for setting in settings:
@@ -141,10 +141,15 @@ class ShellBuiltins(ShellAssignments):
         known = known and not set(flags) - set("ra") and not ("\\" in line and "r" not in flags)
         for name in names or ["REPLY"]:
             state.lose(name, words[0].origin, array="a" in flags)
-        if not known or given is None or ends is None or "a" not in flags or not names:
+        if not known or given is None or ends is None or not names:
             return PROGRAM
-        split = tuple(given._replace(text=each) for each in fields(line, ends))
-        state.assign_array(names[0], split)
+        if "a" in flags:
+            split = tuple(given._replace(text=each) for each in fields(line, ends))
+            state.assign_array(names[0], split)
+        else:
+            for name, each in zip(names, fields(line, ends, len(names)), strict=True):
+                state.assign(name, given._replace(text=each))
+                state.assign_array(name, None)
         return TRUE if end else FALSE
 
     def set_options(self, words: Sequence[Word]) -> None:

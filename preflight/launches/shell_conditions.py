@@ -262,7 +262,12 @@ class _Reader:
             self.items = items[1:]
             return self.single().negated()
         if first == "(" and len(items) > 2:
-            raise IndexError  # brackets within are not read
+            self.items = items[1:]
+            truth = self.disjunction()
+            if self.operator() != ")":
+                raise IndexError
+            self.items = self.items[1:]
+            return truth
         if first in _UNARY and len(items) > 1 and self.is_operand(items[1]):
             self.items = items[2:]
             return self.conditions.unary(first, self.word(items[1]))

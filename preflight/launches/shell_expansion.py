@@ -132,16 +132,23 @@ def _ends_of_fields(ends: str) -> re.Pattern[str]:
     return re.compile(f"{blank}*{other}{blank}*|{blank}+")
 
 
-def fields(line: str, ends: str) -> list[str]:
-    """Return what ``read -a`` makes of a line. ends: the characters that end a field."""
+def fields(line: str, ends: str, most: int | None = None) -> list[str]:
+    """Return what ``read`` makes of a line: ``most`` fields, the last with all that is left.
+
+    most: None for as many as there are. ends: the characters that end a field.
+    """
     finder, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in BLANKS)
     rest = line.strip(blanks)
     found: list[str] = []
-    while rest:
+    while rest and (most is None or len(found) < most - 1):
         end = finder.search(rest)
         found.append(rest if end is None else rest[: end.start()])
         rest = "" if end is None else rest[end.end() :]
-    return found
+    if most is None:
+        return found
+    single = finder.search(rest)  # what ends the only field that is left goes
+    last = rest[: single.start()] if single is not None and single.end() == len(rest) else rest
+    return [*found, last, *[""] * (most - len(found) - 1)][:most]
 
 
 class _Expansion:
@@ -501,7 +508,9 @@ def _replaced(text: str, operator: str, found: re.Pattern[str], by: str) -> str:
     if len(text) > _LONGEST_TEXT:
         raise _NotKnownError
     if found.match(""):
-        raise _NotKnownError
+        if found.pattern != r"\Z" or operator not in ("/#", "/%"):
+            raise _NotKnownError
+        return by + text if operator == "/#" else text + by
     inner = found.pattern.removesuffix(r"\Z")
     anchored = {"/#": rf"\A{inner}", "/%": rf"{inner}\Z"}.get(operator, inner)
     count = 0 if operator == "//" else 1
