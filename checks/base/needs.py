@@ -38,22 +38,19 @@ CAPABILITIES = {"IPC_LOCK": 14, "SYS_ADMIN": 21, "SYS_RESOURCE": 24}
 class RunAs(NamedTuple):
     """Who runs a process, as its launch says: ``User=``, ``sudo -u``, ``setpriv``.
 
-    user: a name or a number, "" for whoever starts the launch. gained, lost: of CAPABILITIES, those
-    that a user has who is not root, and those that nobody has there, root neither. origin: where it
-    is written, "" where nothing of it is.
+    user: a name or a number, "" for whoever starts the launch. gained: of CAPABILITIES, those
+    that a user has who is not root. origin: where it is written, "" where nothing of it is.
     """
 
     user: str | Unknown = ""
     gained: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
     origin: str = ""
 
     def then(self, other: "RunAs") -> "RunAs":
         """Return who runs what is started through both: through this one first, then ``other``."""
-        lost = tuple(dict.fromkeys((*self.lost, *other.lost)))
         if other.user == "":
             other = other._replace(user=self.user, gained=(*self.gained, *other.gained))
-        return other._replace(lost=lost, origin=other.origin or self.origin)
+        return other._replace(origin=other.origin or self.origin)
 
 
 class Bound(Enum):

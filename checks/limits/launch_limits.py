@@ -69,8 +69,6 @@ def may(
     name: of CAPABILITIES. container: the one that it runs in, where the launch describes it.
     """
     bit = CAPABILITIES[name]
-    if name in run_as.lost:
-        return False
     if container is not None and not system.container.inside:
         return _may_there(run_as, name, container)
     if run_as.user == "":

@@ -203,8 +203,8 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
     assert process is not None
     base = _with_launch(base, process, limits, system)
     run_as = process.run_as
-    if "IPC_LOCK" in run_as.lost or isinstance(run_as.user, Unknown):
-        return base._replace(void=run_as.user if isinstance(run_as.user, Unknown) else False)
+    if isinstance(run_as.user, Unknown):
+        return base._replace(void=run_as.user)
     if run_as.user:
         container = container._replace(user="0" if "IPC_LOCK" in run_as.gained else run_as.user)
     return _with_capability(limits, container, base, inside)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from checks.base.needs import GivenGpus
 from checks.base.unknown import Inside, Unknown
@@ -346,17 +346,13 @@ class _ServiceReader:
             cap_add=self.texts("cap_add"),
             cap_drop=self.texts("cap_drop"),
             security_opt=tuple(map(security_option, self.texts("security_opt"))),
-            mounts=tuple(map(self.absolute, _last_of_each(self.mounts()))),
+            # The last at each place counts.
+            mounts=tuple(map(self.absolute, {one.target: one for one in self.mounts()}.values())),
             cpuset_cpus=self.one("cpuset"),
             memory_bytes=docker_size(memory, "the memory limit"),
             user=self.one("user"),
             device_rules=self.texts("device_cgroup_rules"),
         )
-
-
-def _last_of_each(mounts: Iterable[Mount]) -> Iterable[Mount]:
-    """Return the mounts of which the last at each place counts."""
-    return {mount.target: mount for mount in mounts}.values()
 
 
 def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:

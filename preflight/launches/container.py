@@ -169,11 +169,6 @@ class ContainerSettings(NamedTuple):
         found = [mount for mount in self.mounts if mount.target.rstrip("/") == path.rstrip("/")]
         return found[-1] if found else None
 
-    def has_capability(self, name: str) -> bool:
-        """Return whether the launch gives ``CAP_...``, named here without its ``CAP_``."""
-        named = {text.upper().removeprefix("CAP_") for text in self.cap_add}
-        return self.privileged or name in named or "ALL" in named
-
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
     """Return the words that an image puts in front of those of a launch; none where not known.

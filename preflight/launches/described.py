@@ -36,6 +36,7 @@ class _Unread(NamedTuple):
 _ON_HOSTS = _Unread("give what it runs on one host")
 _EACH = _Unread("write each command that it starts on a line of its own")
 _ITSELF = _Unread("give the command itself")
+_USER = _Unread("put sudo -u NAME in its place")
 _UNITS = ("enable", "reenable", "reload-or-restart", "restart", "start")
 _CONTAINER = _Unread("give the run that made the container", ("start", "restart"))
 _MANIFEST = _Unread(
@@ -52,6 +53,8 @@ _UNREAD = {
     **dict.fromkeys(("pdsh", "pssh"), _ON_HOSTS),
     **dict.fromkeys(("parallel", "xargs"), _EACH),
     **dict.fromkeys(("at", "batch", "crontab"), _ITSELF),
+    **dict.fromkeys(("chpst", "doas", "setuidgid", "su-exec"), _USER),
+    "unshare": _USER,
     **dict.fromkeys(("docker", "nerdctl", "podman"), _CONTAINER),
     **dict.fromkeys(("kubectl", "oc"), _MANIFEST),
     **dict.fromkeys(("docker-compose", "podman-compose"), _COMPOSE),

@@ -107,7 +107,9 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
             continue
         if kind == "ScalarEvent":
             plain = event.style in (None, "") and event.tag is None
-            node = Node(_scalar(event), event.start_mark.line + 1, plain=plain)
+            text = str(event.value)
+            null = plain and text in ("", "~", "null", "Null", "NULL")
+            node = Node(None if null else text, event.start_mark.line + 1, plain=plain)
             anchor = event.anchor
         elif kind == "AliasEvent":
             if event.anchor not in anchors:
@@ -131,13 +133,6 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
         else:
             found.append(node)
     return found
-
-
-def _scalar(event: Any) -> str | None:
-    """Return the text of a scalar; None for a plain null."""
-    value = str(event.value)
-    null = event.style in (None, "") and value in ("", "~", "null", "Null", "NULL")
-    return None if null and event.tag is None else value
 
 
 def _collection(begun: Any, children: list[Node], name: str) -> Node:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from preflight.launches.documents import DEEPEST
 from preflight.launches.source import Origin, SourceNote, Word, brief
-from preflight.launches.variables import Layers
+from preflight.launches.variables import Layers, unread
 
 # Larger than any file that holds settings; a device or a log is not read into memory.
 LARGEST_FILE_BYTES = 4 * 2**20
@@ -32,12 +32,7 @@ _VARIABLE = re.compile(
 _BRACES = re.compile(r"\$\{|\}")
 # Characters of variables in one text; texts can be made whose variables double each other.
 MOST_FILLED_IN = 2**17
-_BLANK = re.compile("[ \t\v\f\r\x85\xa0]+")
-_SPACE = re.compile(r"\s+")
-_KEY = re.compile(r"[^\W]?[\w.\-\[\] \t]*", re.UNICODE)
-_EXPORT = re.compile(r"export[ \t]+")
-_ESCAPE = re.compile(r"\\([abfnrtv$\"\\])")
-_ESCAPED = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True)) | {"$": "$$", '"': '"', "\\": "\\"}
+_COMPOSE_VALUE = re.compile(r"""(?:'([^'\\]*)'|"([^"\\]*)")(?:\s+#.*)?|(?!['"])(.*?)(?:\s#.*)?""")
 
 
 def read_env_file(
@@ -63,7 +58,9 @@ def read_env_file(
         elif equals:
             variables[key] = Word(value, origin)
             if _QUOTED.fullmatch(value.strip()):
-                notes.append(SourceNote("env-file-quotes", _quotes(key, value), origin))
+                said = f"{key}={value}: Docker keeps the quotes as part of the value; write "
+                said += f"{key}={value.strip()[1:-1]}"
+                notes.append(SourceNote("env-file-quotes", said, origin))
         elif key in environment:
             inherited = environment[key]
             variables[key] = inherited if isinstance(inherited, Word) else Word(inherited, origin)
@@ -88,11 +85,6 @@ def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | 
     settings = [setting for line in lines if (setting := _SETTING.fullmatch(line))]
     whole = len(settings) == len(lines)
     return "\n".join(f"{one[1]}={one[3]}" for one in settings) if whole else None
-
-
-def _quotes(key: str, value: str) -> str:
-    bare = value.strip()[1:-1]
-    return f"{key}={value}: Docker keeps the quotes as part of the value; write {key}={bare}"
 
 
 def read_small_file(path: str) -> str | None:
@@ -177,73 +169,28 @@ def read_compose_env_file(
     """Return the variables of one file, whose values see ``surroundings`` and the lines above.
 
     before: those of the files in front of it, which are as lines above.
-    A line that Compose refuses ends the reading, with a note: it starts nothing then. Never raises.
+    Each line is NAME=value, its value bare or in quotes that end there. What is more, or what
+    Compose refuses, ends the reading, with a note. Never raises.
     """
     variables = dict(before or {})
-    text = text.removeprefix("\ufeff")
     seen = Layers(variables, dict(surroundings))
-    position, line, counted = 0, 1, 0
-    while position < len(text):
-        if match := _SPACE.match(text, position):
-            position = match.end()
-        if text.startswith("#", position):
-            position = _line_end(text, position)
+    for number, written in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        line, origin = written.strip(), Origin(name, number)
+        key, equals, value = line.removeprefix("export ").partition("=")
+        match = _COMPOSE_VALUE.fullmatch(value.strip())
+        if not line or line.startswith("#"):
             continue
-        if position >= len(text):
-            break
-        line, counted = line + text.count("\n", counted, position), position
-        origin, start = Origin(name, line), position
-        if match := _EXPORT.match(text, position):
-            position = match.end()
-        match = _KEY.match(text, position)
-        end = match.end() if match else position
-        key = text[position:end].strip()
-        mark = text[end : end + 1]
-        if mark not in ("", "\n", "=", ":") or " " in key or not key:
-            written = text[start : _line_end(text, start)]
-            return variables, (_refused(f"{brief(written)!r} has no name that it takes", origin),)
-        position = end + 1
-        if mark in ("", "\n"):
-            if key in surroundings:
-                variables[key] = surroundings[key]
-            continue
-        if match := _BLANK.match(text, position):
-            position = match.end()
-        quote = text[position : position + 1]
-        if quote not in ("'", '"') or not quote:
-            end = _line_end(text, position)
-            value = text[position:end].partition(" #")[0].rstrip()
-            variables[key] = interpolate(value, seen, origin)
-            position = end
-            continue
-        closing = _closing(text, position + 1, quote)
-        if closing is None:
-            return variables, (_refused(f"the quote of {key} never closes", origin),)
-        value = text[position + 1 : closing].replace("\\" + quote, quote)
-        position = closing + 1
-        if quote == '"':
-            value = _ESCAPE.sub(lambda found: _ESCAPED[found.group(1)], value)
-            variables[key] = interpolate(value, seen, origin)
-        else:
-            variables[key] = Word(value, origin)
+        if not re.fullmatch(r"[\w.-]+", key.strip()):
+            said = f"{brief(line)!r} has no name that it takes: Compose refuses the whole file; "
+            return variables, (SourceNote("env-file-name", f"{said}write NAME=value", origin),)
+        if match is None:
+            said = f"{brief(line)!r} is more than NAME=value: the file is not read from here on"
+            left = {**variables, **unread(variables, origin)}
+            return left, (SourceNote("env-file-not-read", said, origin),)
+        if equals:
+            single, double, bare = match.groups()
+            word = interpolate(double or bare or "", seen, origin)
+            variables[key.strip()] = word if single is None else Word(single, origin)
+        elif key in surroundings:
+            variables[key] = surroundings[key]
     return variables, ()
-
-
-def _line_end(text: str, position: int) -> int:
-    end = text.find("\n", position)
-    return len(text) if end < 0 else end
-
-
-def _closing(text: str, position: int, quote: str) -> int | None:
-    while position < len(text):
-        if text[position] == "\\":
-            position += 1
-        elif text[position] == quote:
-            return position
-        position += 1
-    return None
-
-
-def _refused(why: str, origin: Origin) -> SourceNote:
-    said = f"{why}: Compose refuses the whole file; write NAME=value"
-    return SourceNote("env-file-name", said, origin)

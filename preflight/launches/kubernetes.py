@@ -88,7 +88,10 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 readings.append(Reading((), (note,)))
                 continue
             apart += bool(pod.spec.at("containers").items)
-            for container in _containers(pod.spec):
+            # An init container that is kept running is one of those that run beside each other.
+            first = pod.spec.at("initContainers").items
+            kept = [one for one in first if one.at("restartPolicy").text == "Always"]
+            for container in (*kept, *pod.spec.at("containers").items):
                 found = True
                 left -= 1
                 if left < 0:
@@ -169,17 +172,6 @@ def _objects(documents: list[Node]) -> Iterator[Node]:
         for item in document.items or [document]:
             inner = item.at("items")
             yield from inner.items if item.at("kind").text == "List" or inner.items else (item,)
-
-
-def _containers(pod: Node) -> Iterator[Node]:
-    """Yield the containers that run beside each other.
-
-    An init container that is kept running is one of them.
-    """
-    for container in pod.at("initContainers").items:
-        if container.at("restartPolicy").text == "Always":
-            yield container
-    yield from pod.at("containers").items
 
 
 def _finished(pod: Node, name: str) -> Iterator[SourceNote]:
@@ -552,11 +544,8 @@ def quantity(text: str) -> int | None:
 
 def _recognises(launch: LaunchText) -> bool:
     documents = launch.documents or ()
-    return any(_is_object(node) for document in documents for node in (document, *document.items))
-
-
-def _is_object(node: Node) -> bool:
-    return node.at("kind").text is not None or bool(node.at("items").items)
+    nodes = [node for document in documents for node in (document, *document.items)]
+    return any(node.at("kind").text is not None or node.at("items").items for node in nodes)
 
 
 def _read(launch: LaunchText) -> Reading:

@@ -6,7 +6,7 @@ is read here, and what they do to its environment is told rather than guessed.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
@@ -32,14 +32,13 @@ class Launched(NamedTuple):
 # Beside the caller, in its environment, once: Python's own managers, profilers, guards.
 _HERE = frozenset(
     "accelerate catchsegv conda coverage flock gdb hatch ip ltrace mamba micromamba ncu "
-    "nsenter nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv setuidgid "
-    "sshpass strace su-exec tmux unshare uv uvx valgrind watch xvfb-run".split()
+    "nsenter nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv "
+    "sshpass strace tmux uv uvx valgrind watch xvfb-run".split()
 )
 # Of those, and of others, the ones that run a Python file by its name alone.
 _RUN_FILES = frozenset("accelerate hatch pdm pipenv pixi poetry rye torchrun uv".split())
 # What each of these changes, which a launch does not show.
 _TOLD = {
-    "doas": "which variables it keeps",
     "runuser": "which variables it keeps",
     "su": "which variables it keeps",
     "mpiexec": "how many it starts, and where",
@@ -135,11 +134,6 @@ def types(texts: Sequence[str]) -> bool:
     return not {"send", "send-keys", "stuff"}.isdisjoint(texts)
 
 
-def starts_several(texts: Sequence[str]) -> bool:
-    """Return whether a launcher starts programs of several kinds: ``srun A : B``."""
-    return not {":", "--multi-prog"}.isdisjoint(texts)
-
-
 def launched(
     words: Sequence[Word], first: int, begins: Callable[[str], bool], reads: bool = False
 ) -> Launched | None:
@@ -157,7 +151,9 @@ def launched(
         script = _joined(behind) if behind else None
         return Launched(remote.start, script, False, True, (), _note(words[first], name))
     texts = [word.text for word in words[first:]]
-    if (name in TYPISTS and types(texts)) or (name in SEVERAL_PROGRAMS and starts_several(texts)):
+    if (name in TYPISTS and types(texts)) or (
+        name in SEVERAL_PROGRAMS and {":", "--multi-prog"} & {*texts}
+    ):
         return None
     if name in _EXEC_ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
         return None
@@ -224,8 +220,6 @@ def enters_container(wrapper: Sequence[str]) -> bool:
 
 # What Slurm sets in a job, and in no shell that submits one.
 IN_JOB = "SLURM_JOB_ID"
-# Without any of them mpirun starts all on its own host.
-_MPI_HOSTS = frozenset("-H -host --host -hostfile --hostfile -machinefile --machinefile".split())
 
 
 class Tasks(NamedTuple):
@@ -236,16 +230,11 @@ class Tasks(NamedTuple):
 
 
 def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | None:
-    """Return what srun and mpirun are told to start; None where nothing says it.
+    """Return what srun is told to start; None where nothing says it, and for mpirun.
 
-    environment: what sbatch gives a job (SLURM_NNODES, SLURM_NTASKS). Source: srun(1), mpirun(1).
+    environment: what sbatch gives a job (SLURM_NNODES, SLURM_NTASKS). Source: srun(1).
     """
-    name = wrapper[0].rpartition("/")[2] if wrapper else ""
-    if name in ("mpirun", "mpiexec", "prun"):
-        number = _option(wrapper, "-np", "-n", "--np", "-c")
-        elsewhere = any(word.partition("=")[0] in _MPI_HOSTS for word in wrapper)
-        return (Tasks(1, number) if elsewhere else Tasks(number, 1)) if number else None
-    if name != "srun":
+    if not wrapper or wrapper[0].rpartition("/")[2] != "srun":
         return None
 
     def held(variable: str) -> int | None:
@@ -270,14 +259,19 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 
 def _option(words: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 where it is not known, None without the option."""
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        short = any(len(n) == 2 and word.startswith(n) and word[2:3].isdigit() for n in names)
+    for name, value in _valued(words):
         if name in names:
-            return _whole(value if equals else "".join(words[index + 1 : index + 2]))
-        if short:
-            return _whole(word[2:])
+            return _whole(value)
+        if any(len(n) == 2 and name.startswith(n) and name[2:3].isdigit() for n in names):
+            return _whole(name[2:])
     return None
+
+
+def _valued(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each word as an option, with the value behind its = or else the next word."""
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        yield name, value if equals else following
 
 
 def _whole(text: str) -> int:
@@ -290,11 +284,7 @@ def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int
     beside: tasks of a host that have them together. Source: srun(1), gres ``gpu:TYPE:NUMBER``.
     """
     found: list[int] = []
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        value = value if equals else "".join(words[index + 1 : index + 2])
-        if word.startswith("-G") and len(word) > 2:
-            name, value = "-G", word[2:]
+    for name, value in _valued(words):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
         if name in ("-G", "--gpus") and nodes in (None, 1):
             each = 1
@@ -321,16 +311,10 @@ def step_gpus(words: Sequence[Word], environment: Mapping[str, Word]) -> dict[st
 
 def _slurm_mem(words: Sequence[str]) -> int | None:
     """Return the MiB of ``--mem``, which is for each node; None without it, or for all there is."""
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name == "--mem":
-            value = value if equals else "".join(words[index + 1 : index + 2])
-            parts = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", value.lower())
-            if parts is None:
-                return None
-            kib = int(parts[1]) * 1024 ** ("kmgt".index(parts[2] or "m"))
-            return kib // 1024 or None
-    return None
+    text = next((value for name, value in _valued(words) if name == "--mem"), "")
+    parts = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", text.lower())
+    kib = 0 if parts is None else int(parts[1]) * 1024 ** ("kmgt".index(parts[2] or "m"))
+    return kib // 1024 or None
 
 
 def slurm_variables(text: str) -> dict[str, str]:

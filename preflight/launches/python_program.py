@@ -35,7 +35,7 @@ _STARTS = re.compile(
 )
 # What only asks or describes: a version, the settings of one answer.
 _ASKS = re.compile(r".*\b(SamplingParams|\w*[Vv]ersion\w*|\w*[Cc]lient)|(vllm|sglang)\.utils\..*")
-_ENVIRON = ("os.environ", "environ")
+_WHOLE_ENVIRONMENT = ("os.environ", "environ", "os.environ.copy()", "None")
 _SETS_ONE = re.compile(r"(?:os\.)?environ\['(\w+)'\] = ")
 _CHANGES = re.compile(
     r"(?:del )?(?:os\.)?environ(?:\[[^\]]*\](?: \+?= |$)| \|= |\.(?!copy|get|items|keys)\w+\()"
@@ -219,7 +219,7 @@ class _Program:
                 yield place, "" if one is None else one[1], value
 
     def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
-        """Return the variables of what a call starts; None if its ``env=`` is not literal."""
+        """Return the variables of what a call starts; None if it has its own."""
         found = dict(self.variables)
         for where, name, word in self.settings:
             if not name:
@@ -229,17 +229,7 @@ class _Program:
             elif place.function or where.node.lineno < call.lineno:  # whether before, is not read
                 found[name] = word._replace(unresolved=(name,))
         given = {each.arg: each.value for each in call.keywords}.get("env", ast.Constant(None))
-        if not isinstance(given, ast.Dict):
-            return found if ast.unparse(given) in (*_ENVIRON, "None", "os.environ.copy()") else None
-        own: dict[str, Word] = {}
-        for key, value in zip(given.keys, given.values, strict=True):
-            if key is None and ast.unparse(value) in _ENVIRON:
-                own |= found
-            elif key is None or self.word(key).unresolved:
-                return None
-            else:
-                own[self.word(key).text] = self.word(value)
-        return own
+        return found if ast.unparse(given) in _WHOLE_ENVIRONMENT else None
 
 
 KIND = LaunchKind(

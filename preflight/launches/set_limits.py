@@ -29,7 +29,8 @@ _ASKED = re.compile(r"\$\(\s*ulimit\s+-(\w+)\s*\)|`ulimit\s+-(\w+)`")
 _SUFFIX = {letter: 1 << 10 * power for power, letter in enumerate("KMGTPE", start=1)}
 # What else a unit may give its processes less of than its host has; none of it is judged here.
 _LIMITS = frozenset(
-    "MemoryHigh MemoryMax TasksMax AllowedCPUs AllowedMemoryNodes NUMAMask NUMAPolicy".split()
+    "MemoryHigh MemoryMax TasksMax AllowedCPUs AllowedMemoryNodes NUMAMask NUMAPolicy "
+    "CapabilityBoundingSet DynamicUser PrivateUsers".split()
 )
 _ENOUGH = 1 << 20  # files or threads: no launch on one host asks for so many
 # How a script names itself: prlimit --pid $$.
@@ -163,7 +164,9 @@ def wrapper_limits(words: Sequence[Word]) -> Iterator[SetLimit]:
 
 def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:
     """Say that a property of a unit sets a limit, and that nothing judges it where it bounds."""
-    if key not in _LIMITS:
+    taken = key == "AmbientCapabilities" and "~" in value
+    off = value in ("", "no", "false", "0", "off") and key != "CapabilityBoundingSet"
+    if off or (key not in _LIMITS and not taken):
         return None
     text = f"{key}={value}: sets a limit of the processes of this unit"
     count = int(value) if re.fullmatch(r"\d{1,18}", value, re.ASCII) else 0

@@ -11,8 +11,7 @@ _LONGEST_FORMULA = 400
 _SET = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\s*(\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))", re.ASCII)
 _SET_BEFORE = re.compile(r"(\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
-_NOT = re.compile(r"\s*!(?!=)\s*(\w+)\s*", re.ASCII)
-_KNOWN = re.compile(r"[\w\s+\-*/%()<>=!&|]*", re.ASCII)
+_KNOWN = re.compile(r"(?:[\w\s+\-*/%()<>=&|]|!=)*", re.ASCII)
 _TERNARY = re.compile(r"([^?:]+)\?([^?:]+):([^?:]+)", re.DOTALL)
 
 # Gives the text of a name; None if nobody knows it.
@@ -84,11 +83,8 @@ def _sum(text: str, value: Value) -> int:
     if ternary is not None:
         condition, yes, no = ternary.groups()
         return _sum(yes if _sum(condition, value) else no, value)
-    negated = _NOT.fullmatch(text)
-    if negated is not None:
-        return int(not _sum(negated[1], value))
-    if not _KNOWN.fullmatch(text) or _NOT.search(text):
-        raise _NotKnownError  # in C ! binds closer than Python's not
+    if not _KNOWN.fullmatch(text):
+        raise _NotKnownError
     try:
         tree = ast.parse(f"({text.replace('&&', ' and ').replace('||', ' or ')})", mode="eval").body
     except (SyntaxError, ValueError, MemoryError):
@@ -116,9 +112,8 @@ def _worked_out(node: ast.expr, value: Value) -> int:
                 if bool(_worked_out(operand, value)) == stops:
                     return int(stops)
             return int(not stops)
-        case ast.UnaryOp(operator, operand):
-            held = _worked_out(operand, value)
-            return _known({ast.USub: -held, ast.UAdd: held}, operator)
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_worked_out(operand, value)
         case ast.Compare(left, [operator], [right]):
             a, b = _worked_out(left, value), _worked_out(right, value)
             compared: dict[type, int] = {ast.Lt: a < b, ast.LtE: a <= b, ast.Gt: a > b}

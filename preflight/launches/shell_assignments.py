@@ -98,15 +98,15 @@ class ShellAssignments(ShellBlocks):
             return
         elements = list(before if before is not None else () if held is None else (held,))
         place = 0 if index is None else number(state, index, origin)
-        if keyed or place is None or not -len(elements) <= place <= len(elements):
+        if (
+            keyed
+            or place is None
+            or not -len(elements) <= place <= len(elements)
+            or (adds and place < len(elements))
+            or any(each.several for each in elements)
+        ):
             state.lose(name, origin, array=True)
             return
-        if any(each.several for each in elements):
-            state.lose(name, origin, array=True)
-            return
-        if adds and place < len(elements):
-            both = (*elements[place].unresolved, *word.unresolved)
-            word = word._replace(text=elements[place].text + word.text, unresolved=both)
         elements[place : place + 1 or None] = [word]
         state.assign_array(name, tuple(elements))
         if held is not None:

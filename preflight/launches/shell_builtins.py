@@ -118,14 +118,11 @@ class ShellBuiltins(ShellAssignments):
             if program == "getopts":
                 state.lose("OPTARG", origin)
         elif program in ("alias", "shopt") and STARTED.search(" ".join(arguments)):
-            self.not_read_words(words, origin)
+            said = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
+            self.note("script-not-read", said, origin)
         if program == "false":
             return FALSE
         return PROGRAM if program in _OPEN_BUILTINS else TRUE
-
-    def not_read_words(self, words: Sequence[Word], origin: Origin) -> None:
-        said = f"{brief(' '.join(word.text for word in words))}: what it changes is not read"
-        self.note("script-not-read", said, origin)
 
     def read_names(
         self, text: ShellText, words: Sequence[Word], settings: Sequence[Node], given: Word | None
@@ -137,32 +134,22 @@ class ShellBuiltins(ShellAssignments):
             name, _, _, pieces, _ = self.assignment(text, setting)
             word = value(state, pieces, words[0].origin)
             ends = word.text if name == "IFS" and not word.unresolved else None
-        flags, names, left = "", [], list(words[1:])
-        while left:
-            word = left.pop(0)
-            if word.text in ("-d", "-p", "-n", "-t", "-u", "-N", "-i") and left:
-                flags += word.text[1:]
-                left.pop(0)
-            elif word.text.startswith("-"):
-                flags += word.text[1:]
-            else:
-                names.append(word.text)
+        flags = "".join(word.text[1:] for word in words[1:] if word.text.startswith("-"))
+        names = [word.text for word in words[1:] if _NAME.fullmatch(word.text)]
         line, end, rest = ("", "", "") if given is None else given.text.partition("\n")
         known = given is not None and not given.unresolved and not rest and ends is not None
         known = known and not set(flags) - set("ra") and not ("\\" in line and "r" not in flags)
-        for name in filter(_NAME.fullmatch, names or ["REPLY"]):
+        for name in names or ["REPLY"]:
             state.lose(name, words[0].origin, array="a" in flags)
-        if not known or given is None or ends is None:
+        if not known or given is None or ends is None or not names:
             return PROGRAM
-        if "a" in flags and names:
+        if "a" in flags:
             split = tuple(given._replace(text=each) for each in fields(line, ends))
             state.assign_array(names[0], split)
-        elif names:
+        else:
             for name, each in zip(names, fields(line, ends, len(names)), strict=True):
                 state.assign(name, given._replace(text=each))
                 state.assign_array(name, None)
-        else:
-            state.assign("REPLY", given._replace(text=line))
         return TRUE if end else FALSE
 
     def set_options(self, words: Sequence[Word]) -> None:

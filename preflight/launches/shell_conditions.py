@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.launches.shell_expansion import expand, number, pattern, value
+from preflight.launches.shell_expansion import expand, pattern, value
 from preflight.launches.shell_state import ShellState
 from preflight.launches.shell_text import Pieces, ShellText
 from preflight.launches.source import Origin, SourceNote, Word
@@ -137,10 +137,6 @@ class Conditions:
             return truth if operator == "-z" else truth.negated()
         if word.unresolved:
             return Truth(None, doubts=word.doubts)
-        if operator == "-v":
-            variables = self.state.variables
-            held = variables.get(word.text) is not None or self.state.array(word.text) is not None
-            return FALSE if variables.was_unset(word.text) else Truth(held or None)
         if operator in _THERE and self.lies(word.text):
             return Truth(True, doubts=word.doubts)
         return OPEN
@@ -152,7 +148,9 @@ class Conditions:
         """
         if not word.unresolved:
             return Truth(not word.text, doubts=word.doubts)
-        if self.never_given(word):
+        match = _NEVER_SET.fullmatch(word.text)
+        of_script = match is not None and match[1][0] in "0123456789@*"
+        if of_script and len(word.unresolved) == 1 and self.state.parameters is None:
             return Truth(True, soft=True)
         literal = _NEVER_SET.sub("", word.text)
         # ``"x$A"`` is not empty, whatever A is.
@@ -162,12 +160,6 @@ class Conditions:
         alone = not literal and len(word.unresolved) == 1
         asks = word.unresolved[0] if alone and word.unresolved[0].isidentifier() else ""
         return Truth(None, doubts=word.doubts, asks=asks)
-
-    def never_given(self, word: Word) -> bool:
-        """Tell whether a word is an argument of the script, which is given none."""
-        match = _NEVER_SET.fullmatch(word.text)
-        of_script = match is not None and match.group(1)[0] in "0123456789@*"
-        return of_script and len(word.unresolved) == 1 and self.state.parameters is None
 
     def binary(self, left: Word, operator: str, right: Word) -> Truth:
         doubts = (*left.doubts, *right.doubts)
@@ -185,9 +177,6 @@ class Conditions:
             if left.unresolved or right.unresolved:
                 return Truth(None, doubts=doubts)
             return Truth((left.text == right.text) != (operator == "!="), doubts=doubts)
-        if operator in ("<", ">") and not left.unresolved and not right.unresolved:
-            below = left.text < right.text if operator == "<" else left.text > right.text
-            return Truth(below, doubts=doubts)
         return Truth(None, doubts=doubts)
 
     def integer(self, word: Word) -> tuple[int | None, bool]:
@@ -305,15 +294,7 @@ class _Reader:
         if operator in ("=", "==", "!="):
             truth = conditions.matches(first, right.pieces, self.origin)
             return truth.negated() if operator == "!=" else truth
-        if operator in _NUMERIC:  # [[ takes sums: [[ N -gt 0 ]] looks N up
-            first, second = self.summed(first), self.summed(second)
         return conditions.binary(first, operator, second)
-
-    def summed(self, word: Word) -> Word:
-        if word.unresolved or _INTEGER.fullmatch(word.text):
-            return word
-        result = number(self.conditions.state, word.text, self.origin)
-        return word if result is None else word._replace(text=str(result))
 
 
 def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:

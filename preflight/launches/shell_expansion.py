@@ -378,7 +378,10 @@ class _Expansion:
         """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; what nothing sets is taken as not set."""
         state, colon = self.state, piece.operator.startswith(":")
         asked = state.asking and piece.operator[-1] == "-" and not piece.rest
-        if elements is None and (not self.settable(piece) or (asked and piece.name.isidentifier())):
+        # The script's own arguments are not given; of an array something known sets it.
+        own = piece.name.isdecimal() or piece.name in ("@", "*")
+        held = not own and state.array(piece.name) is not None
+        if elements is None and (held or (asked and piece.name.isidentifier())):
             raise _NotKnownError
         some = elements or ()
         missing = not some or (colon and not any(word.text or word.unresolved for word in some))
@@ -402,12 +405,6 @@ class _Expansion:
             self.add(operand, inner=not piece.quoted)
             self.open = self.open or piece.quoted
 
-    def settable(self, piece: Piece) -> bool:
-        """Tell whether nothing known sets a parameter: its default is taken."""
-        if piece.name.isdecimal() or piece.name in ("@", "*"):
-            return True  # as started without arguments
-        return self.state.array(piece.name) is None
-
     def cut(self, piece: Piece, elements: tuple[Word, ...], every: bool) -> tuple[Word, ...]:
         """Return ``${A:1:2}``, of a text or of an array."""
         first, colon, length = piece.rest.partition(":")
@@ -421,13 +418,9 @@ class _Expansion:
             own = self.state.name
             elements = (Word(own or "$0", self.origin, () if own else ("$0",)), *elements)
         whole = elements if every else elements[0].text if elements else ""
-        if -len(whole) > start:  # in front of its beginning there is nothing
-            return () if every else tuple(word._replace(text="") for word in elements)
+        if -len(whole) > start or (size is not None and size < 0):
+            raise _NotKnownError
         start = start if start >= 0 else len(whole) + start
-        if size is not None and size < 0:
-            size = len(whole) + size - start
-            if every or size < 0:
-                raise _NotKnownError
         part = whole[start:] if size is None else whole[start : start + size]
         if isinstance(part, str):
             return tuple(word._replace(text=part) for word in elements)

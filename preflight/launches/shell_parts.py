@@ -66,7 +66,11 @@ def parts_of(text: ShellText, node: Node, operator: str = "") -> list[Part]:
             elif child.type in ("&&", "||", "|", "|&"):
                 operator = child.type
         return found
-    if node.type != "redirected_statement" or _is_broken(node):
+    # The parser may give up within the redirections.
+    broken = any(
+        c.type == "ERROR" or (c.type in _REDIRECTIONS and c.has_error) for c in node.children
+    )
+    if node.type != "redirected_statement" or broken:
         return [Part(operator, node)]
     own: list[Redirection] = []
     behind: list[Part] = []
@@ -121,14 +125,6 @@ def _redirections(text: ShellText, node: Node) -> tuple[list[Redirection], list[
 def redirections_of(text: ShellText, node: Node) -> list[Redirection]:
     """Return what a redirection within a command is: here-strings stand there."""
     return _redirections(text, node)[0]
-
-
-def _is_broken(node: Node) -> bool:
-    """Tell whether the parser gave up within the redirections of a command."""
-    return any(
-        child.type == "ERROR" or (child.type in _REDIRECTIONS and child.has_error)
-        for child in node.children
-    )
 
 
 def says(node: Node) -> bool:

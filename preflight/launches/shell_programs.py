@@ -22,7 +22,7 @@ from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBui
 from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_flow import STARTED
-from preflight.launches.shell_output import TALKS, awk_holds, written_out
+from preflight.launches.shell_output import TALKS, written_out
 from preflight.launches.shell_parts import (
     WRITES,
     Part,
@@ -36,7 +36,6 @@ from preflight.launches.source import (
     Origin,
     Reading,
     SourceError,
-    SourceNote,
     Word,
     brief,
 )
@@ -94,13 +93,6 @@ def _ends_others(words: Sequence[str]) -> bool:
     return program in _KILLS and not _ASKS & set(words[1:])
 
 
-def _deeper(command: Command) -> bool:
-    """Tell whether a shell stands in front: its commands have lines of their own."""
-    return any(
-        wrapper[0].rpartition("/")[2] in SHELLS and len(wrapper) > 1 for wrapper in command.wrappers
-    )
-
-
 class ShellPrograms(ShellBuiltins):
     """Takes in each simple command, and what $(...) writes."""
 
@@ -114,24 +106,15 @@ class ShellPrograms(ShellBuiltins):
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def read(self, text: str, first_line: int | None) -> None:
-        """Read a whole text, and then the functions that nothing calls, if it starts nothing."""
+        """Read a whole text; name the functions that nothing calls, if it starts nothing."""
         parsed = self.parsed(text, self.source, first_line)
         self.whole(parsed)
         if self.stop == "exit" or self.started():
             return
-        for name, function in list(self.functions.items()):
-            if name in self.called:
-                continue
-            self.stop = ""
-            said = f"nothing here calls the function {name}: read as if it were called"
-            note = SourceNote("condition", said, function.text.origin(function.body))
-            self.state.give_parameters(None)
-            self.called.add(name)
-
-            def steps(function: ShellFunction = function) -> Truth:
-                return self.body(function.text, function.body)
-
-            self.doubting(note, steps)
+        for name, function in self.functions.items():
+            if name not in self.called and STARTED.search(function.text.text(function.body)):
+                said = f"nothing here calls the function {name}: what it starts is not read"
+                self.note("script-not-read", said, function.text.origin(function.body))
 
     def simple(self, text: ShellText, node: Node, redirections: Sequence[Redirection]) -> Truth:
         """Read a simple command, a declaration or assignments."""
@@ -234,9 +217,6 @@ class ShellPrograms(ShellBuiltins):
             self.waits_for(texts)
         if self.names_unread(words, origin):
             return PROGRAM
-        known = None if any(word.unresolved or word.doubts for word in words) else awk_holds(texts)
-        if known is not None:
-            return Truth(known)
         if texts[0] in BUILTINS:
             return self.builtin(text, words, settings, origin, given)
         if self.captures and texts[0] in TALKS:
@@ -281,7 +261,10 @@ class ShellPrograms(ShellBuiltins):
             self.name_container(words, environment)
             for command in map(self.in_container, reading.commands):
                 # What stands in the text of bash -c has lines of its own.
-                deeper = reading.own_lines or _deeper(command)
+                deeper = reading.own_lines or any(
+                    wrapper[0].rpartition("/")[2] in SHELLS and len(wrapper) > 1
+                    for wrapper in command.wrappers
+                )
                 shown = command.origin.source != text.source or deeper
                 command = command if shown else command._replace(origin=origin)
                 self.start(command, aside, deeper)

@@ -44,11 +44,7 @@ _LAST_BACKSLASH = re.compile(r"\\\n?\Z")
 _DOUBLE = re.compile(r'\\([$`"\\])|\\\n')
 _HEREDOC = re.compile(r"\\([$`\\])|\\\n")
 _BARE = re.compile(r"\\\n|\\(.)", re.DOTALL)
-_ANSI_ESCAPE = re.compile(
-    r"\\(?:([abeEfnrtv\\'\"?])|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})"
-    r"|([0-7]{1,3}))"
-)
-_ANSI_LETTERS = dict(zip("abeEfnrtv\\'\"?", "\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
+_ANSI = {r"\n": "\n", r"\t": "\t", r"\\": "\\", r"\'": "'"}
 _PARAMETER = re.compile(
     r"\$\{([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\[\]]*)\])?(.*)\}", re.DOTALL
 )
@@ -134,7 +130,9 @@ class ShellText:
             self.note("script-not-read", said, row)
             text = text[: text.rfind("\n", 0, deep.start()) + 1]
         hidden = _LAST_BACKSLASH.sub("\n", text.replace("\r\n", "\ue003\n"))
-        hidden = _PLACEHOLDER.sub(_hide, hidden)
+        hidden = _PLACEHOLDER.sub(
+            lambda match: f"\ue000{match[1].replace(' ', chr(0xE002))}\ue001", hidden
+        )
         # ``cmd <<EOF &``: the grammar takes no & there.
         self._aside = {hidden.count("\n", 0, m.start()) for m in _ASIDE.finditer(hidden)}
         hidden = _ASIDE.sub(r"\1", hidden)
@@ -270,14 +268,17 @@ class ShellText:
             inner: list[Piece] = []
             self._inner(node, node.start_byte + 1, node.end_byte - 1, True, inner)
             # An empty "${A[@]}" is no word; any other empty quotes are one.
-            if not (inner and inner[0].kind == "parameter" and _is_list(inner[0])):
+            listed = (
+                inner and inner[0].kind == "parameter" and "@" in (inner[0].name, inner[0].place)
+            )
+            if not listed:
                 found.append(_EMPTY)
             found += inner
         elif kind == "raw_string":  # within double quotes, single ones stand
             text = self.text(node)
             found.append(Piece("text", text if quoted else text[1:-1], True))
-        elif kind == "ansi_c_string":
-            text = _ANSI_ESCAPE.sub(_ansi, self.text(node)[2:-1]).partition("\0")[0]
+        elif kind == "ansi_c_string" and not re.search(r"\\[^nt\\']", self.text(node)):
+            text = re.sub(r"\\.", lambda match: _ANSI[match.group()], self.text(node)[2:-1])
             found.append(Piece("text", text, True))
         elif kind in _EXPANSIONS:
             text = self.text(node)
@@ -394,11 +395,9 @@ class ShellText:
         tabs = "<<-" in children
         if tabs:
             text = re.sub(r"^\t+", "", text, flags=re.M)
-        if re.search(r"[\\'\"]", self.text(end)):
+        if re.search(r"[\\'\"]", self.text(end)) or (tabs and not re.search(r"[$`\\]", text)):
             return (Piece("text", text, True),)
-        if not tabs:
-            return self.raw_pieces(body)
-        return _heredoc_pieces(text)
+        return (Piece("unread", text, True, "a <<-"),) if tabs else self.raw_pieces(body)
 
 
 def _parse(text: bytes) -> tuple[bytes, Node]:
@@ -449,17 +448,6 @@ def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
 
 
 @lru_cache(maxsize=1024)
-def _heredoc_pieces(text: str) -> Pieces:
-    """Return the pieces of a text as a heredoc expands them."""
-    inner = ShellText(f"cat <<E_O_F\n{text}E_O_F\n", "", None)
-    body = next(
-        (c for n in inner.root.children for c in n.children[1:] if c.type[:7] == "heredoc"), None
-    )
-    if inner.root.has_error or body is None:
-        return (Piece("unread", text, True, beginning(text, 40)),)
-    return inner.heredoc(body)
-
-
 @lru_cache(maxsize=4096)
 def value_pieces(text: str, quote: str = '"') -> Pieces | None:
     """Return the pieces of a text as behind ``NAME=``, in ``quote``; None if it is no one word."""
@@ -480,22 +468,5 @@ def _pattern_pieces(text: str) -> Pieces | None:
     return value_pieces(text, "")
 
 
-def _is_list(piece: Piece) -> bool:
-    """Tell whether a parameter is several words even in quotes: ``"$@"``, ``"${A[@]}"``."""
-    return piece.name == "@" or piece.place == "@"
-
-
-def _hide(match: re.Match[str]) -> str:
-    return f"\ue000{match[1].replace(' ', chr(0xE002))}\ue001"
-
-
 def _shown(text: str) -> str:
     return _HIDES.sub(lambda match: _HIDDEN[match.group()], text) if _HIDES.search(text) else text
-
-
-def _ansi(match: re.Match[str]) -> str:
-    letter, byte, short, long, octal = match.groups()
-    if letter:
-        return _ANSI_LETTERS[letter]
-    code = int(octal, 8) & 0xFF if octal else int(byte or short or long, 16)
-    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"

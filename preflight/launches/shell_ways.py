@@ -23,18 +23,15 @@ def either_of(key: Key, values: Sequence[object], last: object) -> object:
     kind, name = key
     if kind == "variable" and name not in _OF_SHELL:
         words = [value[0] if value else None for value in values]  # type: ignore[index]
-        loose = any(map(_may_be_words, words))
+        # One that is not quoted may be no word, a flag, a setting or several.
+        texts = [word.text for word in words if word is not None]
+        loose = any(not text or re.search(r"\s|^-|^\w+=", text) for text in texts)
         word = None if loose else _one_of(words, f"${{{name}}}")
         return last if word is None else (word, last[1] if last else True)  # type: ignore[index]
     if kind == "array":
         found = _flags_of_each(values, name)
         return last if found is None else found
     return last
-
-
-def _may_be_words(word: Word | None) -> bool:
-    """Tell whether a value may be no word, a flag, a setting or several, where it is not quoted."""
-    return word is not None and (not word.text or re.search(r"\s|^-|^\w+=", word.text) is not None)
 
 
 def _one_of(words: Sequence[Word | None], written: str, front: str = "") -> Word | None:

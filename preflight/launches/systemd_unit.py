@@ -79,7 +79,7 @@ def _read(launch: LaunchText) -> Reading:
             starts.append((origin, value, key == "ExecStartPre"))
         elif value and (limit := unit_limit(key, Word(value, origin), unit, system)):
             limits.append(limit)
-        elif value and (note := limit_note(key, value, origin)):
+        elif note := limit_note(key, value, origin):
             readings.append(Reading((), (note,)))
         else:
             specifiers = tuple(dict.fromkeys(_SPECIFIER.findall(value)))
@@ -97,8 +97,7 @@ def _read(launch: LaunchText) -> Reading:
             found = _with_specifiers(words, with_last(found, waited=ends))
             whose = run_as
             if system and ("+" in prefixes or "!" in prefixes):
-                lost = () if "+" in prefixes else run_as.lost
-                whose = RunAs("root", (), lost, str(origin))
+                whose = RunAs("root", (), str(origin))
             commands = tuple(
                 one.under(whose, tuple(limits)) if one.container is None else one
                 for one in found.commands

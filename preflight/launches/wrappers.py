@@ -21,7 +21,7 @@ from preflight.launches.launchers import (
     starts_anew,
     step_gpus,
 )
-from preflight.launches.run_as import changed_user, kept_by_login, login_limits
+from preflight.launches.run_as import changed_user, login_limits, opens_login, options_not_read
 from preflight.launches.set_limits import (
     entered,
     of_job,
@@ -95,7 +95,8 @@ SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
 _STARTS = SHELLS | ENGINES | _WRAPPERS.keys()
 _APART = _STARTS | LAUNCHERS
 _BEGINS = _STARTS | REMOTE
-# Settings that most launches have one of; to look for every name would cost each sudo a pass.
+# Settings that most launches have one of, and sudo could lose; to look for every name would cost
+# each sudo a pass.
 _SETTINGS = (
     "CUDA_VISIBLE_DEVICES MC_MMAP_ARENA_POOL_SIZE MC_STORE_USE_HUGEPAGE MOONCAKE_CONFIG_PATH "
     "MOONCAKE_DEVICE MOONCAKE_GLOBAL_SEGMENT_SIZE MOONCAKE_MASTER MOONCAKE_PROTOCOL "
@@ -107,6 +108,8 @@ _SUDO_KEEPS = ("PATH", "HOME", "TERM", "SHELL", "USER", "LOGNAME", "LANG", "LC_A
 _PROGRAMS = ("python", "mooncake", "sglang", "mc_store")
 
 
+# command -v python3 starts nothing.
+_ASKS = re.compile(r"-p?[vV]\Z")
 # env with a text that it splits itself.
 _SPLITS = re.compile(r"-S|--split-string")
 # What runs an image, or a project, as a program of the caller, with options for its environment.
@@ -196,10 +199,9 @@ def strip_wrappers(
                 changes |= step_gpus(own, Layers(environment, changes, clear))
             elif name == "ray":
                 limits += of_ray(words[first].origin)
-            kept = kept_by_login(words[first:] if found.script is not None else own)
-            if kept is not None:
-                held = Layers(environment, changes, clear)
-                clear, changes = True, {each: held[each] for each in kept if each in held}
+            notes += options_not_read(own)
+            if opens_login(words[first:] if found.script is not None else own):
+                clear, changes = True, {}
             limits += (one._replace(setter=run_as) for one in wrapper_limits(own))
             behind = words[found.start + 1 :] if found.script is not None else ()
             run_as, opened = _user_behind(run_as, own, behind)
@@ -214,16 +216,17 @@ def strip_wrappers(
                 python = words[start]._replace(text="python3", unresolved=())
                 words = (*words[:start], python, *words[start:])
             continue
-        if wrapper is None or (name == "command" and _asks(words, start)):
+        if wrapper is None or (
+            name == "command" and words[start + 1 :][:1] and _ASKS.match(words[start + 1].text)
+        ):
             break
         start = _behind_options(words, start + 1, wrapper)
         if name == "env":
             clear, changes = _env_options(words, first, start, clear, changes)
         start = min(start + wrapper.positional, len(words))
         begin = start
-        kept = kept_by_login(words[first:start])
-        if kept is None and name == "sudo":
-            kept = _kept_by_sudo(words[first:start])
+        notes += options_not_read(words[first:start])
+        kept = _kept_by_sudo(words[first:start]) if name == "sudo" else None
         if kept is not None:
             held = Layers(environment, changes, clear)
             clear, changes = True, {each: held[each] for each in kept if each in held}
@@ -233,7 +236,7 @@ def strip_wrappers(
             start += 1
         if start > begin and not wrapper.assignments:
             notes.append(_misplaced(name, words[begin]))
-        if name == "sudo" and kept is not None and _matters(environment):
+        if name == "sudo" and kept is not None and any(each in environment for each in _SETTINGS):
             notes.append(_sudo(words[first]))
         wrappers.append(tuple(word.text for word in words[first:start]))
         run_as, opened = _user_behind(run_as, words[first:start], ())
@@ -321,27 +324,19 @@ def _env_options(
     return clear, changes
 
 
-def _asks(words: Sequence[Word], start: int) -> bool:
-    """Return whether the words are as ``command -v python3``, which starts nothing."""
-    return start + 1 < len(words) and words[start + 1].text in ("-v", "-V", "-pv", "-pV")
-
-
 def _kept_by_sudo(words: Sequence[Word]) -> tuple[str, ...] | None:
     """Return the variables that sudo keeps by its defaults; None with -E, which keeps all.
 
     Seen of sudo 1.9 with ``env_reset``, which is on unless sudoers says otherwise.
     """
     texts = [word.text for word in words]
+    if opens_login(words):
+        return ()
     if "--preserve-env" in texts or any(re.match(r"-[A-Za-z]*E", text) for text in texts):
         return None
     option = "--preserve-env="
     listed = [text.removeprefix(option).split(",") for text in texts if text.startswith(option)]
     return (*_SUDO_KEEPS, *(name for names in listed for name in names))
-
-
-def _matters(environment: Mapping[str, Word]) -> bool:
-    """Return whether a launch has settings in its environment that a wrapper could lose."""
-    return any(name in environment for name in _SETTINGS)
 
 
 def _sudo(word: Word) -> SourceNote:

@@ -8,10 +8,10 @@ from preflight.launches.source import Command, ReadFile, reads_written
 
 # Wrappers that leave a process on its host, with its host's files and ports.
 _LOCAL = frozenset(
-    "accelerate ash bash builtin catchsegv chrt command conda coverage dash doas dumb-init env "
+    "accelerate ash bash builtin catchsegv chrt command conda coverage dash dumb-init env "
     "exec flock gdb gosu hatch ionice ksh ltrace mamba micromamba ncu nice nohup nsys numactl pdm "
-    "perf pipenv pixi poetry prlimit py-spy runuser rye screen script setpriv setsid setuidgid sh "
-    "stdbuf strace su su-exec sudo systemd-run taskset time timeout tini tmux uv uvx valgrind "
+    "perf pipenv pixi poetry prlimit py-spy runuser rye screen script setpriv setsid sh "
+    "stdbuf strace su sudo systemd-run taskset time timeout tini tmux uv uvx valgrind "
     "watch xvfb-run zsh".split()
 )
 

@@ -26,6 +26,7 @@ from preflight.programs.mooncake_flags import value_of
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
 _HOSTED = frozenset(("srun", "mpirun", "mpiexec"))
 _HERE = ("localhost", "127.0.0.1", "::1")
+_HET_GROUP = re.compile(r"(?:\S*/)?srun\s(?:.*\s)?--het-group[= ](\d+)(?:\s.*)?", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?:\[-?\d+\])?\})")
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
 _ANYWHERE = (
@@ -308,8 +309,10 @@ def take_group(
         raise UsageError(f"--host-group {asked!r} is not a group of the launch: {names}")
     if not groups:
         return None
-    own = _own_names(root)
-    mine = [group for group in groups if group.address in own]
+    name, table = root.text("/proc/sys/kernel/hostname"), root.text("/proc/net/fib_trie")
+    own = [] if isinstance(table, Unknown) else _LOCAL_ADDRESS.findall(table)
+    own += [] if isinstance(name, Unknown) else [name.strip(), name.strip().partition(".")[0]]
+    mine = [group for group in groups if group.address and group.address in own]
     if mine:  # a host has several addresses
         together = frozenset(number for group in mine for number in group.own)
         return TakenGroup(
@@ -328,8 +331,9 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
         job, node = place.name
         return f"a {node} node of job {job}", ""
     for wrapper in process.command.wrappers:
-        if group := _het_group(wrapper):
-            return f"het group {group} of the job", ""
+        # Each part of a heterogeneous job has nodes of its own (Slurm's page on them).
+        if group := _HET_GROUP.fullmatch(" ".join(wrapper)):
+            return f"het group {group[1]} of the job", ""
         named = _named_host(wrapper)
         if named:
             return f"host {named}", "" if named.startswith("$") else named
@@ -361,16 +365,6 @@ def _far(process: LaunchProcess) -> bool:
         for wrapper in process.command.wrappers
         if wrapper
     )
-
-
-def _het_group(wrapper: Sequence[str]) -> str:
-    """Return which part of a heterogeneous job srun starts something in; "" for none or several.
-
-    Each part has nodes of its own. Source: Slurm's page on heterogeneous jobs.
-    """
-    text = " ".join(wrapper)
-    found = re.fullmatch(r"(?:\S*/)?srun\s(?:.*\s)?--het-group[= ](\d+)(?:\s.*)?", text, re.DOTALL)
-    return found[1] if found is not None else ""
 
 
 def _named_host(wrapper: Sequence[str]) -> str:
@@ -436,11 +430,3 @@ def _written(process: LaunchProcess, *flags: str) -> str:
             return value
         before = word.text
     return ""
-
-
-def _own_names(root: Root) -> frozenset[str]:
-    """Return the host's name, short and whole, and its IPv4 addresses."""
-    name, table = root.text("/proc/sys/kernel/hostname"), root.text("/proc/net/fib_trie")
-    names = [] if isinstance(name, Unknown) else [name.strip(), name.strip().partition(".")[0]]
-    addresses = [] if isinstance(table, Unknown) else _LOCAL_ADDRESS.findall(table)
-    return frozenset(each for each in (*names, *addresses) if each)

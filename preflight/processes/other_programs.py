@@ -98,7 +98,6 @@ _VALUED = frozenset(
 )
 # Of launchers to which some of them are switches.
 _SWITCHES = {"nsenter": frozenset("-C -i -m -n -p -u".split())}
-_SWITCHES["unshare"] = _SWITCHES["nsenter"]
 # What starts something that goes on, and the options with which it waits for it.
 _DETACH = {
     "at": (),
@@ -193,7 +192,8 @@ def unknown_beside(process: LaunchProcess, servers: Servers, lost_source: bool) 
         return why
     texts = [word.text for word in command.words]
     name = texts[0].rpartition("/")[2]
-    if is_program(name) or (lost_source and _is_function(texts[0])):
+    # A word such as wait_for_server may be one of its functions.
+    if is_program(name) or (lost_source and re.fullmatch(r"[a-z]+(?:_[a-z0-9]+)+", texts[0])):
         return ""
     # What Python is given in its words is read for what it starts; what it holds itself is not.
     holds = not command.waited and name.startswith("python") and texts[1:2] == ["-c"]
@@ -304,8 +304,3 @@ def _is_small_python(texts: Sequence[str]) -> bool:
         return _is_small_by_name(named.rpartition("/")[2], texts)
     small = named.partition(".")[0] in _SMALL_MODULES
     return small or _HOLDS_NOTHING.search(named) is not None or _is_small_by_name(named, texts)
-
-
-def _is_function(program: str) -> bool:
-    """Return whether a word looks like the name of a function: ``wait_for_server``."""
-    return re.fullmatch(r"[a-z]+(?:_[a-z0-9]+)+", program) is not None

@@ -87,7 +87,8 @@ def not_served(
     at = {port.port for process in processes for port in ports(process)}
     unsure = any(one.unread is not None or next(one.open_words, None) for one in masters)
     unsure = unsure or any(isinstance(port, Unknown) for port in at)
-    unsure = unsure or any("meta" in word.text for p in processes for word in _unread_words(p))
+    others = [p for p in processes if p.kind is ProcessKind.OTHER]
+    unsure = unsure or any("meta" in word.text for p in others for word in p.command.words)
     for process in () if unsure or not masters else processes:
         for service in () if network_of(process.command) else _services(process, bound):
             what = _PORT_OF.get(service.kind)
@@ -95,10 +96,6 @@ def not_served(
                 found = [one.port for own in masters for one in ports(own) if one.what == what]
                 served = tuple(port for port in found if isinstance(port, int))
                 yield process, service, masters[-1], served
-
-
-def _unread_words(process: LaunchProcess) -> tuple[Word, ...]:
-    return process.command.words if process.kind is ProcessKind.OTHER else ()
 
 
 def not_dialled(text: str) -> str:

@@ -142,7 +142,7 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
             [
                 *_programs(reading, processes),
                 *_counts(processes),
-                *_notices(reading),
+                *(NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES),
                 *_files(processes),
                 *_caches(processes),
                 *_named(processes),
@@ -456,12 +456,6 @@ def _holds_metadata(processes: Sequence[LaunchProcess]) -> bool:
         for _, word in matching(process.command.environment, _OF_METADATA)
     )
     return any("redis://" in text for text in (*texts, *variables))
-
-
-def _notices(reading: Reading) -> Iterator[NotRead]:
-    for note in reading.notes:
-        if note.id in _NOTICES:
-            yield NotRead(note.id, note.text, note.origin)
 
 
 def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:

@@ -130,10 +130,6 @@ def _cuda_graph_config(text: str) -> Any:
     )
 
 
-def _nullable(text: str) -> str | None:
-    return None if text in ("", "None") else text
-
-
 def _lora(text: str) -> Any:
     """Return a path, ``name=path`` or a JSON object; raises RefusedError.
 
@@ -194,6 +190,6 @@ CONVERTERS: dict[str, tuple[Any, str]] = {
     "json_list": (_json_list, "json_list_type"),
     "json_object": (_cuda_graph_config, "parse_cuda_graph_config_arg"),
     "human_int": (_human_int, "human_readable_int"),
-    "nullable_str": (_nullable, "nullable_str"),
+    "nullable_str": (lambda text: None if text in ("", "None") else text, "nullable_str"),
     "lora": (_lora, "str"),
 }

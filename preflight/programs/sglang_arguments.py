@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.base.pages import Default
@@ -303,7 +303,9 @@ def _eligible(
 
 
 def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
-    parser = _Parser(prog="sglang serve", add_help=False, formatter_class=_formatter)
+    # With a width: else argparse asks the terminal, and imports shutil, for every argument.
+    formatter = partial(argparse.HelpFormatter, width=80)
+    parser = _Parser(prog="sglang serve", add_help=False, formatter_class=formatter)
     for row in rows:
         options: dict[str, Any] = {"dest": row["name"], "action": _Store, "row": row}
         if row["kind"] in _BARE:
@@ -314,14 +316,6 @@ def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
             options["choices"] = _Choices(row["choices"])
         parser.add_argument(*row["flags"], const=row.get("const"), **options)
     return parser
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return a formatter with a width.
-
-    Else argparse asks the terminal, and imports shutil, for every argument.
-    """
-    return argparse.HelpFormatter(prog, width=80)
 
 
 def _without_what_is_refused(

@@ -194,7 +194,7 @@ def _from_json(
         read.add("MOONCAKE_LOCAL_HOSTNAME")
     if host is not None:
         settings["local_hostname"] = host
-    elif reader.hostname_first and _is_empty(settings["local_hostname"].value):
+    elif reader.hostname_first and settings["local_hostname"].value in (None, "", 0):
         settings["local_hostname"] = SettingValue(
             "localhost", Default("default of SGLang: empty in JSON")
         )
@@ -224,10 +224,6 @@ def _from_json(
     buffer = local if isinstance(local, int) and source is Source.EXTRA_CONFIG else None
     found = StoreConfig(source, settings, extra, tuple(unused), tuple(unknown), error, buffer)
     return found._replace(edit=StoreEdit(missed, "", Origin(where))) if missed else found
-
-
-def _is_empty(value: Any) -> bool:
-    return not isinstance(value, Unknown) and not value
 
 
 def _default(key: str, reader: StoreReader) -> Any:

@@ -385,8 +385,10 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
                 router = (ProcessKind.ROUTER, "")
                 counted[router] = counted.get(router, 0) + process.command.copies
     parts = [
-        f"{_several(kind, number, (kind, text) in uncounted)}{f' ({text})' if text else ''}"
+        f"{number or '?' if more else number}{' or more' if more and number else ''} "
+        f"{_plural(kind, 2 if more else number)}{f' ({text})' if text else ''}"
         for (kind, text), number in counted.items()
+        for more in ((kind, text) in uncounted,)
     ]
     return ", ".join(parts) or "no program that is known here"
 
@@ -404,11 +406,6 @@ def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
         or uses_mooncake(each)
         for each, server in zip(started, servers, strict=True)
     )
-
-
-def _several(kind: ProcessKind, number: int, more: bool) -> str:
-    shown = f"{number} or more" if more and number else "?" if more else f"{number}"
-    return f"{shown} {_plural(kind, 2 if more else number)}"
 
 
 def _plural(kind: ProcessKind, number: int) -> str:

@@ -118,7 +118,7 @@ class _Maker:
 
     def env_files(self) -> Any:
         draw = self.draw
-        text = "X=from-file\nE1=${A:-none}\nexport E2='a b'\nE3=\"q\\n$X\" # c\nE4=a#b\n\nE5\n"
+        text = "X=from-file\nE1=${A:-none}\nexport E2='a b'\nE3=\"q $X\" # c\nE4=a#b\n\nE5\n"
         self.files["some.env"] = text
         self.files["other.env"] = "X=other\nE2=${X}-z\n"
         return draw.choice(

@@ -211,11 +211,8 @@ export A="a $CALLER"
 B='b $CALLER'   # comment
 C=c # comment
 D = d#d
-E: e
 CALLER
 NOBODY
-F="two
-lines \\"q\\" \\n"
 G=${A:-x}/${NONE:-n}
 """
 
@@ -229,23 +226,28 @@ def test_env_files_have_quotes_and_variables() -> None:
         "B": "b $CALLER",
         "C": "c",
         "D": "d#d",
-        "E": "e",
         "CALLER": "c",
-        "F": 'two\nlines "q" \n',
         "G": "a c/n",
     }
-    assert read["G"].origin == Origin("e", 11)
+    assert read["G"].origin == Origin("e", 8)
     raw = process(text.replace("FORMAT", "raw"), {"CALLER": "c"}, e='A="a" # b').environment
     assert raw["A"].text == '"a" # b'
 
 
-@pytest.mark.parametrize("line", ["A b=1", "=1", "A='b", "A!=1"])
+@pytest.mark.parametrize("line", ["A b=1", "=1", "A!=1"])
 def test_env_files_that_compose_refuses(line: str) -> None:
     text = "services: {s: {image: i, command: x, env_file: e}}"
     reading = read_compose(text, "c", {}, {"e": f"X=1\n{line}\n"})
     (note,) = reading.notes
     assert note.id == "env-file-name"
     assert note.origin == Origin("e", 2)
+
+
+@pytest.mark.parametrize("line", ["A='b", 'A="two', 'A="q\\n"', "A='b'c"])
+def test_more_than_a_plain_line_is_named_as_not_read(line: str) -> None:
+    text = "services: {s: {image: i, command: x, env_file: e}}"
+    (note,) = read_compose(text, "c", {}, {"e": f"X=1\n{line}\n"}).notes
+    assert (note.id, note.origin) == ("env-file-not-read", Origin("e", 2))
 
 
 @pytest.mark.slow

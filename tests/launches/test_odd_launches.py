@@ -14,7 +14,6 @@ from preflight.inputs.written_launch import read_launch
 from preflight.launches.container import image_words
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv, read_source
-from preflight.launches.launchers import Tasks, tasks
 from preflight.launches.source import Reading
 from tests.paths import ROOT
 
@@ -78,12 +77,6 @@ spec:
 """
     (command,) = read_kubernetes(text, "m.yaml", {}).commands
     assert {path: word.text for path, word in command.files.items()} == {"/etc/m/sub/own": "1"}
-
-
-@pytest.mark.parametrize("option", ["-cpu-set 0-3", "-nolocal", "-np 4 -cpu-set 1"])
-def test_options_of_mpirun_that_begin_as_its_counts_do(option: str) -> None:
-    found = tasks(("mpirun", *option.split()), {})
-    assert found == (Tasks(4, 1) if "-np" in option else None)
 
 
 BASE = "services: {m: {image: i, command: mooncake_master --port 1, environment: {A: '1'}}}\n"

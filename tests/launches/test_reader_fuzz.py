@@ -149,7 +149,7 @@ def use(reading: Reading) -> None:
         if command.container is not None:
             assert command.container.engine
             command.container.mount_at("/dev/shm")
-            command.container.has_capability("IPC_LOCK")
+            repr(command.container)
     for note in reading.notes:
         assert note.text
         assert str(note.origin)
