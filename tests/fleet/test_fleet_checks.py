@@ -36,8 +36,12 @@ TREES = {
     ".".join(path.relative_to(FOLDER).with_suffix("").parts): ast.parse(path.read_text())
     for path in sorted(FOLDER.rglob("*.py"))
 }
-DECLARED = {check.id: {status.value for status, _ in check.page.outcomes} for check in FLEET_CHECKS}
 ID = re.compile(r"fleet\.[a-z]+(?:-[a-z]+)*")
+DECLARED = {
+    check.id: {status.value for status, _ in check.page.outcomes}
+    for check in FLEET_CHECKS
+    if ID.fullmatch(check.id)
+}
 
 
 def _ids_written() -> set[str]:
