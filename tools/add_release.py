@@ -6,10 +6,11 @@
 
 Fetches the wheel, writes the release's flags and its names of variables into preflight/data and the
 build ids of its programs into checks/software, prints what differs from the newest one before it
-(flags, names of variables, definitions that the model follows) and which of the changes that
-upstream had open are in it, and runs the tests that hold the model against the real release; those
-of Mooncake set vm.nr_hugepages, as root. What is printed as changed has to be read; a fact that it
-changes is a row in checks/releases. With that row written, the same command runs the tests again.
+(flags, names of variables, definitions that the model follows), error messages that the tables of
+logs do not know, and which of the changes that upstream had open are in it, and runs the tests that
+hold the model against the real release; those of Mooncake set vm.nr_hugepages, as root. What is
+printed as changed has to be read; a fact that it changes is a row in checks/releases. With that row
+written, the same command runs the tests again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import log_messages
 import write_build_ids
 import write_known_environment as environment
 import write_mooncake_flags as mooncake
@@ -90,6 +92,7 @@ def add_mooncake(release: str) -> None:
     say_without_row(names | {"variable": environment.names_of_mooncake(release)})
     say("Build ids of its programs, not known before", write_build_ids.add([release]))
     say_open_changes("mooncake", mooncake.installed(release))
+    say_messages("mooncake", mooncake.installed(release))
 
 
 def add_sglang(release: str) -> None:
@@ -109,6 +112,17 @@ def add_sglang(release: str) -> None:
         if changes:
             say(pattern, changes)
     say_open_changes("sglang", unpacked(release))
+    say_messages("sglang", unpacked(release))
+
+
+def say_messages(program: str, folder: Path) -> None:
+    """Say which error messages need a row in preflight/logs, or one in tools/log_messages.toml."""
+    new = (
+        f"{name}: {text}"
+        for why, name, text in log_messages.decided(program, folder)
+        if why == "new"
+    )
+    say("Error messages that the tables of logs neither know nor leave out", new)
 
 
 def say_without_row(names: Mapping[str, Iterable[str]]) -> None:

@@ -5,8 +5,9 @@
     tools/log_messages.py sglang 0.5.23             the modules of HiCache, L3, PD and arguments
     tools/log_messages.py sglang FOLDER --all       an unpacked wheel; known and left out too
 
-A message is known where a row of the tables finds it, left out where a rule of LEFT_OUT gives the
-reason, and new else. Of a compiled message only the fixed parts are in the object, each by itself.
+A message is known where a row of the tables finds it, left out where log_messages.toml gives the
+reason, and new else; with new ones it exits with 1. Of a compiled message
+only the fixed parts are in the object, each by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
@@ -37,39 +43,9 @@ _STRING = re.compile(rb"[\x20-\x7e\t]{10,400}")
 # A part of a text for people: two words, and no symbol, path or format of another language.
 _CODE = re.compile(r"[{}<>;]|::|%\d|\$")
 _WORDS = re.compile(r"[A-Za-z]{2,}[ :]+[A-Za-z\[(]")
-# The first rule that finds a message, behind its file and a tab, says why the tables leave it out.
-LEFT_OUT = (
-    (r"disaggregation/(?:encode|nixl|mori|ascend|fake)|storage/(?!mooncake|backend_factory|mmap)|"
-     r"\b(?:hf3fs|3fs|nixl|aibrix|eic|simm|flexkv|lmcache|umbp|tensorcast|memfabric)",
-     "another backend than Mooncake's"),
-    (r"(?:arg_groups|server_args)(?!.*(?:hicache|hierarch|disagg|mooncake|storage|ib.device|bootstrap))",
-     "an argument that neither HiCache nor Mooncake has"),
-    (r"mem_cache/(?!storage/|pool_host/|hi|host_|hybrid_cache/)|disaggregation/(?:decode|prefill|utils)",
-     "the books of SGLang's own caches and queues, which a launch cannot cause"),
-    (r"\.py\t.*(?:mamba|swa\b|dsv4|dspark|minimax|qsa|\bmla\b|\bdsa\b|hisparse|draft|eagle|nvfp4|mxfp8)",
-     "of one model's pools"),
-    (r"\b(?:tent|barex|ascend|acl|aclrt|hccl|cxl|hip|rocm|npu|musa|maca|sunrise|urma|cxi|gds|imex)",
-     "a transport or accelerator that the checks do not know"),
-    (r"\b(?:nof|spdk|nvme\w*|dfs)\b", "another storage than the offload's"),
-    (r"engram|parquet|reshard|dataproto|tensor|parallelism|writer_partition|shard|elastic|moe\b|"
-     r"ibgda|nccl|nvshmem|topk|fp8", "tensors and experts over Mooncake, which HiCache is not"),
-    (r"\.so\t.*(?:Python|pybind|could not |unable to c|iterator|type(?:_| )|signature|executor|rpc|"
-     r"ibv_|ib_|cannot (?:copy|create|get|set|remove|make|check|rename|resize|increment|advance)|"
-     r"buffer out|scatter|holder|exception|capsule|instance of|socket|error:$|Error$)",
-     "of a library or an interface of Python that is compiled in"),
-    (r"(?:master|store|engine)\S*\t(?:Total |Timeout |.* is not set$|.*serialize|.*msgpack|"
-     r".*manifest|.*format|.*digits|invalid |ZSTD|zstd|precision|width|argument|tuple\[)|"
-     r"structured_object_store|shared_segment|spdk_tgt|_fast_copy",
-     "a metric, a snapshot's format, or another part of the wheel"),
-    (r"libetcd|libasio|\.so\t.*(?:etcd|grpc|glog|gflags|jsoncpp|yaml|msgpack|asio|basic_|coro|zstd|"
-     r"curl|hiredis|openssl|civetweb|easylog|content-|http)", "of a library that is linked in"),
-    (r"oplog|snapshot|standby|quota|tenant|promotion|replication|drain",
-     "high availability and quotas beyond leader election"),
-    (r"usage|--help|example|deprecated|debug|benchmark|mooncake_ssd|connector_v1|proxy_server|cli",
-     "a help, or another program of the wheel"),
-    (r"must (?:be|have|not)|should (?:be|have|not)|expected|requires|not supported|out of range|"
-     r"duplicate|assert|unknown", "an assertion on the caller"),
-)  # fmt: skip
+LEFT_OUT = ROOT / "tools" / "log_messages.toml"
+# Looked at last: they have the engine's strings compiled in, too.
+_OTHER = re.compile(r"^(?:_?ep|_?pg|libmooncake|transfer_engine)")
 
 
 def texts_of_python(source: str) -> Iterator[str]:
@@ -115,7 +91,7 @@ def texts_of_object(content: bytes) -> Iterator[str]:
 def messages(product: str, folder: Path) -> dict[str, str]:
     """Return the messages of a release, each with a file that has it."""
     found: dict[str, str] = {}
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(folder.rglob("*"), key=lambda file: (bool(_OTHER.match(file.name)), file)):
         name = str(path.relative_to(folder))
         texts: Iterator[str] = iter(())
         own = SGLANG.search(name) if product == "sglang" else name.startswith("mooncake/")
@@ -139,6 +115,7 @@ class Tables:
         self.parts = "\n".join(
             part for each in self.patterns for part in (*each.find, each.regex, each.example)
         ).replace("\\", "")
+        self.finds = [part for each in self.patterns for part in each.find if len(part) >= 12]
 
     def knows(self, text: str, compiled: bool) -> bool:
         """Return whether a row finds a message; of a compiled one a part has to be in a row."""
@@ -147,12 +124,32 @@ class Tables:
         search = Search()
         search.add(f"{text}\n{text.replace(GAP, '12')}\n")
         part = text.strip(" :,=.[]'\"")
-        return bool(search.hits) or (compiled and len(part) >= 10 and part in self.parts)
+        if search.hits or not compiled:
+            return bool(search.hits)
+        inside = any(each in text for each in self.finds)
+        return inside or (len(part) >= 10 and part in self.parts)
 
 
-def left_out(name: str, text: str) -> str:
-    """Return why the tables leave a message of a file out, or ""."""
-    return next((why for rule, why in LEFT_OUT if re.search(rule, f"{name}\t{text}", re.I)), "")
+class LeftOut:
+    """What the tables leave out, and why."""
+
+    def __init__(self) -> None:
+        blocks = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))["left_out"]
+        self.rules = [
+            (re.compile(rule, re.IGNORECASE), block["why"])
+            for block in blocks
+            for rule in block.get("rules", ())
+        ]
+        self.texts = {
+            text: block["why"]
+            for block in blocks
+            for text in block.get("texts", "").strip("\n").split("\n")
+        }
+
+    def why(self, name: str, text: str) -> str:
+        """Return why a message of a file is left out, or ""."""
+        of_rule = (why for rule, why in self.rules if rule.search(f"{name}\t{text}"))
+        return self.texts.get(text) or next(of_rule, "")
 
 
 def release_folder(product: str, release: str) -> Path:
@@ -168,6 +165,14 @@ def release_folder(product: str, release: str) -> Path:
     return installed(release)
 
 
+def decided(product: str, folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield of each message "known", why it is left out or "new", its file and its text."""
+    tables, left_out = Tables(), LeftOut()
+    for text, name in messages(product, folder).items():
+        known = tables.knows(text, compiled=not name.endswith(".py"))
+        yield "known" if known else left_out.why(name, text) or "new", name, text
+
+
 def main() -> int:
     """Print the messages of each release that are new, and how many are known and left out."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -175,19 +180,19 @@ def main() -> int:
     parser.add_argument("release", nargs="+", help="a release, or the folder of its unpacked wheel")
     parser.add_argument("--all", action="store_true", help="what is known and left out, too")
     arguments = parser.parse_args()
-    tables = Tables()
+    new = 0
     for release in arguments.release:
         counts: Counter[str] = Counter()
-        folder = release_folder(arguments.product, release)
-        for text, name in messages(arguments.product, folder).items():
-            known = tables.knows(text, compiled=not name.endswith(".py"))
-            why = "known" if known else left_out(name, text) or "new"
+        for why, name, text in decided(
+            arguments.product, release_folder(arguments.product, release)
+        ):
             counts[why] += 1
             if arguments.all or why == "new":
                 print(f"{why}\t{name}\t{text[:200]}")
         for why, count in counts.most_common():
             print(f"# {release}: {count} {why}")
-    return 0
+        new += counts["new"]
+    return int(new > 0)
 
 
 if __name__ == "__main__":
