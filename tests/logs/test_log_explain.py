@@ -209,6 +209,37 @@ FILES = (
     ("service-master-none.log", "mooncake.master-unreachable", "service.reachable"),
     ("mooncake-client-port-taken.log", "mooncake.client-socket", "network.port-taken"),
     ("mooncake-client-killed.log", "client.ipc", "service.reachable"),
+    ("client-address-space.log", "mooncake.segment-memory", "hugetlb.shortage"),
+    ("client-master-name.log", "mooncake.master-unreachable", "service.reachable"),
+    ("client-master-no-port.log", "mooncake.master-unreachable", "service.reachable"),
+    ("client-metadata-name.log", "mooncake.metadata-curl", "service.reachable"),
+    ("client-object-large.log", "mooncake.local-buffer", "local-buffer-ignored"),
+    ("client-protocol-case.log", "mooncake.protocol", "choice-unknown"),
+    ("client-rdma-without-nic.log", "mooncake.no-rdma-devices", "rdma.no-device"),
+    ("master-address-other.log", "mooncake.master-ended", "network.port-taken"),
+    ("master-allocator.log", "mooncake.master-refuses", "mooncake-flags-refused"),
+    ("master-config-missing.log", "mooncake.master-config", "mooncake-flags-refused"),
+    ("master-config-yaml.log", "mooncake.master-config", "mooncake-flags-refused"),
+    ("master-eviction-ratio.log", "mooncake.flag-value", "mooncake-flags-refused"),
+    ("master-files.log", "runtime.nofile", "limits.nofile"),
+    ("master-flag-unknown.log", "mooncake.flag-unknown", "mooncake-flag-unknown"),
+    ("master-flag-value.log", "mooncake.flag-illegal", "mooncake-flags-refused"),
+    ("master-ha-etcd-dead.log", "mooncake.etcd-client", "service.reachable"),
+    ("master-ha-no-backend.log", "mooncake.master-refuses", "mooncake-flags-refused"),
+    ("master-ha-type.log", "mooncake.master-refuses", "mooncake-flags-refused"),
+    ("offload-a-file.log", "mooncake.offload-path", "storage.offload-path"),
+    ("offload-folder-missing.log", "mooncake.offload-path", "storage.offload-path"),
+    ("offload-read-only.log", "mooncake.offload-path", "storage.offload-path"),
+    ("offload-relative.log", "mooncake.offload-path", "storage.offload-path"),
+    ("service-file-field.log", "service.field", "store-service-refused"),
+    ("service-file-json.log", "service.config", "store-service-refused"),
+    ("service-file-missing.log", "service.config", "store-service-refused"),
+    ("service-file-size.log", "service.config", "store-service-refused"),
+    ("standalone-flag.log", "mooncake.flag-unknown", "mooncake-flag-unknown"),
+    ("standalone-protocol.log", "mooncake.protocol", "choice-unknown"),
+    ("standalone-rdma-device.log", "mooncake.no-rdma-devices", "rdma.no-device"),
+    ("client-older.log", "mooncake.wire", "software.version-skew"),
+    ("metadata-gone-later.log", "mooncake.metadata-curl", "service.reachable"),
 )
 
 
@@ -221,9 +252,45 @@ def test_a_recorded_failure_has_its_cause_first(name: str, cause: str, check: st
     assert sorted(found, key=lambda each: each.stage) == found
 
 
+# Excerpts of public threads, with other names and addresses: what the thread settled on.
+PUBLIC = (
+    ("public-asymmetric-mha.log", "hicache.two-buffers"),
+    ("public-disk-descriptor.log", "mooncake.disk-descriptor"),
+    ("public-dns.log", "client.rpc-dns"),
+    ("public-draft-batch-copy.log", "cuda.batch-copy"),
+    ("public-draft-pool.log", "hicache.draft-pool"),
+    ("public-draft-write.log", "hicache.draft-write"),
+    ("public-dual-nic.log", "rdma.silent-peer"),
+    ("public-etcd-stopped.log", "master.etcd-lease"),
+    ("public-gid-link-local.log", "mooncake.qp-rtr"),
+    ("public-gid-null-roce.log", "mooncake.gid-null"),
+    ("public-gid-table-noise.log", "mooncake.gid-none"),
+    ("public-ipv6-name.log", "mooncake.peer-name"),
+    ("public-memlock-two-nics.log", "mooncake.register-enomem"),
+    ("public-mtu-differs.log", "rdma.mtu-mismatch"),
+    ("public-no-ipv4-gid.log", "mooncake.gid-none"),
+    ("public-non-cuda-libcudart.log", "library.missing"),
+    ("public-offload-multi-nic.log", "advisory.mp-2026-0071"),
+    ("public-offload-nothing.log", ""),
+    ("public-prefetch-deadlock.log", "hicache.progress"),
+    ("public-rpc-rdma.log", "client.rpc-rdma"),
+    ("public-warmup-race.log", "mooncake.handshake-connect"),
+    ("public-zero-address.log", "peer.bind-address"),
+)
+
+
+@pytest.mark.parametrize(("name", "cause"), PUBLIC)
+def test_what_a_public_thread_settled_on_is_the_first_answer(name: str, cause: str) -> None:
+    """Of a line that the thread found harmless there is none, and it is known."""
+    with (LOGS / name).open("rb") as file:
+        reading = read_log(read_blocks(file))
+    assert next((each.pattern for each in reading.explanations), "") == cause
+    assert cause or not reading.unknown
+
+
 def test_every_log_is_tested() -> None:
     """No file lies among the logs that no test reads."""
-    named = {name for name, _, _ in FILES} | {"environment.log", "sigquit-killed.log"}
+    named = {name for name, *_ in (*FILES, *PUBLIC)} | {"environment.log", "sigquit-killed.log"}
     assert {path.name for path in LOGS.glob("*.log") if "healthy" not in path.name} == named
 
 
