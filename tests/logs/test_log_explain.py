@@ -238,6 +238,8 @@ FILES = (
     ("standalone-flag.log", "mooncake.flag-unknown", "mooncake-flag-unknown"),
     ("standalone-protocol.log", "mooncake.protocol", "choice-unknown"),
     ("standalone-rdma-device.log", "mooncake.no-rdma-devices", "rdma.no-device"),
+    ("offload-full.log", "offload.space", "storage.offload-path"),
+    ("client-root-fs.log", "offload.root", "storage.offload-path"),
     ("client-older.log", "mooncake.wire", "software.version-skew"),
     ("metadata-gone-later.log", "mooncake.metadata-curl", "service.reachable"),
 )
