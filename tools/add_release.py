@@ -40,7 +40,8 @@ from checks.releases.open_changes import OpenChange, open_changes  # noqa: E402
 from preflight.programs.launch_names import without_row  # noqa: E402
 
 RELEASES = {"mooncake": mooncake_releases, "sglang": sglang_releases}
-# What the model of SGLang follows, below sglang/srt: what is defined in these files.
+# What the model of SGLang follows, below sglang/srt: what is defined in these files, or what is
+# named after a colon.
 FOLLOWED = (
     "configs/model_config.py",
     "distributed/utils.py",
@@ -54,6 +55,8 @@ FOLLOWED = (
     "mem_cache/host_memory.py",
     "mem_cache/hicache_auto_size.py",
     "mem_cache/kv_cache_configurator.py",
+    "mem_cache/*radix_cache.py: writing_check _finish_write_through_ack prefetch_from_storage",
+    "managers/cache_controller.py: attach_storage_backend prefetch_rate_limited",
     "mem_cache/hybrid_cache/hybrid_pool_assembler.py",
     "mem_cache/storage/mmap/*.py",
     "mem_cache/storage/mooncake_store/*.py",
@@ -184,12 +187,13 @@ def definitions(release: str, pattern: str) -> dict[str, str]:
     """Return each function and method, as ``file: name``, with its code less its docstrings."""
     found: dict[str, str] = {}
     source = unpacked(release) / "sglang" / "srt"
-    for file in sorted(source.glob(pattern)):
+    files, _, names = pattern.partition(": ")
+    for file in sorted(source.glob(files)):
         tree = ast.parse(file.read_text())
         for outer in tree.body:
             inside = outer.body if isinstance(outer, ast.ClassDef) else [outer]
             for node in inside:
-                if isinstance(node, ast.FunctionDef):
+                if isinstance(node, ast.FunctionDef) and (not names or node.name in names.split()):
                     first = node.body[0]
                     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                         node.body = node.body[1:] or [ast.Pass()]

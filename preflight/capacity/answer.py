@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from checks.base.root import Root
+from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import MooncakeRelease
 from checks.storage.facts import Folder, read_storage
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import (
@@ -39,6 +41,7 @@ from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import is_on
+from preflight.rules.tier_use import BUCKET_BYTES, lossy_bucket, part_that_reaches_ssd
 from preflight.sizing.chosen_releases import choose_mooncake
 from preflight.sizing.launch_inputs import LaunchInputs, worst
 
@@ -89,6 +92,7 @@ class _StoreSetup(NamedTuple):
     folders: Mapping[str, Folder | Unknown]
     counts: Mapping[str, int]
     evicted_alone: bool
+    mooncake: MooncakeRelease
 
 
 def capacity_of(
@@ -140,7 +144,7 @@ def _store(
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> _StoreSetup:
-    _, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
+    release, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
     hosts = cluster_hosts(inputs, asked.cluster)
     counts = {process.name: hosts for process in inputs.processes}
     alone = any(
@@ -154,6 +158,7 @@ def _store(
         folders,
         counts,
         alone,
+        release,
     )
 
 
@@ -168,10 +173,12 @@ def _server(
     objects: PageObjects | Unknown
     objects = request if isinstance(request, Unknown) else page_objects(request)
     pool = pool_tier(deployment, objects, store.pool, store.eviction)
-    disk = None
+    disk, lost = None, tuple[str, ...]()
     if pool is not None:
         counts = {**store.counts, deployment.process.name: deployment.ranks}
         disk = offload_tier(inputs.processes, counts, objects, store.folders)
+        if disk is not None and not isinstance(objects, Unknown):
+            lost = tuple(_lost_note(inputs.processes, counts, objects, store.mooncake))
     tiers = Tiers(gpu_tier(deployment), host_tier(deployment), pool, disk, store.evicted_alone)
     page = None if isinstance(request, Unknown) else request.page_tokens
     length = _conversation(workload, asked, page or 1)
@@ -189,6 +196,7 @@ def _server(
     notes = (
         *_server_notes(deployment, tiers, workload),
         *_budget_note(capacity.prefetch, length, workload),
+        *lost,
     )
     name, evicts = deployment.process.name, store.eviction
     return ServerCapacity(name, deployment.model, page, capacity, notes, deployment, tiers, evicts)
@@ -221,6 +229,33 @@ def _budget_note(
         yield (
             f"L3 will hardly be read: {budget.text()} tokens may be under prefetch at a time, and "
             f"one {what} has {length:,}: the next is served without it"
+        )
+
+
+def _lost_note(
+    processes: tuple[LaunchProcess, ...],
+    counts: Mapping[str, int],
+    objects: PageObjects,
+    mooncake: MooncakeRelease,
+) -> Iterator[str]:
+    """Yield how fast tokens must come to reach SSD, where less than a bucket is lost.
+
+    The objects of a page are spread evenly over the segments of the clients that offload.
+    """
+    found = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
+    clients = sum(counts.get(name, 1) for name, bucket in found if bucket)
+    for keys, seconds in [bucket for _, bucket in found if bucket][:1]:
+        bucket = min(keys, BUCKET_BYTES * len(objects.whole) // sum(objects.whole)) * clients
+        rate = int(bucket / seconds / len(objects.whole) * objects.page_tokens)
+        hour_bytes = rate * objects.token_bytes * 3600
+        half, little = (
+            format_bytes(int(hour_bytes * part * part_that_reaches_ssd(1, part)))
+            for part in (1, 0.1)
+        )
+        yield (
+            f"SSD gets half of what comes at {rate:,} new tokens a second ({half} an hour), "
+            f"a twentieth at {rate // 10:,} ({little} an hour): what fills no bucket is lost "
+            "(ssd-bucket-lost)"
         )
 
 

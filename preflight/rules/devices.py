@@ -53,7 +53,8 @@ def device_map_rank_missing(server: SglangServer) -> Iterator[Seen]:
     text, ranks = _store_devices(server), known(server.number("tp_size"))
     mapped = None if text is None else _device_map(text)
     if isinstance(mapped, dict) and ranks <= 1024:
-        missing = [str(rank) for rank in range(ranks) if str(rank) not in mapped]
+        own = max(1, ranks // max(1, known(server.attention_dp)))
+        missing = [str(rank) for rank in range(own) if str(rank) not in mapped]
         if missing:
             yield Seen(f"device_name names no device for rank {', '.join(missing)}")
 
@@ -61,8 +62,16 @@ def device_map_rank_missing(server: SglangServer) -> Iterator[Seen]:
 @RULES.server("device-map-repeats")
 def device_map_repeats(server: SglangServer) -> Iterator[Seen]:
     text, groups = _store_devices(server), known(server.number("dp_size"))
-    if text is not None and groups > 1 and isinstance(_device_map(text), dict):
-        yield Seen(f"a device map with --dp-size {groups}")
+    if text is None or groups <= 1 or not isinstance(_device_map(text), dict):
+        return
+    size = known(server.number("tp_size"))
+    if known(server.attention_dp) > 1:
+        first = [str(rank) for rank in range(0, size, max(1, size // groups))]
+        more = ", ..." * (len(first) > 8)
+        text = f"{', '.join(first[:8])}{more}"
+        yield Seen(f'a device map with --dp-size {groups}: ranks {text} all take "0"')
+    else:
+        yield Seen(f'a device map with --dp-size {groups}: rank 0 of each replica takes "0"')
 
 
 @RULES.store("two-transfer-engines")

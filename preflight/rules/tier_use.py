@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from checks.base.unknown import Unknown, known
 from checks.releases.mooncake import MooncakeRelease
+from preflight.processes.mooncake_users import store_clients
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
 from preflight.programs.mooncake_flags import is_on, value_of
 from preflight.programs.mooncake_variables import Reader, read_number
@@ -20,10 +21,15 @@ from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("tier_use")
 # storage_backend.h: how much a bucket takes; file_storage.h: how often one is written.
-BUCKET_KEYS, HEARTBEAT_SECONDS = 500, 10
+BUCKET_KEYS, BUCKET_BYTES, HEARTBEAT_SECONDS = 500, 256 << 20, 10
 _KEYS, _HEARTBEAT = (
     "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT",
     "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS",
+)
+_BACKEND, _LIMIT, _QUOTA = (
+    "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR",
+    "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES",
+    "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE",
 )
 # A bucket that fills at fewer objects a second is one that nearly any service fills.
 _FEW_KEYS_A_SECOND = 5.0
@@ -40,28 +46,64 @@ _OF_STANDALONE_CLIENT = ("tenant_id", "enable_ssd_offload", "device_name", "glob
 def ssd_bucket_lost(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Seen]:
-    for process in processes if mooncake.forgets_carried_objects else ():
-        environment = process.command.environment
-        backend = environment.get("MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR")
-        buckets = backend is None or backend.text == "bucket_storage_backend"
-        keys, seconds = (
-            default
-            if name not in environment
-            else read_number(Reader.WHOLE, environment[name].text).value
-            for name, default in ((_KEYS, BUCKET_KEYS), (_HEARTBEAT, HEARTBEAT_SECONDS))
-        )
-        if not buckets or uses_offload(process) is not True or not keys or not seconds:
+    for process in processes:
+        bucket = lossy_bucket(process, mooncake)
+        if bucket is None:
             continue
-        if keys / seconds < _FEW_KEYS_A_SECOND:
-            continue
-        rate = f"{keys} objects or a bucket's bytes within {seconds} s"
+        keys, seconds = bucket
+        rate = f"{keys / seconds:g} objects and {BUCKET_BYTES / seconds / 2**20:.3g} MiB a second"
         page = process.server.value("page_size") if process.server is not None else None
         if isinstance(page, int):
             tokens = keys * page // 2 // seconds  # an object for K and one for V of each page
             rate += (
                 f" (with two objects a page of {page} tokens: some {tokens} new tokens a second)"
             )
-        yield Seen(f"{process.name}: SSD gets nothing of what comes at less than {rate}")
+        yield Seen(
+            f"{process.name}: of what comes at less than {rate} at most half reaches SSD: a bucket "
+            f"takes {keys} objects or {BUCKET_BYTES >> 20} MiB, a heartbeat {seconds} s"
+        )
+
+
+@RULES.released("ssd-limit-passed")
+def ssd_limit_passed(
+    processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
+) -> Iterator[Seen]:
+    for process in processes if mooncake.forgets_carried_objects else ():  # the same release
+        environment = process.command.environment
+        word = environment.get(_LIMIT)
+        names = {_QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE", _BACKEND}
+        if word is not None and uses_offload(process) is True and not names & environment.keys():
+            yield Seen(f"{_LIMIT}={word.text} without {_QUOTA}", word.origin)
+
+
+def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
+    """Return the objects of a bucket and the seconds of a heartbeat.
+
+    None where what is left over is not lost, where that is not known, and where nearly any service
+    fills a bucket.
+    """
+    environment = process.command.environment
+    backend = environment.get(_BACKEND)
+    buckets = backend is None or backend.text == "bucket_storage_backend"
+    keys, seconds = (
+        default
+        if name not in environment
+        else read_number(Reader.WHOLE, environment[name].text).value
+        for name, default in ((_KEYS, BUCKET_KEYS), (_HEARTBEAT, HEARTBEAT_SECONDS))
+    )
+    offloads = buckets and uses_offload(process) is True and mooncake.forgets_carried_objects
+    if not offloads or not keys or not seconds or keys / seconds < _FEW_KEYS_A_SECOND:
+        return None
+    return keys, seconds
+
+
+def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
+    """Return the part of a steady stream that reaches SSD, by the objects of a bucket, a heartbeat.
+
+    What a heartbeat leaves over is carried into the next one's bucket and lost there: of even
+    sizes, half a bucket a heartbeat, or what comes until one is full.
+    """
+    return heartbeat / bucket / 2 if heartbeat < bucket else 1 - bucket / heartbeat / 2
 
 
 @RULES.store("l3-repeats-l2")
@@ -89,6 +131,41 @@ def write_back_stores_nothing(server: SglangServer, versions: Versions) -> Itera
     certain = not versions.sglang.write_back_stores and not versions.sglang_unsure
     if stores and wrote_back and certain:
         yield Seen("--hicache-write-policy write_back with a storage backend")
+
+
+@RULES.memory("l3-gets-less")
+def l3_gets_less(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    stores = server.hicache and server.value("hicache_storage_backend") is not None
+    policy = server.value("hicache_write_policy")
+    late = policy == "write_back" and versions.sglang.write_back_stores
+    if stores and (late or policy == "write_through_selective"):
+        yield Seen(f"--hicache-write-policy {policy} with a storage backend")
+
+
+@RULES.memory("l2-below-l1")
+def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    """Look at the ratio alone: earlier releases refuse this one, and a size goes before it."""
+    ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
+    small = isinstance(ratio, float) and ratio < 1 and server.arguments.given("hicache_ratio")
+    through = server.value("hicache_write_policy") == "write_through"
+    starts = not versions.sglang.must_exceed_device
+    if server.hicache and small and size == 0 and through and starts:
+        yield Seen(f"--hicache-ratio {ratio:g} with write_through")
+
+
+@RULES.launch("soft-pin-unused")
+def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    """Look at launches all of whose clients are SGLang: another one may pin."""
+    clients = [process for process in processes if store_clients(process)]
+    if not any(process.server for process in clients):
+        return
+    if any(process.consumer for process in processes):
+        return
+    for process in processes:
+        if process.kind is ProcessKind.MASTER:
+            word = value_of(process.arguments, "default_kv_soft_pin_ttl")
+            if word is not None:
+                yield Seen(f"--default_kv_soft_pin_ttl={word.text}", word.origin)
 
 
 @RULES.launch("ssd-evicts-nothing")
@@ -129,6 +206,15 @@ def decode_offload_hashes_differ(server: SglangServer, versions: Versions) -> It
     linear = not isinstance(versions.geometry, Unknown) and bool(versions.geometry.linear)
     if _offloads_decode(server) and pairs and versions.sglang.decode_hashes_single and not linear:
         yield Seen(f"decode offload with --speculative-algorithm {algorithm}")
+
+
+@RULES.memory("eagle-l3-unread")
+def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    stores = server.hicache and server.value("hicache_storage_backend") is not None
+    algorithm = server.value("speculative_algorithm")
+    asks_pairs = versions.sglang.decode_hashes_single or versions.sglang_unsure
+    if stores and isinstance(algorithm, str) and algorithm.upper() in _EAGLE and not asks_pairs:
+        yield Seen(f"--speculative-algorithm {algorithm} with a storage backend")
 
 
 @RULES.launch("decode-offload-unread")

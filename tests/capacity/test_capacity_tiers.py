@@ -347,6 +347,18 @@ def test_offload_of_the_ranks_counts_each_of_them(tmp_path: Path) -> None:
     assert tier.tokens == Bounds(*[(2 << 40) // 10_485_760 * 64] * 2)
 
 
+def test_what_fills_no_bucket_does_not_reach_the_ssd(tmp_path: Path) -> None:
+    """A page of 64 tokens is 4 objects of 2.5 MiB, of two ranks: 102 are a bucket of 256 MiB.
+
+    So 204 objects in 10 seconds, 326 tokens: half of 51 MiB a second is 89.5 GiB in an hour.
+    """
+    script = f"MOONCAKE_ENABLE_SSD_OFFLOAD=true {STORE}"
+    (note,) = (one for one in server_of(tmp_path, script).notes if "ssd-bucket-lost" in one)
+    assert "at 326 new tokens a second (89.54 GiB an hour)" in note
+    small = f"MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT=10 {script}"
+    assert not any("ssd-bucket-lost" in one for one in server_of(tmp_path, small).notes)
+
+
 @pytest.mark.parametrize(
     ("free_bytes", "limit_bytes", "said"),
     [

@@ -214,7 +214,7 @@ def free_port() -> int:
 class Store:
     """A running mooncake_master of one wheel, and workers that run cases against it."""
 
-    def __init__(self, wheel: Wheel, folder: Path) -> None:
+    def __init__(self, wheel: Wheel, folder: Path, *more: str) -> None:
         self.wheel = wheel
         self.folder = folder
         self.address = f"127.0.0.1:{free_port()}"
@@ -222,6 +222,7 @@ class Store:
             f"--rpc_port={self.address.rpartition(':')[2]}",
             f"--metrics_port={free_port()}",
             "--enable_offload=true",
+            *more,
         )
         self._processes = [self._start("mooncake_master", flags, {})]
         self._wait_for(self.address)

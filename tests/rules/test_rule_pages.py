@@ -54,6 +54,7 @@ WITHOUT = {
     "service-misdirected",
     "store-file-read-differently",
     "store-reset-shared",
+    "eagle-l3-unread",
     "write-back-stores-nothing",
 }
 

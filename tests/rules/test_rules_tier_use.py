@@ -32,6 +32,7 @@ DECODE = (
 PREFILL = f"{SERVER} --disaggregation-mode prefill --enable-hierarchical-cache"
 L3 = "--hicache-storage-backend mooncake --hicache-write-policy"
 SSD = {"MOONCAKE_ENABLE_SSD_OFFLOAD": "1", "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "/ssd"}
+MAPPED = {**MASTER, "MOONCAKE_DEVICE": '{"0": "mlx5_0"}'}
 THROUGH = f"{STORE} --hicache-write-policy write_through --hicache-size 40"
 
 EXAMPLES = [
@@ -78,6 +79,18 @@ EXAMPLES = [
         (f"{HICACHE} --hicache-ratio 2 --hicache-size 0",),
     ),
     Example(
+        "soft-pin-unused",
+        ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
+        "--default_kv_soft_pin_ttl=1800000",
+        ("mooncake_master", (STORE, MASTER)),
+    ),
+    Example(
+        "soft-pin-unused",
+        ("mooncake_master --default_kv_soft_pin_ttl=1800000", (STORE, MASTER)),
+        "",
+        ("mooncake_master --default_kv_soft_pin_ttl=1800000",),  # its clients are not known
+    ),
+    Example(
         "ssd-promotes-slowly",
         ("mooncake_master --promotion_on_hit",),
         "--promotion_max_per_heartbeat",
@@ -85,9 +98,27 @@ EXAMPLES = [
     ),
     Example(
         "device-map-stages",
-        ((f"{STORE} --pp-size 2", {**MASTER, "MOONCAKE_DEVICE": '{"0": "mlx5_0"}'}),),
+        ((f"{STORE} --pp-size 2", MAPPED),),
         "ranks 8 and up take the devices of 0 and up",
-        ((STORE, {**MASTER, "MOONCAKE_DEVICE": '{"0": "mlx5_0"}'}),),
+        ((STORE, MAPPED),),
+    ),
+    Example(
+        "device-map-repeats",
+        ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),),
+        'ranks 0, 1, 2, 3, 4, 5, 6, 7 all take "0"',
+        ((STORE, MAPPED),),
+    ),
+    Example(
+        "device-map-repeats",
+        ((f"{STORE} --tp 8 --dp 2 --enable-dp-attention", MAPPED),),
+        'ranks 0, 4 all take "0"',
+        ((STORE, MAPPED),),
+    ),
+    Example(
+        "device-map-rank-missing",
+        ((f"{STORE} --tp 8 --dp 4 --enable-dp-attention", MAPPED),),
+        "for rank 1",
+        ((f"{STORE} --tp 8 --dp 8 --enable-dp-attention", MAPPED),),
     ),
     Example(
         "lease-in-milliseconds",
@@ -114,17 +145,24 @@ def ids(
     *lines: Line, sglang: str = "0.5.23", mooncake: str = "0.3.14", model: str = ""
 ) -> set[str]:
     """Return the rules of this topic that hold in a launch, with its releases."""
+    return {rule for rule, _ in said(*lines, sglang=sglang, mooncake=mooncake, model=model)}
+
+
+def said(
+    *lines: Line, sglang: str = "0.5.23", mooncake: str = "0.3.14", model: str = ""
+) -> list[tuple[str, str]]:
+    """Return each finding of this topic: its rule and its text."""
     processes = understood(*lines)
     known = well_known_model(model or "Qwen/Qwen3-32B")
     assert not isinstance(known, Unknown)
     release = mooncake_release(mooncake)
     versions = Versions(known.geometry, sglang_release(sglang), release)
     servers = [(process.server, versions) for process in processes if process.server]
-    return {
-        finding.rule.id
+    return [
+        (finding.rule.id, finding.text)
         for finding in findings(processes, servers, release)
         if finding.rule.id in RULES.page
-    }
+    ]
 
 
 # Those that hold up to a release: the test below has the launches.
@@ -135,6 +173,12 @@ BY_RELEASE = {"write-back-stores-nothing", "prefetch-budget-small"}
     ("words", "fires", "silent", "rule"),
     [
         (f"{L3} write_back", "0.5.8", "0.5.9", "write-back-stores-nothing"),
+        (
+            f"{L3} write_through --speculative-algorithm EAGLE",
+            "0.5.9",
+            "0.5.10.post1",
+            "eagle-l3-unread",
+        ),
         (f"{L3} write_through --hicache-ratio 1.2", "0.5.14", "0.5.15", "prefetch-budget-small"),
     ],
 )
@@ -144,15 +188,48 @@ def test_it_holds_up_to_a_release(words: str, fires: str, silent: str, rule: str
     assert rule not in ids(launch, sglang=silent)
 
 
+@pytest.mark.parametrize(
+    ("words", "fires", "silent", "rule"),
+    [
+        (f"{L3} write_back", "0.5.9", "0.5.8", "l3-gets-less"),
+        (f"{L3} write_through --hicache-ratio 0.5", "0.5.15", "0.5.14", "l2-below-l1"),
+    ],
+)
+def test_it_holds_from_a_release_on(words: str, fires: str, silent: str, rule: str) -> None:
+    launch = (f"{HICACHE} {words}", MASTER)
+    assert rule in ids(launch, sglang=fires)
+    assert rule not in ids(launch, sglang=silent)
+
+
+def test_write_through_and_a_size_have_none_of_that() -> None:
+    assert "l3-gets-less" in ids((f"{HICACHE} {L3} write_through_selective", MASTER))
+    assert "l3-gets-less" not in ids((f"{HICACHE} {L3} write_through", MASTER))
+    assert "l3-gets-less" not in ids(f"{HICACHE} --hicache-write-policy write_back")
+    small = f"{HICACHE} {L3} write_through --hicache-ratio 0.5"
+    assert "l2-below-l1" not in ids((f"{small} --hicache-size 16", MASTER))
+
+
 def test_the_ssd_loses_what_fills_no_bucket_from_0_3_12_on() -> None:
     """Ten keys a bucket were seen to be written; another storage backend has no buckets."""
     launch = env(**SSD)
     assert "ssd-bucket-lost" in ids(launch, mooncake="0.3.12")
     assert "ssd-bucket-lost" not in ids(launch, mooncake="0.3.11.post1")
     assert "ssd-bucket-lost" not in ids(env(**SSD, MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT="10"))
+    heartbeat = {"MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "4"}
+    ((_, text),) = said(env(**SSD, **heartbeat))
+    assert "less than 125 objects and 64 MiB a second" in text
     other = "offset_allocator_storage_backend"
     launch = env(**SSD, MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR=other)
     assert "ssd-bucket-lost" not in ids(launch)
+
+
+def test_a_limit_of_ssd_is_kept_up_to_0_3_11() -> None:
+    limit = {"MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": "1000000000"}
+    quota = {"MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": "1000000000"}
+    assert "ssd-limit-passed" in ids(env(**SSD, **limit), mooncake="0.3.12")
+    assert "ssd-limit-passed" not in ids(env(**SSD, **limit), mooncake="0.3.11.post1")
+    assert "ssd-limit-passed" not in ids(env(**SSD, **limit, **quota))
+    assert "ssd-limit-passed" not in ids(env(**limit))
 
 
 def test_a_hybrid_mamba_model_hashes_single_tokens_with_eagle_too() -> None:
@@ -167,9 +244,9 @@ def test_a_hybrid_mamba_model_hashes_single_tokens_with_eagle_too() -> None:
 SILENT = {
     "dec1.sh": {"decode-offload-unread"},
     "dec2.sh": {"decode-offload-hashes-differ"},
-    "dec3.sh": {"decode-offload-unread"},
+    "dec3.sh": {"decode-offload-unread", "l3-gets-less"},
     "l3s.sh": {"l3-repeats-l2", "l2-ratio-ignored"},
-    "ooe.sh": {"ssd-evicts-nothing", "ssd-promotes-slowly"},
+    "ooe.sh": {"soft-pin-unused", "ssd-evicts-nothing", "ssd-promotes-slowly"},
     "pol.sh": {"l3-repeats-l2", "prefetch-timeout-unread"},
     "ppm.sh": {"device-map-stages"},
     "ssd1.sh": {"ssd-beside-segment", "ssd-bucket-lost"},

@@ -1,0 +1,221 @@
+"""What preflight/rules/tier_use.md says of Mooncake's tiers, measured on the real library over TCP.
+
+Heartbeats are a second here and buckets small, so that each measurement ends within 25 seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from preflight.rules.tier_use import part_that_reaches_ssd
+from tests.real.conftest import Store, free_port, install_release
+
+pytestmark = pytest.mark.real
+MIB = 1 << 20
+BUCKET = 20  # objects
+KEYS, SECONDS = (
+    "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT",
+    "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS",
+)
+LIMIT = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
+# A list of a verb and its numbers for each step of tier_worker.py.
+Steps = Sequence[Sequence[Any]]
+QUICK = {SECONDS: "1", KEYS: "10"}
+
+
+@contextmanager
+def master(release: str, *flags: str) -> Iterator[Store]:
+    with TemporaryDirectory() as folder:
+        store = Store(install_release(release), Path(folder), *flags)
+        try:
+            yield store
+        finally:
+            store.stop()
+
+
+def answer(started: subprocess.Popen[str]) -> Any:
+    assert started.stdout is not None
+    line = next(line for line in started.stdout if line.startswith("said "))
+    return json.loads(line.removeprefix("said "))
+
+
+def client(store: Store, steps: Steps, **more: Any) -> list[Any]:
+    """What a client saw, step by step."""
+    with started_client(store, steps, **more) as started:
+        return list(answer(started))
+
+
+@contextmanager
+def started_client(
+    store: Store,
+    steps: Steps = (),
+    *,
+    ssd: bool = True,
+    segment: int = 64 * MIB,
+    environment: Mapping[str, str] = QUICK,
+) -> Iterator[subprocess.Popen[str]]:
+    """A client that gives its segment until the end of the block."""
+    with TemporaryDirectory() as folder:
+        started = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("tier_worker.py"))],
+            env=store.wheel.environment(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        order = {
+            "master": store.address,
+            "port": free_port(),
+            "folder": folder,
+            "ssd": ssd,
+            "segment": segment,
+            "steps": steps,
+        }
+        try:
+            assert started.stdin is not None
+            started.stdin.write(json.dumps(order) + "\n")
+            started.stdin.flush()
+            yield started
+        finally:
+            started.kill()
+            started.communicate()
+
+
+RATES = (7, 17, 23, 47)  # no part of a bucket: else what is carried over repeats
+
+
+def part_on_ssd(release: str, rate: int, keys: int) -> float:
+    """The part of 16 seconds of small objects that lies on SSD in the end."""
+    size, count = 4096, 16 * rate
+    steps: Steps = [["put", 0, count, size, rate], ["wait", 3], ["disk"]]
+    quick = {SECONDS: "1", KEYS: str(keys)}
+    with master(release) as store:
+        put, disk = client(store, steps, environment=quick)
+        assert put["taken"] == count
+        return float(disk) / size / count
+
+
+def parts_on_ssd(asked: Sequence[tuple[str, int, int]]) -> list[float]:
+    with ThreadPoolExecutor(len(asked)) as pool:
+        return list(pool.map(lambda one: part_on_ssd(*one), asked))
+
+
+@pytest.mark.parametrize("release", ["0.3.12", "0.3.13.post1"])
+def test_what_fills_no_bucket_is_lost(release: str) -> None:
+    """As computed; half is left where a heartbeat brings a bucket: 15% either side of that rate."""
+    install_release(release)
+    seen = parts_on_ssd([(release, rate, BUCKET) for rate in RATES])
+    computed = [part_that_reaches_ssd(BUCKET, rate) for rate in RATES]
+    assert seen == pytest.approx(computed, abs=0.1)
+    below, above = seen[1:3]
+    assert below < 0.5 < above
+
+
+def test_small_buckets_keep_more_and_0_3_11_all() -> None:
+    """0.3.11 keeps what is left over for the next bucket, and only the last one is not full."""
+    for release in ("0.3.11.post1", "0.3.13.post1"):
+        install_release(release)
+    asked = [("0.3.13.post1", 7, BUCKET), ("0.3.13.post1", 7, 1), ("0.3.11.post1", 7, BUCKET)]
+    lost, small, old = parts_on_ssd(asked)
+    assert lost < 0.3
+    assert small > 0.9
+    assert old > 0.8
+
+
+@pytest.mark.parametrize("release", ["0.3.12", "0.3.13.post1"])
+def test_an_owner_without_offload_is_never_evicted(release: str) -> None:
+    steps: Steps = [["put", 0, 160, MIB, 40]]
+    with master(release, "--offload_on_evict=true") as store:
+        (put,) = client(store, steps, ssd=False)
+        assert (put["taken"], put["refusal"]) == (64, -200)
+    with master(release, "--offload_on_evict=true", "--offload_force_evict=true") as store:
+        (put,) = client(store, steps, ssd=False)
+        assert put["taken"] > 100
+
+
+@pytest.mark.parametrize("owner", [False, True])
+def test_the_owner_of_the_segment_offloads(owner: bool) -> None:
+    """The rank without a segment puts, and its SSD stays empty, whoever else offloads."""
+    with master("0.3.13.post1") as store, started_client(store, [], ssd=owner) as giving:
+        assert answer(giving) == []  # from now on it gives its segment
+        steps: Steps = [["put", 0, 40, MIB, 20], ["wait", 4], ["disk"]]
+        put, disk = client(store, steps, segment=0)
+        assert (put["taken"], disk) == (40, 0)
+        assert giving.stdin is not None
+        giving.stdin.write("\n")
+        giving.stdin.flush()
+        assert (answer(giving) > 20 * MIB) == owner
+
+
+def promoted(*flags: str) -> int:
+    """Objects that came back to memory in about 5 heartbeats in which each was asked for thrice."""
+    old, new = (0, 200), (1000, 40)
+    steps: Steps = [
+        ["put", *old, 256 << 10, 100],
+        ["wait", 3],
+        ["put", *new, MIB, 40],  # which drives the old ones out
+        ["wait", 1],
+        ["where", *old],
+        *[["read", *old]] * 3,
+        ["wait", 3],
+        ["where", *old],
+    ]
+    every = ("--promotion_on_hit=true", "--default_kv_lease_ttl=100", *flags)
+    with master("0.3.13.post1", *every) as store:
+        said = client(store, steps)
+    (before, _), (after, _) = said[2], said[-1]
+    return len(set(after) - set(before))
+
+
+def test_one_object_a_heartbeat_is_promoted() -> None:
+    assert 1 <= promoted() <= 12
+
+
+def test_more_are_promoted_where_that_is_asked_for() -> None:
+    assert promoted("--promotion_max_per_heartbeat=100") > 30
+
+
+@pytest.mark.parametrize(("milliseconds", "left"), [("120", 0), ("10000", 40)])
+def test_a_lease_is_in_milliseconds(milliseconds: str, left: int) -> None:
+    """A second after they were read, 60 more objects come into a segment of 64."""
+    steps: Steps = [
+        ["put", 0, 40, MIB, 0],
+        ["read", 0, 40],
+        ["wait", 1],
+        ["put", 40, 60, MIB, 20],
+        ["present", 0, 40],
+    ]
+    lease = f"--default_kv_lease_ttl={milliseconds}"
+    with master("0.3.13.post1", lease) as store:
+        said = client(store, steps, ssd=False)
+    assert said[1] == 40
+    assert said[-1] == pytest.approx(left, abs=10)
+
+
+LIMITS = [
+    ("0.3.11.post1", LIMIT, True),
+    ("0.3.13.post1", LIMIT, False),
+    ("0.3.13.post1", "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE", True),
+]
+
+
+@pytest.mark.parametrize(("release", "name", "binds"), LIMITS)
+def test_a_limit_of_ssd_binds_up_to_0_3_11_and_a_quota_later(
+    release: str, name: str, binds: bool
+) -> None:
+    steps: Steps = [["put", 0, 700, MIB, 70], ["wait", 3], ["disk"]]
+    limited = {**QUICK, name: str(300 * MIB)}
+    with master(release, "--default_kv_lease_ttl=100") as store:
+        _, disk = client(store, steps, segment=256 * MIB, environment=limited)
+    assert (disk < 301 * MIB) == binds
