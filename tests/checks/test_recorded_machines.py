@@ -314,6 +314,7 @@ NOT_ASKED = {
     *("memlock.io-uring-buffers", "memlock.runtime-limit", "network.advertised-address"),
     *("network.time-wait", "numa.node-memory", "service.address", "software.numactl-missing"),
     *("storage.offload-path", "storage.offload-space", "topology.mooncake-view"),
+    "software.not-built-in",
 }
 
 

@@ -48,7 +48,6 @@ LINES = [
     f"cat <<'EOF' | ssh n1 bash\n{SERVES}\nEOF",
     "echo 'mooncake_prog one' | ssh n1",
     "echo mooncake_prog one | bash -s",
-    "printf '%s\\n' 'mooncake_prog one' | sh",
     "ssh n1 'cd / && bash -s' < start.sh",
     "ssh n1 < start.sh",
     "cat start.sh | bash",
