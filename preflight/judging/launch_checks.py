@@ -19,7 +19,14 @@ from preflight.rules.rules import RuleFinding, Severity
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_sizing import Admission, LaunchSizing
 
-_STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN, Severity.NOTE: Status.PASS}
+# What a rule's severity is as a finding, and what follows if nobody mends it.
+_STATUS = {
+    Severity.FAIL: (Status.FAIL, None),
+    Severity.CORRUPTS: (Status.FAIL, Consequence.CORRUPTS),
+    Severity.UNUSED: (Status.FAIL, Consequence.DEGRADED),
+    Severity.WARN: (Status.WARN, None),
+    Severity.NOTE: (Status.PASS, None),
+}
 
 _LESS_L2 = "lower --hicache-size or --hicache-ratio, or run fewer ranks"
 _AS_MEANT = "write it the way that it is read, or remove it"
@@ -84,13 +91,15 @@ def launch_findings(sizing: LaunchSizing) -> list[Finding]:
 def _rule(found: RuleFinding) -> Finding:
     rule = found.rule
     origin = "launch" if found.origin is None else str(found.origin)
+    status, consequence = _STATUS[rule.severity]
     return Finding(
         rule.id,
-        _STATUS[rule.severity],
+        status,
         origin,
         text=f"{found.text.rstrip('.')}: {rule.consequence}",
         evidence=(Evidence(origin, found.text),),
         advice=found.remedy or rule.remedy,
+        consequence=consequence,
     )
 
 

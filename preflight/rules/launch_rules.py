@@ -31,7 +31,7 @@ RULE_SETS = (
     consumers.RULES,
 )
 RULES: dict[str, Rule] = {id_: rule for rules in RULE_SETS for id_, rule in rules.page.items()}
-_WORST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
+_WORST_FIRST = tuple(Severity)  # in the order in which they are declared
 
 
 def findings(

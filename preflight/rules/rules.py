@@ -16,9 +16,15 @@ from preflight.sglang.model_geometry import ModelGeometry
 
 
 class Severity(Enum):
-    """fail: the process refuses it. warn: it runs, not as written. note: worth knowing."""
+    """What a rule's finding comes to.
+
+    fail: the process refuses it. corrupts: it runs, and gives wrong data. unused: it runs, and a
+    tier that was asked for is not used. warn: it runs, not as written. note: worth knowing.
+    """
 
     FAIL = "fail"
+    CORRUPTS = "corrupts"
+    UNUSED = "unused"
     WARN = "warn"
     NOTE = "note"
 

@@ -46,7 +46,13 @@ BACKINGS = {
     Backing.REGULAR: "regular pages",
     Backing.NONE: "not mapped",
 }
-_SEVERITY_COLOURS = {"fail": "red", "warn": "yellow", "note": "cyan"}
+_SEVERITY_COLOURS = {
+    "fail": "red",
+    "corrupts": "red",
+    "unused": "red",
+    "warn": "yellow",
+    "note": "cyan",
+}
 SHORTAGES = {
     OnShortage.FAILS: "fails",
     OnShortage.FALLS_BACK: "falls back",

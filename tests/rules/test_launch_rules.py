@@ -105,14 +105,14 @@ def test_each_section_of_a_page_has_its_items(page: Path) -> None:
     assert len(ids) == len(set(ids))
     for section in sections:
         head, *items = section.split("\n- ")
-        assert re.match(r".*\n\n?\*\*(fail|warn|note)\*\*: \S", head), section
+        assert re.match(r".*\n\n?\*\*(fail|corrupts|unused|warn|note)\*\*: \S", head), section
         names = [item.partition(": ")[0] for item in items]
         assert names in (ITEMS, [*ITEMS, "before", "after"]), section
 
 
 def test_findings_come_worst_first() -> None:
     found = findings(understood((f"{STORE} --hicache-size x", {"MC_GID_INDX": "1"})))
-    order = [Severity.FAIL, Severity.WARN, Severity.NOTE]
+    order = list(Severity)
     assert [order.index(finding.rule.severity) for finding in found] == sorted(
         order.index(finding.rule.severity) for finding in found
     )

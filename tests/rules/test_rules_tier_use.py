@@ -166,7 +166,7 @@ def said(
 
 
 # Those that hold up to a release: the test below has the launches.
-BY_RELEASE = {"write-back-stores-nothing", "prefetch-budget-small"}
+BY_RELEASE = {"write-back-stores-nothing", "prefetch-budget-small", "eagle-l3-unread"}
 
 
 @pytest.mark.parametrize(
