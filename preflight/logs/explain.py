@@ -496,7 +496,12 @@ def explanation_text(
     if each.checks:
         rows.append(("Checks", f"{', '.join(each.checks)} (mooncake-preflight explain ID)"))
     if judged := [f"{id_} {here[id_]}" for id_ in each.checks if id_ in here]:
-        rows.append(("Here", f"{', '.join(judged)}."))
+        words = {here[id_] for id_ in each.checks if id_ in here}
+        fine = "pass" in words and words <= {"pass", "skip"}
+        elsewhere = (
+            " What check can see is fine here: look at what the line names, or the other end."
+        )
+        rows.append(("Here", f"{', '.join(judged)}.{elsewhere if fine else ''}"))
     return "\n".join([head, *(_row(name, text, width) for name, text in rows)])
 
 

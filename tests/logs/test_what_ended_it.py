@@ -375,3 +375,16 @@ def test_a_healthy_log_has_exit_code_0(name: str) -> None:
 
 def test_all_stages_of_a_cause_are_told() -> None:
     assert {stage.word for stage in CAUSES} == {"root cause", "symptom"}
+
+
+def test_a_launch_that_passes_the_checks_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "E1126 13:30:48.702925 28842 common.h:392] Socket read failed: Connection reset by peer "
+        "[104]\n"
+    )
+    launch = str(ROOT / "docs/examples/launch.sh")
+    run(["explain", "--root", "demo:h800", "--launch", launch, str(log)])
+    assert "What check can see is fine here" in " ".join(capsys.readouterr().out.split())
