@@ -499,7 +499,7 @@ def explanation_text(
         words = {here[id_] for id_ in each.checks if id_ in here}
         fine = "pass" in words and words <= {"pass", "skip"}
         elsewhere = (
-            " What check can see is fine here: look at what the line names, or the other end."
+            " What check can see is fine here: look where the line points, or at the other end."
         )
         rows.append(("Here", f"{', '.join(judged)}.{elsewhere if fine else ''}"))
     return "\n".join([head, *(_row(name, text, width) for name, text in rows)])
