@@ -304,7 +304,9 @@ def problems_of(number: int, folder: Path, show: bool = False) -> list[str]:
     said = out.getvalue() + err.getvalue()
     if code not in CODES:
         problems.append(f"exit code {code}: {err.getvalue()[-300:]}")
-    problems += [f"says {word}" for word in ("Traceback", "defect of") if word in said]
+    # Unknown lines of a log are shown as they stand, and may be a traceback's.
+    problems += ["says Traceback"] * ("Traceback" in err.getvalue())
+    problems += ["says defect of"] * ("defect of" in said)
     if "--json" in given[: given.index("--") if "--" in given else None]:
         try:
             json.loads(out.getvalue())

@@ -11,7 +11,6 @@ from checks.base.finding import (
     Finding,
     Kind,
     Setting,
-    Status,
     Subject,
     UnjudgedError,
     command,
@@ -217,11 +216,15 @@ def advertised(
     if not names:
         yield skip("the launch advertises no name of its own")
     for service in names:
-        found = _advertised(service, services.answers.get(key_of(service)), network)
-        if found.status is Status.FAIL and service.binds:
-            text = f"{found.text}; mooncake_client binds its own port there, and ends with exit 1"
-            found = found._replace(text=text, consequence=Consequence.WILL_NOT_START)
-        yield found
+        yield _advertised(service, services.answers.get(key_of(service)), network)
+
+
+def _ends_where_it_binds(finding: Finding, service: Service) -> Finding:
+    """Return the finding of an address that this host lacks, for a process that binds it too."""
+    if not service.binds:
+        return finding
+    text = f"{finding.text}; mooncake_client binds its own port there, and ends with exit 1"
+    return finding._replace(text=text, consequence=Consequence.WILL_NOT_START)
 
 
 @or_unjudged
@@ -233,7 +236,8 @@ def _advertised(service: Service, answer: ServiceAnswer | None, network: Network
     found = Unknown("not resolved") if answer is None else answer.addresses
     if isinstance(found, Unknown) and has_no_address(found):
         advice = "advertise an address of this host, or have the name resolve to one"
-        return judged.failed("the name does not resolve: no peer can connect", advice)
+        unresolved = judged.failed("the name does not resolve: no peer can connect", advice)
+        return _ends_where_it_binds(unresolved, service)
     addresses = finding.known(found)
     have, first = ", ".join(addresses), addresses[0]
     finding, judged = finding._replace(have=have), judged._replace(have=have)
@@ -243,10 +247,11 @@ def _advertised(service: Service, answer: ServiceAnswer | None, network: Network
     own = {entry.address: entry for entry in finding.known(network.addresses)}
     if first not in own:
         here = ", ".join(one for one, entry in own.items() if entry.up and not is_loopback(one))
-        return judged.failed(
+        foreign = judged.failed(
             "no interface here has this address: peers reach another host, or none",
             f"advertise an address of this host, on the network of its peers ({here})",
         )
+        return _ends_where_it_binds(foreign, service)
     if not own[first].up:
         interface = own[first].interface
         up = command("ip", "link", "set", "dev", interface, "up", now="down", as_root=True)

@@ -52,9 +52,10 @@ LEAST_TOGETHER = 3
 # What a capture lacks is one line, with what to do about it.
 _NOT_RECORDED = ("not in this capture", "not recorded")
 # So many findings and steps are a page, and all that fail; the rest is counted, and in -v.
-MOST_GROUPS, MOST_STEPS = 7, 5
+MOST_GROUPS, MOST_STEPS = 7, 4
 # Of a finding and of a step so many lines are shown; a failure is said whole. -v has the rest.
 MOST_LINES, MOST_FAIL_LINES = 2, 3
+MOST_READ_LINES = 6  # of the sentence that says what a launch starts
 # What a person calls the checks of a topic, in the order in which they are shown.
 _TOPICS = {
     "hugetlb": "huge pages",
@@ -101,7 +102,7 @@ def report_text(
     head = verdict
     if report.understood:
         said = f"    read: {clean(report.understood)}"
-        most = _line_count(MOST_FAIL_LINES, width) if verbosity == 0 else None
+        most = _line_count(MOST_READ_LINES, width) if verbosity == 0 else None
         head += "\n" + "\n".join(_told(said, width, " " * 8, most))
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
     if fine := _fine_topics(report, wanting):
@@ -281,7 +282,7 @@ def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
         said = f"was {finding.status.value}; ignored: {clean(rows[0].ignored)}"
     names = list(dict.fromkeys(row.finding.check for row in rows))
     if finding.cause in _NOT_RECORDED:
-        return finding.cause, f"{fold_alike(names, most)}: {clean(finding.advice)}"
+        return fold_alike(names, most), f"{finding.cause}: {clean(finding.advice)}"
     if len(names) > 1:
         texts = [row.finding.text for row in rows]
         # Where the cause alone does not say what is not known for it, the reasons do.

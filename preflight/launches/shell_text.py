@@ -45,6 +45,9 @@ _DOUBLE = re.compile(r'\\([$`"\\])|\\\n')
 _HEREDOC = re.compile(r"\\([$`\\])|\\\n")
 _BARE = re.compile(r"\\\n|\\(.)", re.DOTALL)
 _ANSI = {r"\n": "\n", r"\t": "\t", r"\\": "\\", r"\'": "'"}
+# Escapes of $'...': those, and characters of ASCII by number, as this program quotes them itself.
+_ANSI_ESCAPE = re.compile(r"\\x([0-7][0-9a-f])|\\.", re.DOTALL)
+_OTHER_ANSI = re.compile(r"(?<!\\)(?:\\\\)*\\(?!x(?!00)[0-7][0-9a-f])[^nt\\']", re.DOTALL)
 _PARAMETER = re.compile(
     r"\$\{([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\[\]]*)\])?(.*)\}", re.DOTALL
 )
@@ -277,8 +280,11 @@ class ShellText:
         elif kind == "raw_string":  # within double quotes, single ones stand
             text = self.text(node)
             found.append(Piece("text", text if quoted else text[1:-1], True))
-        elif kind == "ansi_c_string" and not re.search(r"\\[^nt\\']", self.text(node)):
-            text = re.sub(r"\\.", lambda match: _ANSI[match.group()], self.text(node)[2:-1])
+        elif kind == "ansi_c_string" and not _OTHER_ANSI.search(self.text(node)):
+            text = _ANSI_ESCAPE.sub(
+                lambda match: chr(int(match[1], 16)) if match[1] else _ANSI[match.group()],
+                self.text(node)[2:-1],
+            )
             found.append(Piece("text", text, True))
         elif kind in _EXPANSIONS:
             text = self.text(node)

@@ -236,7 +236,7 @@ LAUNCHES = (
     _python("python-system", "import os\nos.system('kvd --size 400g &')", "kvd"),
     _python("python-environment",
             f"subprocess.Popen({SERVER.split()!r}, env={{'FLEXKV_CPU_CACHE_GB': '400'}})",
-            "FLEXKV_CPU_CACHE_GB"),
+            "subprocess"),
     # Jobs of srt-slurm.
     _srt("srt-environment", f"{_BACKEND}\nenvironment:\n  FLEXKV_CPU_CACHE_GB: '400'",
          "FLEXKV_CPU_CACHE_GB"),
