@@ -30,7 +30,7 @@ CORE = frozenset(
         # experiments: rehearsing them takes a fifth of all that these take.
         "R3 one node short",
         "T1e odd local buffer",
-        "memlock, two NICs",
+        "hugetlb cgroup",
         # Engines: a store on huge pages; a pool that a worker registers beside its store.
         "vLLM: huge pages, odd segment",
         "LMCache: regular pool",

@@ -36,21 +36,8 @@ def mib(number: int) -> int:
     return 1024 * number + 300
 
 
-# A device pins a segment and a local buffer of 16 MiB, whole pages of them; two devices pin both.
-# Limits under which check warns of the smallest segment as well (64 MiB for each device are what
-# queue pairs may take): so its warning is no bound, and the registration itself is.
+# fit goes on past a limit of locked memory, which a plan lifts; that of a cgroup stops it.
 ALL = (
-    Fitting("memlock, one NIC", store(MOONCAKE_DEVICE="rxe0"), "memlock.limit", 54,
-        words=ONE_NIC, memlock_kib=mib(70)),
-    Fitting("memlock, two NICs", store(), "memlock.limit", 56, memlock_kib=mib(144)),
-    # A local buffer on regular pages begins inside a page: it takes one more, on either device.
-    Fitting("memlock, regular pages", store(huge=""), "memlock.limit", 56,
-        memlock_kib=1024 * 146),
-    Fitting("memlock, an arena", store(**ARENA), "memlock.limit", 56, memlock_kib=mib(144)),
-    Fitting("memlock, mooncake_client", "export MC_STORE_USE_HUGEPAGE=1\nmooncake_client "
-        "--protocol=rdma --global_segment_size=80MB --local_buffer_size=16MB "
-        "--master_server_address=10.0.0.1:1\n", "memlock.limit", 56, memlock_kib=mib(144),
-        error="SIGABRT"),
     # No limit of pinned memory: 96 MiB of huge pages, of which the local buffer takes 16.
     Fitting("hugetlb cgroup", store(), "hugetlb.cgroup-limit", 80, hugetlb_mib=97,
         why="Failed to allocate segment memory"),
