@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.lab.rehearsals import ARENA, SPLIT, store
+from tests.lab.rehearsals import SPLIT, store
 
 ONE_NIC = ("--nic-numa-nodes", "0")
 
