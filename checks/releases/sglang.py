@@ -173,9 +173,9 @@ class SglangRelease(NamedTuple):
     # With write_back, pages reach the storage backend (hiradix_cache.py writing_check; before, only
     # write_through's do).
     write_back_stores: bool = False
-    # Decode offload hashes single tokens, with EAGLE too, where prefill's cache hashes pairs
-    # (decode_kvcache_offload_manager.py).
-    decode_hashes_single: bool = False
+    # With EAGLE, L3 is asked for keys of token pairs, as the cache writes them; before, for keys of
+    # single tokens, which it never writes (scheduler.py, hicache_storage.py get_hash_str).
+    asks_for_pairs: bool = False
     # With EAGLE, models with linear-attention layers hash single tokens (unified_tree_core.py).
     linear_hashes_single: bool = False
     # As many tokens may be prefetched at a time as 0.8 x (L2 - L1); later 0.5 x L2
@@ -239,7 +239,7 @@ _CHANGES = (
         blackwell_trtllm=True,
         raw_on_amd=frozenset({"tilelang"}),
     ),
-    _change("0.5.10.post1", decode_hashes_single=True),
+    _change("0.5.10.post1", asks_for_pairs=True),
     _change("0.5.11", indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE),
     _change(
         "0.5.12",

@@ -52,7 +52,7 @@ LEAST_TOGETHER = 3
 # What a capture lacks is one line, with what to do about it.
 _NOT_RECORDED = ("not in this capture", "not recorded")
 # So many findings and steps are a page, and all that fail; the rest is counted, and in -v.
-MOST_GROUPS, MOST_STEPS = 7, 4
+MOST_GROUPS, MOST_STEPS = 5, 4
 # Of a finding and of a step so many lines are shown; a failure is said whole. -v has the rest.
 MOST_LINES, MOST_FAIL_LINES = 2, 3
 MOST_READ_LINES = 6  # of the sentence that says what a launch starts
@@ -123,7 +123,8 @@ def report_text(
     if text.count("\n") < SCREEN_LINES and len(text.encode()) < TAIL_BYTES:
         return text
     # The end of a log tells it too.
-    return f"{text}\n\n{verdict}"
+    again = with_short_paths(verdict_reason(report), width - 4)
+    return f"{text}\n\n{headed(word, again, width, paint(word, COLOURS[report.verdict]))}"
 
 
 def _fine_topics(report: Report, wanting: Iterable[Row]) -> str:
@@ -369,7 +370,7 @@ def _to_do(groups: Sequence[Sequence[Row]], width: int, file: str) -> str:
         head = f"{number:>2}. {step.head}"
         advice = with_last_name(step.advice, file)
         text = f"{head}: {advice}" if advice else head
-        lines += _told(text, width, " " * 5, _line_count(MOST_LINES, width))
+        lines += _told(text, width, " " * 5, _line_count(MOST_FAIL_LINES, width))
         # A command is not wrapped: it is to be copied.
         lines += [f"      {line}" for line in step.commands]
     if len(found) > most:
@@ -474,8 +475,8 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
 def _all_settings(report: Report, width: int) -> str:
     """Return the command that sets all that was found wanting, or prints it; "" without settings.
 
-    apply does it on the host itself, where sysctl and huge pages are all that is wanting. The
-    command stands alone where its file does not fit: it takes what this one was given.
+    apply does it on the host itself, where sysctl and huge pages are all that is wanting. A
+    command that does not fit stands on a line of its own, to be copied.
     """
     wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
     kinds = {setting.kind for row in wanting for setting in row.finding.settings}
@@ -483,13 +484,14 @@ def _all_settings(report: Report, width: int) -> str:
     if not kinds or not file:
         return ""
     mends_all = all(row.finding.settings for row in wanting) and kinds <= {Kind.SYSCTL, Kind.SYSFS}
-    command, given = "Every setting: mooncake-preflight plan", [file]
+    lead, words = "Every setting:", ["mooncake-preflight", "plan", file]
     if report.root != "/":
-        given = ["--root", report.root, file]
+        words[2:2] = ["--root", report.root]
     elif mends_all:
-        command = "All of it: sudo mooncake-preflight apply"
-    whole = f"{command} {shlex.join(given)}"
-    return whole if len(whole) <= width else command
+        lead, words = "All of it:", ["sudo", "mooncake-preflight", "apply", file]
+    command = shlex.join(words)
+    whole = f"{lead} {command}"
+    return whole if len(whole) <= width else f"{lead}\n      {command}"
 
 
 def _indented(text: str, width: int) -> str:

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import parse_version
-from checks.releases.sglang import NEWEST_KNOWN, SglangRelease, sglang_release
+from checks.releases.sglang import NEWEST_KNOWN, sglang_release
 from preflight.consumers.consumer import Client, Consumer, attempt
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.processes.services import master_address
 from preflight.programs.consumer_grammar import human_readable_int
 from preflight.programs.store_config import StoreConfig
-from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
+from preflight.sglang.launch import hashes_pairs
+from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
 from preflight.sizing.launch_sizing import LaunchSizing
 
 
@@ -36,8 +37,6 @@ class Unsure(NamedTuple):
 
 
 LEFT = Unsure("left to the engine", "what the engine chooses is not known")
-# SpeculativeAlgorithm.is_eagle: the radix tree and its keys are of pairs of tokens.
-_PAIRS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
 VLLM = "vLLM MooncakeStoreConnector"
 _NO_MODEL = Unknown("the model is not known")
 _DRAWN = "drawn at random in each process"
@@ -199,7 +198,9 @@ def _sglang(
         sglang = sglang_release(release)
     except ValueError:  # none that is known, or none at all: as the newest
         sglang = sglang_release(NEWEST_KNOWN)
-    pairs = _hashes_pairs(server, sglang, geometry)
+    offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
+    decoded = server.mode == "decode" and offloads  # what is generated is hashed token by token
+    pairs = False if decoded else hashes_pairs(server, sglang, geometry)
     page = server.value("page_size")
     layout = None if server.links else server.value("hicache_mem_layout")
     split = lcm if layout == "page_head" and lcm not in (None, 0) else tp
@@ -245,27 +246,6 @@ def _sglang(
     where = _master(store.value("master_server_address"), tenant)
     family = "SGLang linker" if server.links else "SGLang HiCache"
     return StoreKeys(process, family, named, held, pattern, "", where)
-
-
-def _hashes_pairs(
-    server: SglangServer, sglang: SglangRelease, geometry: ModelGeometry | Unknown
-) -> bool | Unknown:
-    """Return whether keys are hashed from pairs of tokens: with an EAGLE draft, as a rule.
-
-    Decode offload hashes single tokens from 0.5.10.post1 on, and so do models with linear attention
-    from 0.5.18 on (unified_tree_core.py).
-    """
-    draft = server.value("speculative_algorithm")
-    offloads = server.value("disaggregation_decode_enable_offload_kvcache")
-    if isinstance(draft, Unknown) or str(draft).upper() not in _PAIRS:
-        return draft if isinstance(draft, Unknown) else False
-    if server.mode == "decode" and offloads is True and sglang.decode_hashes_single:
-        return False
-    if not sglang.linear_hashes_single:
-        return True
-    if isinstance(geometry, Unknown):
-        return Unknown(f"whether it has linear attention: {geometry.reason}")
-    return LayerKind.LINEAR not in geometry.layers
 
 
 def _extra(store: StoreConfig, name: str) -> Any:

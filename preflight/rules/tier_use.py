@@ -17,7 +17,7 @@ from preflight.programs.mooncake_variables import Reader, read_number
 from preflight.programs.store_config import StoreConfig
 from preflight.rules.offload import offers_offload, uses_offload
 from preflight.rules.rules import RuleSet, Seen, Versions
-from preflight.sglang.launch import configured_segment
+from preflight.sglang.launch import configured_segment, hashes_pairs
 
 RULES = RuleSet("tier_use")
 # storage_backend.h: how much a bucket takes; file_storage.h: how often one is written.
@@ -35,8 +35,6 @@ _BACKEND, _LIMIT, _QUOTA = (
 _FEW_KEYS_A_SECOND = 5.0
 # A lease of less than a second was meant in seconds: the shortest default is 5,000 ms.
 _SHORT_LEASE_MS = 1000
-# Drafts of these kinds make the radix cache hash pairs of tokens (radix_cache.py is_eagle).
-_EAGLE = ("EAGLE", "EAGLE3", "NEXTN")
 _TIMEOUTS = ("prefetch_timeout_base", "prefetch_timeout_per_ki_token", "prefetch_timeout_max")
 # What `setup_dummy` is not given (mooncake_store.py); its mooncake_client has its own.
 _OF_STANDALONE_CLIENT = ("tenant_id", "enable_ssd_offload", "device_name", "global_segment_size")
@@ -202,9 +200,8 @@ def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.memory("decode-offload-hashes-differ")
 def decode_offload_hashes_differ(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     algorithm = server.value("speculative_algorithm")
-    pairs = isinstance(algorithm, str) and algorithm.upper() in _EAGLE
-    linear = not isinstance(versions.geometry, Unknown) and bool(versions.geometry.linear)
-    if _offloads_decode(server) and pairs and versions.sglang.decode_hashes_single and not linear:
+    pairs = hashes_pairs(server, versions.sglang, versions.geometry) is True
+    if _offloads_decode(server) and pairs and versions.sglang.asks_for_pairs:
         yield Seen(f"decode offload with --speculative-algorithm {algorithm}")
 
 
@@ -212,8 +209,8 @@ def decode_offload_hashes_differ(server: SglangServer, versions: Versions) -> It
 def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     stores = server.hicache and server.value("hicache_storage_backend") is not None
     algorithm = server.value("speculative_algorithm")
-    asks_pairs = versions.sglang.decode_hashes_single or versions.sglang_unsure
-    if stores and isinstance(algorithm, str) and algorithm.upper() in _EAGLE and not asks_pairs:
+    pairs = hashes_pairs(server, versions.sglang, versions.geometry) is True
+    if stores and pairs and not versions.sglang.asks_for_pairs and not versions.sglang_unsure:
         yield Seen(f"--speculative-algorithm {algorithm} with a storage backend")
 
 
@@ -290,12 +287,12 @@ def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterato
 
 @RULES.memory("prefetch-budget-small")
 def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    """Compute 0.8 x (L2 - L1), the budget up to 0.5.14, from the ratio."""
+    """Judge the budget of a release in which the ratio alone decides it."""
     ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
     reads = server.hicache and server.value("hicache_storage_backend") is not None
     of_ratio = isinstance(ratio, float) and not (isinstance(size, int) and size > 0)
     if reads and of_ratio and versions.sglang.budget_of_difference and not versions.sglang_unsure:
-        share = 0.8 * (ratio - 1)
+        share = versions.sglang.prefetch_budget(device=1000, host=int(1000 * ratio)) / 1000
         if 0 < share < 0.25:
             yield Seen(
                 f"--hicache-ratio {ratio:g}: prefetches of at most {share:.0%} of L1's tokens at a "

@@ -34,11 +34,14 @@ from preflight.programs.store_environment import Note, read_store_settings
 from preflight.programs.store_processes import offload_buffer_bytes
 from preflight.sglang.admission_gate import ranks_per_host
 from preflight.sglang.model import Drafts
+from preflight.sglang.model_geometry import LayerKind, ModelGeometry
 
 # SGLANG_HUGEPAGE_SIZE after strip and upper; anything else is a warning and 4 KiB pages.
 _HUGEPAGE_SIZES = {"2MB": 2 * MIB, "1GB": GIB}
 # These bring an allocator of their own, or share memory through /dev/shm: no huge pages of these.
 _OTHER_ALLOCATORS = ("shm", "mori", "tensorcast")
+# SpeculativeAlgorithm.is_eagle: the radix cache and its keys are of pairs of tokens.
+EAGLE_DRAFTS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
 
 
 def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
@@ -58,6 +61,25 @@ def configured_segment(server: SglangServer) -> int | None:
         return None if value is None or isinstance(value, Unknown) else sglang_segment_bytes(value)
     except ValueError:
         return None
+
+
+def hashes_pairs(
+    server: SglangServer, release: SglangRelease, geometry: ModelGeometry | Unknown
+) -> bool | Unknown:
+    """Return whether the server's cache hashes pairs of tokens: with an EAGLE draft.
+
+    From 0.5.18 on models with linear attention hash single tokens all the same
+    (unified_tree_core.py). What decode offload writes is hashed from single tokens in each release
+    (decode_kvcache_offload_manager.py), and not meant here.
+    """
+    draft = server.value("speculative_algorithm")
+    if isinstance(draft, Unknown) or str(draft).upper() not in EAGLE_DRAFTS:
+        return draft if isinstance(draft, Unknown) else False
+    if not release.linear_hashes_single:
+        return True
+    if isinstance(geometry, Unknown):
+        return Unknown(f"whether it has linear attention: {geometry.reason}")
+    return LayerKind.LINEAR not in geometry.layers
 
 
 @or_unknown

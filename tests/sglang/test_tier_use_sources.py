@@ -91,7 +91,7 @@ def test_what_l3_is_asked_for_with_eagle(version: str) -> None:
         if isinstance(node, ast.FunctionDef) and node.name == "prefetch_from_storage"
     )
     pairs = any(name in ast.unparse(asks) for name in ("convert_to_bigram_key(", "is_bigram=self."))
-    assert pairs == sglang_release(version).decode_hashes_single
+    assert pairs == sglang_release(version).asks_for_pairs
 
 
 @pytest.mark.parametrize("version", RELEASES)

@@ -187,7 +187,7 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
         for address in rail.known_addresses
     )
     for address, holders in owners.items():
-        if _is_every_hosts_own(address):
+        if _is_local_address(address):
             continue
         devices = dict(holders)
         if len({rows[name].boot or name for name in devices}) > 1:
@@ -198,8 +198,8 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
             yield OnNodes(finding, in_order(devices))
 
 
-def _is_every_hosts_own(address: str) -> bool:
-    """Return whether each host may have an address: loopback, link-local; or it is no address."""
+def _is_local_address(address: str) -> bool:
+    """Return whether several hosts may have the address: loopback, link-local; or it is none."""
     try:
         parsed = ip_address(address)
     except ValueError:
