@@ -85,7 +85,7 @@ def connect(host: str, port: int) -> dict[str, Any]:
         return {**told, "timeout": limit} if late else told
 
 
-def http(host: str, port: int, path: str) -> dict[str, Any]:
+def http(host: str, port: int, path: str, most_bytes: int = _ANSWER_BYTES) -> dict[str, Any]:
     """Ask ``GET path`` past any proxy: the status and the beginning of the body."""
     from http.client import HTTPConnection, HTTPException
 
@@ -93,7 +93,7 @@ def http(host: str, port: int, path: str) -> dict[str, Any]:
     try:
         connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
-        body = answer.read(_ANSWER_BYTES).decode("utf-8", "replace")
+        body = answer.read(most_bytes).decode("utf-8", "replace")
         return {"status": answer.status, "body": body}
     except TimeoutError:
         return {"timeout": _seconds(HTTP_SHARE)}

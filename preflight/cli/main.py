@@ -34,6 +34,7 @@ LATER = {
         "topology": "preflight.cli.topology:topology",
         "diff": "preflight.cli.diff:diff",
         "measure": "preflight.cli.measure:measure",
+        "observe": "preflight.cli.observe:observe",
         "rehearse": "preflight.cli.rehearse:rehearse",
         "probe": "preflight.cli.probe:probe",
     },
@@ -60,7 +61,7 @@ ANSWERS = {"--advisories": "advisories", "--keys": "keys"}
 # Those whose errors are of a schema of their own; the others speak as check does.
 SCHEMAS = {
     **{name: name for name in ("apply", "capacity", "capture", "diff", "fit", "fleet", "plan")},
-    **{name: name for name in ("measure", "rehearse", "topology", "trace")},
+    **{name: name for name in ("measure", "observe", "rehearse", "topology", "trace")},
     "explain": "explain-log",
     "probe": "probe-registration",
     "read": "launch",

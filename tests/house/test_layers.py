@@ -32,6 +32,7 @@ ORDER = [
     "checks.software",
     "checks.storage",
     "checks.placement",
+    "checks.running",
     "checks.run",
     "preflight.base",
     "preflight.render",
@@ -60,6 +61,7 @@ ORDER = [
     "preflight.rehearsal",
     "preflight.probes",
     "preflight.measuring",
+    "preflight.observing",
     "preflight.fleet",
     "preflight.cli",
 ]

@@ -1,0 +1,1 @@
+"""What the kernel tells of processes that run. Nothing is attached to, signalled or written."""

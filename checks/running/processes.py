@@ -1,0 +1,197 @@
+"""Which processes run, and what each has: memory by page size and NUMA node, limits, open files.
+
+Read from /proc alone: no process is stopped, attached to or signalled, and nothing is written. A
+process may end while it is read: what it had is then unknown. Source: proc(5), numa(7).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.root import Root
+from checks.base.unknown import Unknown, known, or_unknown
+from checks.limits.runtimes import Limit
+
+_DEVICES = re.compile(r"/dev/infiniband/(uverbs\d+)")
+# Folders of Python packages, by what the programs of a launch map of them.
+_PACKAGES = re.compile(r"\s(/\S*)/(?:mooncake|sgl_kernel|torch)/")
+
+
+class RunningProcess(NamedTuple):
+    """One process: its command line, and the process that started it.
+
+    words: empty for a thread of the kernel and for a process that has ended.
+    """
+
+    pid: int
+    parent: int
+    words: tuple[str, ...]
+
+
+class HugeMapping(NamedTuple):
+    """One mapping on huge pages.
+
+    file: device and inode, by which two processes that share it are recognized. pages: of the whole
+    mapping, which the kernel has reserved. node_pages: those that were touched, by NUMA node.
+    """
+
+    file: str
+    page_bytes: int
+    pages: int
+    node_pages: Mapping[int, int]
+
+
+class HeldMemory(NamedTuple):
+    """What one process holds. regular_bytes: on pages of the usual size, without files' caches.
+
+    locked_bytes, pinned_bytes: what counts against its limit of locked memory (mlock), and what
+    drivers have pinned (RDMA registration).
+    """
+
+    huge: tuple[HugeMapping, ...]
+    regular_bytes: int
+    locked_bytes: int
+    pinned_bytes: int
+
+    @property
+    def charged_bytes(self) -> int:
+        """Return what counts against the limit; the kernel holds each of the two against it."""
+        return max(self.locked_bytes, self.pinned_bytes)
+
+
+class OpenFiles(NamedTuple):
+    """How many files it has open, and which RDMA devices' verbs files are among them."""
+
+    number: int
+    verbs_devices: tuple[str, ...]
+
+
+def read_processes(root: Root) -> tuple[RunningProcess, ...] | Unknown:
+    """Return the processes that run, by their number."""
+    names = root.names("/proc")
+    if isinstance(names, Unknown):
+        return names
+    processes = []
+    for pid in sorted(int(name) for name in names if name.isdecimal()):
+        stat = root.text(f"/proc/{pid}/stat")
+        words = root.text(f"/proc/{pid}/cmdline")
+        if isinstance(stat, Unknown) or isinstance(words, Unknown):
+            continue  # it has ended
+        # The name in parentheses may hold spaces and parentheses.
+        fields = stat.rpartition(")")[2].split()
+        parent = int(fields[1]) if fields[1:] and fields[1].isdecimal() else 0
+        split = tuple(words.removesuffix("\0").split("\0")) if words else ()
+        processes.append(RunningProcess(pid, parent, split))
+    return tuple(processes)
+
+
+def tree_of(pid: int, processes: tuple[RunningProcess, ...]) -> tuple[int, ...]:
+    """Return ``pid`` and every process that it or one of them started."""
+    children: dict[int, list[int]] = {}
+    for process in processes:
+        children.setdefault(process.parent, []).append(process.pid)
+    tree, waiting = [], [pid]
+    while waiting:
+        tree.append(waiting.pop())
+        waiting += children.get(tree[-1], [])
+    return tuple(sorted(tree))
+
+
+@or_unknown
+def read_environment(root: Root, pid: int) -> dict[str, str] | Unknown:
+    """Return the variables that a process was started with."""
+    pairs = known(root.text(f"/proc/{pid}/environ")).split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
+    """Return what a process holds of memory; Unknown without the right to read its mappings."""
+    try:
+        return _read_memory(root, pid)
+    except (ValueError, IndexError) as error:
+        return Unknown(f"/proc/{pid}: its mappings are not written as proc(5) says: {error}")
+
+
+@or_unknown
+def _read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
+    places = {}
+    for line in known(root.text(f"/proc/{pid}/maps")).splitlines():
+        fields = line.split(maxsplit=5)
+        start, _, end = fields[0].partition("-")
+        places[start] = (f"{fields[3]}:{fields[4]}", int(end, 16) - int(start, 16))
+    huge: dict[str, HugeMapping] = {}
+    regular_bytes = 0
+    for line in known(root.text(f"/proc/{pid}/numa_maps")).splitlines():
+        start, *words = line.split()
+        counts = dict(word.split("=", 1) for word in words if "=" in word)
+        page_bytes = int(counts.get("kernelpagesize_kB", 0)) << 10
+        nodes = {int(k[1:]): int(v) for k, v in counts.items() if re.fullmatch(r"N\d+", k)}
+        if "huge" not in words:
+            regular_bytes += int(counts.get("anon", 0)) * page_bytes
+            continue
+        file, size_bytes = places.get(start, ("", sum(nodes.values()) * page_bytes))
+        key = file if file not in ("", "00:00:0") else start
+        before = huge.get(key)
+        if before is not None:  # the kernel splits a mapping whose parts have other policies
+            for node, count in before.node_pages.items():
+                nodes[node] = nodes.get(node, 0) + count
+        pages = size_bytes // page_bytes + (0 if before is None else before.pages)
+        huge[key] = HugeMapping(key, page_bytes, pages, nodes)
+    status = dict(
+        line.split(":", 1)
+        for line in known(root.text(f"/proc/{pid}/status")).splitlines()
+        if ":" in line
+    )
+    locked, pinned = (int(status.get(n, "0").split()[0]) << 10 for n in ("VmLck", "VmPin"))
+    return HeldMemory(tuple(huge.values()), regular_bytes, locked, pinned)
+
+
+def shared_once(memories: tuple[HeldMemory, ...]) -> tuple[HugeMapping, ...]:
+    """Return the mappings of several processes, each that they share once."""
+    mappings: dict[str, HugeMapping] = {}
+    for memory in memories:
+        for mapping in memory.huge:
+            before = mappings.get(mapping.file)
+            if before is None or sum(before.node_pages.values()) < sum(mapping.node_pages.values()):
+                mappings[mapping.file] = mapping
+    return tuple(mappings.values())
+
+
+@or_unknown
+def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
+    """Return a limit by its name in /proc/PID/limits."""
+    for line in known(root.text(f"/proc/{pid}/limits")).splitlines():
+        if line.startswith(name):
+            words = line[len(name) :].split()
+            if len(words) >= 2 and all(w == "unlimited" or w.isdecimal() for w in words[:2]):
+                soft, hard = (None if word == "unlimited" else int(word) for word in words[:2])
+                return Limit(soft, hard)
+    return Unknown(f"/proc/{pid}/limits: has no {name}")
+
+
+@or_unknown
+def read_open_files(root: Root, pid: int) -> OpenFiles | Unknown:
+    """Return how many files a process has open, and the RDMA devices among them."""
+    numbers = known(root.names(f"/proc/{pid}/fd"))
+    devices = set()
+    for number in numbers:
+        try:
+            target = os.readlink(root.locate(f"/proc/{pid}/fd/{number}"))
+        except OSError:
+            continue  # it was closed meanwhile
+        if match := _DEVICES.match(target):
+            devices.add(match[1])
+    return OpenFiles(len(numbers), tuple(sorted(devices)))
+
+
+def package_folders(root: Root, pid: int) -> tuple[str, ...]:
+    """Return the folders of Python packages of which a process has mapped a library or program.
+
+    They are names below ``/proc/PID/root``: a container has its own.
+    """
+    maps = root.text(f"/proc/{pid}/maps")
+    texts = "" if isinstance(maps, Unknown) else maps
+    return tuple(dict.fromkeys(_PACKAGES.findall(texts)))

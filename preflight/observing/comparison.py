@@ -1,0 +1,229 @@
+"""What runs, held against what was predicted: a finding for each amount, and what explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.finding import Finding, Status, Subject, command
+from checks.base.pages import Spot
+from checks.base.units import Quantity, format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.running.processes import HeldMemory, shared_once
+from preflight.observing.master import is_local, segments_of_master
+from preflight.observing.running_launch import RunningServer
+from preflight.processes.processes import ProcessKind
+
+PAGES, NODE, LOCKED = "observe.huge-pages", "observe.numa-node", "observe.locked-memory"
+TRANSPORT, FILES, POOL = "observe.transport", "observe.open-files", "observe.store-pool"
+# Of a limit, what counts as nearly used up.
+NEARLY = 0.9
+_NONE = "no huge pages"
+_NO_MORE_LOCKED = "what it registers or locks next is refused (ENOMEM)"
+_NO_MORE_FILES = "the next connection or file is refused (EMFILE)"
+
+
+def findings(servers: tuple[RunningServer, ...]) -> list[Finding]:
+    """Return a finding for each amount of each program that runs."""
+    of_each = [finding for server in servers for finding in _of_server(server)]
+    return of_each + [finding for server in servers for finding in _store_pool(server, servers)]
+
+
+def _of_server(server: RunningServer) -> Iterator[Finding]:
+    subject = Subject(server.name, "process")
+    memories = []
+    for holding in server.holdings:
+        if isinstance(holding.memory, Unknown):
+            unread = Finding(PAGES, Status.PASS, subject)
+            why = f"pid {holding.pid}: {holding.memory.reason}"
+            yield unread.unknown(why, advice="Ask as root, or as the user who runs it.")
+            return
+        memories.append(holding.memory)
+    yield from _huge_pages(server, subject, tuple(memories))
+    yield from _limits(server, subject)
+    yield from _transport(server, subject)
+
+
+def _huge_pages(
+    server: RunningServer, subject: Subject, memories: tuple[HeldMemory, ...]
+) -> Iterator[Finding]:
+    """Yield whether it holds the huge pages that it asks for, and on the nodes that it means."""
+    predicted = server.predicted_pages
+    held: dict[int, int] = {}
+    on_node: dict[tuple[int, int], int] = {}
+    for mapping in shared_once(memories):
+        held[mapping.page_bytes] = held.get(mapping.page_bytes, 0) + mapping.pages
+        for node, count in mapping.node_pages.items():
+            place = (mapping.page_bytes, node)
+            on_node[place] = on_node.get(place, 0) + count
+    if isinstance(predicted, Unknown):
+        yield Finding(PAGES, Status.PASS, subject, _pages_text(held)).unknown(predicted)
+        return
+    wanted: dict[int, int] = {}
+    for spot, count in predicted.items():
+        wanted[spot.page_size_bytes] = wanted.get(spot.page_size_bytes, 0) + count
+    if not held and not wanted:
+        yield Finding(PAGES, Status.PASS, subject, _NONE, _NONE)
+    for size in sorted({*held, *wanted}):
+        have, need = held.get(size, 0), wanted.get(size, 0)
+        finding = Finding(PAGES, Status.PASS, subject, _pages(size, have), _pages(size, need))
+        if have == need:
+            yield finding
+            yield from _nodes(subject, size, on_node, predicted)
+        elif have < need:
+            missing = format_bytes((need - have) * size)
+            regular = sum(memory.regular_bytes for memory in memories)
+            others = {other: held.get(other, 0) - wanted.get(other, 0) for other in held}
+            instead = next((other for other, more in others.items() if more > 0), None)
+            if instead is not None:
+                text = f"{missing} of it lies on pages of {format_page_size(instead)}"
+            elif regular >= (need - have) * size:
+                text = (
+                    f"{missing} are not on huge pages: it went on with regular ones, of which it "
+                    f"holds {format_bytes(regular)}"
+                )
+            else:
+                text = f"{missing} are not mapped: it has not set up all of it, or has given it up"
+            yield finding.warned(
+                text, "Compare with check of the same launch; pages are taken at a start alone."
+            )
+        else:
+            yield finding.warned(
+                f"{format_bytes((have - need) * size)} more than its command line asks for",
+                "Another library in the same process, or a release that is read otherwise.",
+            )
+
+
+def _nodes(
+    subject: Subject, size: int, on_node: dict[tuple[int, int], int], predicted: dict[Spot, int]
+) -> Iterator[Finding]:
+    """Yield whether what was touched lies on the NUMA nodes that it is bound to."""
+    bound = {spot.node: n for spot, n in predicted.items() if spot.page_size_bytes == size}
+    if None in bound or not bound:
+        return  # any node may give them
+    for (page_bytes, node), count in sorted(on_node.items()):
+        if page_bytes != size:
+            continue
+        need = bound.get(node, 0)
+        at = Subject(f"{subject}, node {node}", "process")
+        finding = Finding(NODE, Status.PASS, at, _pages(size, count), _pages(size, need))
+        far = f"{format_bytes((count - need) * size)} lie on a node that it is not bound to"
+        yield finding if count <= need else finding.warned(far, "See check: numa, topology.")
+
+
+def _limits(server: RunningServer, subject: Subject) -> Iterator[Finding]:
+    """Yield how near each of its processes is to the limits that end a registration or a socket."""
+    for holding in server.holdings:
+        whose = subject if holding.pid == server.pid else Subject(f"pid {holding.pid}", "process")
+        memory, files = holding.memory, holding.files
+        locked = memory if isinstance(memory, Unknown) else format_bytes(memory.charged_bytes)
+        number = files if isinstance(files, Unknown) else _files(files.number)
+        for check, have, limit, amount, option, text in (
+            (LOCKED, locked, holding.memlock, format_bytes, "memlock", _NO_MORE_LOCKED),
+            (FILES, number, holding.open_files, _files, "nofile", _NO_MORE_FILES),
+        ):
+            if isinstance(have, Unknown) or isinstance(limit, Unknown):
+                continue  # said of its huge pages
+            if limit.soft is None or (have.value or 0) <= NEARLY * limit.soft:
+                continue
+            raised = limit.hard is None or limit.hard > limit.soft
+            hard = "unlimited" if limit.hard is None or not raised else str(limit.hard)
+            words = ("prlimit", f"--pid={holding.pid}", f"--{option}={hard}")
+            yield Finding(check, Status.PASS, whose, have, amount(limit.soft)).warned(
+                text,
+                "Raise the limit of what runs, without a restart.",
+                (command(*words, as_root=not raised),),
+            )
+
+
+def _transport(server: RunningServer, subject: Subject) -> Iterator[Finding]:
+    """Yield whether it holds RDMA devices open where its command line means RDMA."""
+    if isinstance(server.needs, Unknown):
+        return
+    if not any(process.rdma is not None for process in server.needs.processes):
+        return
+    devices: set[str] = set()
+    for holding in server.holdings:
+        if isinstance(holding.files, Unknown):
+            why = f"pid {holding.pid}: {holding.files.reason}"
+            yield Finding(TRANSPORT, Status.PASS, subject).unknown(why)
+            return
+        devices |= {*holding.files.verbs_devices}
+    finding = Finding(TRANSPORT, Status.PASS, subject, ", ".join(sorted(devices)) or "TCP", "RDMA")
+    yield (
+        finding
+        if devices
+        else finding.warned(
+            "no process of it has an RDMA device open: everything goes over TCP",
+            "See what check says of rdma for this launch.",
+        )
+    )
+
+
+def _store_pool(master: RunningServer, servers: tuple[RunningServer, ...]) -> Iterator[Finding]:
+    """Yield whether a master that runs here has the segments of the clients that run here."""
+    if master.kind is not ProcessKind.MASTER or isinstance(master.needs, Unknown):
+        return
+    ports = {port.what: port.port for port in master.needs.ports}
+    rpc, metrics = ports.get("RPC port"), ports.get("metrics port")
+    finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
+    if not isinstance(metrics, int):
+        yield finding.unknown("its metrics port is not known")
+        return
+    segments = segments_of_master(metrics)
+    if isinstance(segments, Unknown):
+        yield finding.unknown(segments)
+        return
+    joined = [server for server in servers if _joins(server, rpc)]
+    sizes = [server.segment_bytes for server in joined]
+    need = sum(size for size in sizes if not isinstance(size, Unknown))
+    have = sum(segments.values())
+    finding = finding._replace(
+        have=format_bytes(have, f"{{}} in {len(segments)} segments"),
+        need=format_bytes(need, f"{{}} of {len(joined)} programs here"),
+    )
+    local = [name for name in segments if is_local(name.rpartition(":")[0])]
+    with_segment = sum(size != 0 for size in sizes)
+    if any(isinstance(size, Unknown) for size in sizes):
+        yield finding.unknown("the segment of one of its clients here is not known")
+    elif have < need:
+        text = f"{format_bytes(need - have)} of what runs here are not in the pool"
+        yield finding.warned(text, "Read the log of the client that is missing: its mount failed.")
+    elif joined and len(local) > with_segment * _most_segments(joined):
+        text = (
+            f"the master names {len(local)} segments of this host ({', '.join(local)}), and "
+            f"{with_segment} run here: gets of the keys of one that is gone fail"
+        )
+        advice = "It goes when the master drops its client (client_ttl), or with the master."
+        yield finding.warned(text, advice)
+    else:
+        yield finding
+
+
+def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
+    """Tell whether a program joins the master that listens on ``port`` of this host."""
+    if isinstance(server.needs, Unknown):
+        return False
+    return any(
+        service.kind == "master"
+        and service.port == port
+        and isinstance(service.host, str)
+        and is_local(service.host)
+        for service in server.needs.services
+    )
+
+
+def _most_segments(joined: list[RunningServer]) -> int:
+    """Return how many segments one of them registers: one a rank, or one a NUMA node of it."""
+    return max(max(1, len(server.holdings)) for server in joined)
+
+
+def _pages(size: int, count: int) -> Quantity:
+    return Quantity(f"{count} pages of {format_page_size(size)}", count, "pages")
+
+
+def _files(count: int) -> Quantity:
+    return Quantity(f"{count} files", count, "files")
+
+
+def _pages_text(held: dict[int, int]) -> str:
+    return ", ".join(_pages(size, count) for size, count in sorted(held.items())) or _NONE

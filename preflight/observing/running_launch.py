@@ -1,0 +1,218 @@
+"""The launches that run here: each known program among the processes, and what it should hold."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from checks.base.installed import Installed, distribution_of, is_mooncake
+from checks.base.needs import LaunchNeeds
+from checks.base.pages import MemoryKind, Spot
+from checks.base.root import Root
+from checks.base.unknown import Unknown, known
+from checks.limits.runtimes import Limit
+from checks.running.processes import (
+    HeldMemory,
+    OpenFiles,
+    RunningProcess,
+    package_folders,
+    read_environment,
+    read_limit,
+    read_memory,
+    read_open_files,
+    read_processes,
+    tree_of,
+)
+from preflight.base.usage_error import UsageError
+from preflight.inputs.written_launch import WrittenLaunch, size_written
+from preflight.launches.launch_files import read_argv
+from preflight.launches.source import reads_written
+from preflight.mooncake.replay import pages_by_spot
+from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind
+from preflight.sizing.launch_needs import launch_needs
+from preflight.sizing.launch_sizing import LaunchSizing
+
+# A command line without any of these starts no program of a launch.
+_KNOWN = re.compile(r"sglang|mooncake|mc_store|vllm|lmcache|dynamo", re.IGNORECASE)
+_NOT_OBSERVED = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
+
+
+class Holding(NamedTuple):
+    """What one process of a tree holds, each part Unknown where it may not be read."""
+
+    pid: int
+    memory: HeldMemory | Unknown
+    files: OpenFiles | Unknown
+    memlock: Limit | Unknown
+    open_files: Limit | Unknown
+
+
+class RunningServer(NamedTuple):
+    """One known program that runs, with every process that it started.
+
+    sizing, needs: of its own command line, environment and release; Unknown where these cannot be
+    read. releases: the distributions from which it runs, () where that is not known.
+    """
+
+    pid: int
+    kind: ProcessKind
+    sizing: LaunchSizing | Unknown
+    needs: LaunchNeeds | Unknown
+    releases: tuple[tuple[str, str], ...]
+    holdings: tuple[Holding, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.value}, pid {self.pid}"
+
+    @property
+    def predicted_pages(self) -> dict[Spot, int] | Unknown:
+        """Return the huge pages that it should hold, by page size and node."""
+        sizing = self.sizing
+        if isinstance(sizing, Unknown):
+            return sizing
+        if sizing.most is None:
+            return Unknown(sizing.reason)
+        if sizing.least is not None and sizing.least.asked != sizing.most.asked:
+            return Unknown("its sizes are known between two bounds alone")
+        pages: dict[Spot, int] = {}
+        for replayed in sizing.most.asked:
+            for spot, count in pages_by_spot(replayed.allocations, replayed.process.among).items():
+                pages[spot] = pages.get(spot, 0) + count
+        return pages
+
+    @property
+    def segment_bytes(self) -> int | Unknown:
+        """Return the global segments that it registers with its master, together."""
+        sizing = self.sizing
+        if isinstance(sizing, Unknown):
+            return sizing
+        if sizing.most is None:
+            return Unknown(sizing.reason)
+        return sum(
+            max(allocation.bytes, allocation.mapped_bytes)  # whole pages are mounted
+            for replayed in sizing.most.asked
+            for allocation in replayed.allocations
+            if allocation.what is MemoryKind.SEGMENT
+        )
+
+
+def running_servers(root: Root, pids: Sequence[int] = ()) -> tuple[RunningServer, ...]:
+    """Return the known programs that run, or those of ``pids`` alone. Raises UsageError.
+
+    A wrapper (``timeout``, ``numactl``, a shell) that waits for a known program is not one itself;
+    what such a program forks is part of it.
+    """
+    processes = read_processes(root)
+    if isinstance(processes, Unknown):
+        raise UsageError(f"the processes cannot be read: {processes.reason}")
+    by_pid = {process.pid: process for process in processes}
+    for pid in pids:
+        if pid not in by_pid:
+            raise UsageError(f"--pid {pid}: no such process")
+    programs = {
+        process.pid: (process, kind)
+        for process in processes
+        if process.pid != os.getpid() and (kind := _kind(process)) is not None
+    }
+    servers = []
+    for pid, (process, kind) in programs.items():
+        tree = tree_of(pid, processes)
+        parents = [programs[p][0] for p in _above(process, by_pid) if p in programs]
+        if any(parent.words == process.words for parent in parents):
+            continue  # a fork of it
+        others = [p for p in tree if p in programs and programs[p][0].words != process.words]
+        if others and any(programs[p][1] is kind for p in others):
+            continue  # what stands in front of it
+        if not pids or pid in pids or set(pids) & set(tree):
+            servers.append(_server(root, process, kind, tree))
+    missed = [pid for pid in pids if not any(pid in [h.pid for h in s.holdings] for s in servers)]
+    if missed:
+        raise UsageError(f"--pid {missed[0]}: its command line starts no program that is known")
+    return tuple(servers)
+
+
+def _above(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) -> Iterator[int]:
+    """Yield the numbers of the processes that led to this one."""
+    above = by_pid.get(process.parent)
+    while above is not None and above.pid > 1:
+        yield above.pid
+        above = by_pid.get(above.parent)
+
+
+def _kind(process: RunningProcess) -> ProcessKind | None:
+    """Return which program a process is; None for those that no launch has."""
+    if not process.words or not any(map(_KNOWN.search, process.words)):
+        return None
+    started = _understood(process.words, {})
+    kinds = [one.kind for one in started if one.kind not in _NOT_OBSERVED]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def _understood(words: Sequence[str], environment: Mapping[str, str]) -> Sequence[LaunchProcess]:
+    from preflight.processes.processes import understand
+
+    return understand(read_argv(words, environment).commands, lambda name: Unknown(name))
+
+
+def _server(
+    root: Root, process: RunningProcess, kind: ProcessKind, tree: tuple[int, ...]
+) -> RunningServer:
+    folders = tuple(dict.fromkeys(f for pid in tree for f in package_folders(root, pid)))
+    releases = _releases(root, process.pid, folders)
+    sizing = _sizing(root, process, releases)
+    needs = sizing if isinstance(sizing, Unknown) else launch_needs(sizing)
+    holdings = tuple(filter(None, (_holding(root, pid) for pid in tree)))
+    return RunningServer(process.pid, kind, sizing, needs, releases, holdings)
+
+
+def _holding(root: Root, pid: int) -> Holding | None:
+    """Return what one process holds; None for one that has ended meanwhile."""
+    memory = read_memory(root, pid)
+    if isinstance(memory, Unknown) and memory.absent:
+        return None
+    files = read_open_files(root, pid)
+    memlock, most_files = (
+        read_limit(root, pid, f"Max {name}") for name in ("locked memory", "open files")
+    )
+    return Holding(pid, memory, files, memlock, most_files)
+
+
+def _releases(root: Root, pid: int, folders: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return name and version of what lies in the folders that the process has mapped from."""
+    listed = (
+        distribution_of(name)
+        for folder in folders
+        for name in root.listed(f"/proc/{pid}/root{folder}")
+    )
+    wanted = ("sglang", "vllm", "lmcache")
+    return tuple(d for d in listed if d is not None and (is_mooncake(d[0]) or d[0] in wanted))
+
+
+def _sizing(
+    root: Root, process: RunningProcess, releases: Sequence[tuple[str, str]]
+) -> LaunchSizing | Unknown:
+    """Return the sizing of one process's own command line, as it was started."""
+    environment = read_environment(root, process.pid)
+    if isinstance(environment, Unknown):
+        return environment
+    inside = f"/proc/{process.pid}/root"
+    folder = root.link(f"/proc/{process.pid}/cwd")
+
+    def read(name: str) -> str | Unknown:
+        if not name.startswith("/"):
+            name = os.path.normpath(os.path.join(known(folder), name))
+        return root.text(f"{inside}{name}")
+
+    reading = read_argv(process.words, environment)
+    launch = WrittenLaunch(reading, f"pid {process.pid}", reads_written(reading.files, read))
+    mooncake = tuple(one for one in releases if is_mooncake(one[0]))
+    sglang = dict(releases).get("sglang")
+    others = tuple(one for one in releases if one[0] in ("vllm", "lmcache"))
+    options = LaunchOptions(installed=Installed(mooncake, sglang, others=others))
+    try:
+        return size_written(launch, options, root)
+    except UsageError as error:
+        return Unknown(f"its command line cannot be sized: {error}")

@@ -1,0 +1,1 @@
+"""Tests of preflight.observing and checks.running."""

@@ -1,0 +1,180 @@
+"""What runs, read from a folder like /proc: amounts, their causes, and hostile contents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from checks.base.finding import Status
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.running.processes import read_limit, read_memory, read_processes
+from preflight.base.usage_error import UsageError
+from preflight.observing.comparison import findings
+from preflight.observing.running_launch import running_servers
+
+CLIENT = (
+    "mooncake_client --host=10.0.0.1 --global_segment_size={size} --protocol={protocol} "
+    "--metadata_server=P2PHANDSHAKE --master_server_address=10.0.0.2:50051"
+)
+STATUS = "Name:\tclient\nVmLck:\t0 kB\nVmPin:\t{pinned} kB\n"
+LIMITS = (
+    "Limit                     Soft Limit           Hard Limit           Units\n"
+    "Max locked memory         {memlock}  unlimited  bytes\nMax open files  1024  1048576  files\n"
+)
+
+
+def huge(
+    pages: int, nodes: Mapping[int, int], start: int = 0x7F0000000000, size_kb: int = 2048
+) -> tuple[str, str]:
+    """A line of maps and one of numa_maps, of one mapping."""
+    end = start + pages * size_kb * 1024
+    on = " ".join(f"N{node}={count}" for node, count in nodes.items())
+    return (
+        f"{start:x}-{end:x} rw-p 00000000 00:0f {start % 99991} /anon_hugepage (deleted)\n",
+        f"{start:x} default file=/anon_hugepage huge {on} kernelpagesize_kB={size_kb}\n",
+    )
+
+
+def process(
+    root: Path,
+    pid: int,
+    words: str,
+    *mappings: tuple[str, str],
+    parent: int = 1,
+    environment: str = "MC_STORE_USE_HUGEPAGE=1",
+    anonymous_pages: int = 0,
+    memlock: str = "unlimited",
+    pinned_kb: int = 0,
+    files: tuple[str, ...] = (),
+) -> None:
+    folder = root / "proc" / str(pid)
+    (folder / "fd").mkdir(parents=True)
+    anonymous = f"55550000 default anon={anonymous_pages} N0=1 kernelpagesize_kB=4\n"
+    texts = {
+        "cmdline": words.replace(" ", "\0") + "\0",
+        "environ": environment + "\0",
+        "stat": f"{pid} (a ) b) S {parent} 1 1",
+        "maps": "".join(maps for maps, _ in mappings),
+        "numa_maps": anonymous + "".join(numa for _, numa in mappings),
+        "status": STATUS.format(pinned=pinned_kb),
+        "limits": LIMITS.format(memlock=memlock),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    for number, target in enumerate(files):
+        (folder / "fd" / str(number)).symlink_to(target)
+
+
+def found(root: Path, pid: int = 100) -> dict[str, tuple[Status, str]]:
+    """The status and what was said, by the check's last word."""
+    judged = findings(running_servers(Root(str(root)), (pid,)))
+    return {one.check.partition(".")[2]: (one.status, f"{one.have} {one.text}") for one in judged}
+
+
+def client(size: str = "64MB", protocol: str = "tcp") -> str:
+    return CLIENT.format(size=size, protocol=protocol)
+
+
+def test_as_predicted(tmp_path: Path) -> None:
+    process(tmp_path, 100, client(), huge(32, {0: 32}))
+    assert found(tmp_path)["huge-pages"][0] is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("mappings", "anonymous_pages", "said"),
+    [
+        ((), 16384, "regular ones"),
+        ((), 0, "not mapped"),
+        ((huge(16, {0: 16}),), 0, "32.00 MiB are not mapped"),
+        ((huge(1, {0: 1}, size_kb=1 << 20),), 0, "pages of 1 GiB"),
+        ((huge(40, {0: 40}),), 0, "16.00 MiB more"),
+    ],
+)
+def test_what_differs_has_its_cause(
+    tmp_path: Path, mappings: tuple[tuple[str, str], ...], anonymous_pages: int, said: str
+) -> None:
+    process(tmp_path, 100, client(), *mappings, anonymous_pages=anonymous_pages)
+    judged = findings(running_servers(Root(str(tmp_path)), (100,)))
+    texts = [one.text for one in judged if one.status is Status.WARN]
+    assert any(said in text for text in texts), judged
+
+
+def test_pages_lie_where_nobody_bound_them(tmp_path: Path) -> None:
+    """numactl is gone when its program runs: a node comes from the command line alone."""
+    process(tmp_path, 100, client("64MB"), huge(32, {1: 32}))
+    assert "numa-node" not in found(tmp_path)
+
+
+def test_two_processes_that_share_a_mapping_hold_it_once(tmp_path: Path) -> None:
+    process(tmp_path, 100, client(), huge(32, {0: 20}))
+    process(tmp_path, 101, "worker", huge(32, {0: 32}), parent=100)
+    assert found(tmp_path)["huge-pages"][0] is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("files", "status"),
+    [(("/dev/infiniband/uverbs0",), Status.PASS), (("/dev/null",), Status.WARN)],
+)
+def test_rdma_is_a_device_that_is_open(
+    tmp_path: Path, files: tuple[str, ...], status: Status
+) -> None:
+    process(tmp_path, 100, client(protocol="rdma"), huge(32, {0: 32}), files=files)
+    assert found(tmp_path)["transport"][0] is status
+
+
+def test_locked_memory_near_its_limit(tmp_path: Path) -> None:
+    process(tmp_path, 100, client(), huge(32, {0: 32}), memlock="67108864", pinned_kb=65000)
+    assert found(tmp_path)["locked-memory"][0] is Status.WARN
+
+
+def test_what_waits_in_front_and_what_is_forked_are_no_programs(tmp_path: Path) -> None:
+    process(tmp_path, 99, f"timeout 60 {client()}")
+    process(tmp_path, 100, client(), huge(32, {0: 32}), parent=99)
+    process(tmp_path, 101, client(), parent=100)
+    assert [server.pid for server in running_servers(Root(str(tmp_path)))] == [100]
+
+
+def test_a_process_that_is_none_is_refused(tmp_path: Path) -> None:
+    process(tmp_path, 100, "sleep 60")
+    for pid in (100, 7):
+        with pytest.raises(UsageError):
+            running_servers(Root(str(tmp_path)), (pid,))
+
+
+@pytest.mark.parametrize("name", ["maps", "numa_maps", "status", "limits", "stat", "environ"])
+@pytest.mark.parametrize("text", ["", "\0\xff garbage", "7f00-zz x y z\n", "a=b=c huge N0=x\n"])
+def test_hostile_contents_end_in_an_answer(tmp_path: Path, name: str, text: str) -> None:
+    process(tmp_path, 100, client(), huge(32, {0: 32}))
+    (tmp_path / f"proc/100/{name}").write_text(text)
+    judged = findings(running_servers(Root(str(tmp_path))))
+    assert judged
+
+
+@pytest.mark.parametrize("name", ["maps", "numa_maps", "environ"])
+def test_what_cannot_be_read_is_unknown(tmp_path: Path, name: str) -> None:
+    process(tmp_path, 100, client(), huge(32, {0: 32}))
+    (tmp_path / f"proc/100/{name}").unlink()
+    (tmp_path / f"proc/100/{name}").mkdir()
+    assert found(tmp_path)["huge-pages"][0] is Status.UNKNOWN
+
+
+def test_thousands_of_mappings(tmp_path: Path) -> None:
+    process(
+        tmp_path,
+        100,
+        client(),
+        *(huge(1, {0: 1}, 0x7F0000000000 + (n << 22)) for n in range(10000)),
+    )
+    memory = read_memory(Root(str(tmp_path)), 100)
+    assert not isinstance(memory, Unknown)
+    assert sum(mapping.pages for mapping in memory.huge) == 10000
+
+
+def test_this_machine_is_read() -> None:
+    processes = read_processes(Root())
+    assert not isinstance(processes, Unknown)
+    assert processes
+    assert not isinstance(read_limit(Root(), processes[-1].pid, "Max open files"), Unknown)

@@ -1,0 +1,176 @@
+"""``observe`` beside real programs on real huge pages: what they hold is what was predicted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.paths import ROOT
+from tests.real.conftest import HugePages, Store, Wheel
+from tests.valid import valid
+
+pytestmark = pytest.mark.real
+SCHEMA = json.loads((ROOT / "preflight/schemas/observe-v1.schema.json").read_text())
+ON_PAGES = {"MC_STORE_USE_HUGEPAGE": "1"}
+MIB = 1 << 20
+
+
+def observe(*words: str, code: int, before: tuple[str, ...] = ()) -> Mapping[str, Any]:
+    done = subprocess.run(
+        [*before, sys.executable, "-m", "preflight", "observe", "--json", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == code, done
+    answer: Mapping[str, Any] = json.loads(done.stdout)
+    valid(answer, SCHEMA)
+    return answer
+
+
+def of(answer: Mapping[str, Any], check: str) -> list[tuple[str, float | None, float | None]]:
+    """Status, have and need of each finding of a check."""
+    return [
+        (one["status"], *(one[side] and one[side]["value"] for side in ("have", "need")))
+        for one in answer["findings"]
+        if one["check"] == f"observe.{check}"
+    ]
+
+
+@pytest.fixture
+def store(wheel_0_3_13: Wheel, huge_pages: HugePages, tmp_path: Path) -> Iterator[Store]:
+    if (why := huge_pages.set(300, 0, 0)) is not None:
+        pytest.skip(why)
+    running = Store(wheel_0_3_13, tmp_path)
+    yield running
+    running.stop()
+
+
+def pids(store: Store) -> list[str]:
+    return [word for process in store._processes for word in ("--pid", str(process.pid))]
+
+
+@pytest.mark.parametrize(
+    ("environment", "size", "pages"),
+    [
+        (ON_PAGES, "256MB", 128),
+        (ON_PAGES, "77MB", 39),
+        ({}, "64MB", None),
+        ({**ON_PAGES, "MC_STORE_CLIENT_METRIC": "0"}, "16MB", 8),
+    ],
+)
+def test_a_client_holds_what_was_predicted(
+    store: Store, environment: Mapping[str, str], size: str, pages: int | None
+) -> None:
+    """To the page; without huge pages there is nothing to compare; its segment is in the pool."""
+    store.start_client(environment, f"--global_segment_size={size}", "--protocol=tcp")
+    answer = observe(*pids(store), code=0)
+    assert of(answer, "huge-pages")[-1] == ("pass", pages, pages)
+    ((status, have, need),) = of(answer, "store-pool")
+    assert (status, have) == ("pass", need)
+    programs = {one["program"]: one for one in answer["answer"]["programs"]}
+    assert programs["mooncake_client"]["releases"] == [
+        {"name": "mooncake-transfer-engine-non-cuda", "version": "0.3.13.post1"}
+    ]
+
+
+def test_two_clients_are_told_apart(store: Store) -> None:
+    """Each has its own pages; both segments are the pool."""
+    for size in ("64MB", "32MB"):
+        store.start_client(ON_PAGES, f"--global_segment_size={size}", "--protocol=tcp")
+    answer = observe(*pids(store), code=0)
+    assert of(answer, "huge-pages")[1:] == [("pass", 32, 32), ("pass", 16, 16)]
+    assert of(answer, "store-pool") == [("pass", 96 * MIB, 96 * MIB)]
+
+
+def test_a_dead_clients_segment_is_named(store: Store) -> None:
+    """Until the master drops it, gets of its keys fail."""
+    store.start_client(ON_PAGES, "--global_segment_size=64MB", "--protocol=tcp")
+    store.start_client(ON_PAGES, "--global_segment_size=32MB", "--protocol=tcp")
+    dead = store._processes.pop()
+    dead.send_signal(signal.SIGKILL)
+    dead.wait()
+    answer = observe(*pids(store), code=1)
+    assert of(answer, "store-pool") == [("warn", 96 * MIB, 64 * MIB)]
+
+
+def test_a_client_that_was_stopped_is_missing_in_the_pool(store: Store) -> None:
+    """The master drops a client that pings no more, and its memory with it."""
+    store.start_client(ON_PAGES, "--global_segment_size=64MB", "--protocol=tcp")
+    client = store._processes[-1]
+    client.send_signal(signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 60
+        answer = observe(*pids(store), code=0)
+        while of(answer, "store-pool")[0][0] == "pass" and time.monotonic() < deadline:
+            time.sleep(1)
+            done = observe_any(*pids(store))
+            answer = done
+        assert of(answer, "store-pool") == [("warn", 0, 64 * MIB)]
+        assert of(answer, "huge-pages")[1:] == [("pass", 32, 32)]
+    finally:
+        client.send_signal(signal.SIGCONT)
+
+
+def observe_any(*words: str) -> Mapping[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "preflight", "observe", "--json", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    answer: Mapping[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_a_wrapper_is_not_a_second_client(store: Store) -> None:
+    """What waits in front of a program holds nothing."""
+    store.start_client(ON_PAGES, "--global_segment_size=32MB", "--protocol=tcp")
+    words = (Path("/proc") / str(store._processes[-1].pid) / "cmdline").read_text().split("\0")
+    wrapped = subprocess.Popen(["timeout", "60", *words[:-1]], stderr=subprocess.DEVNULL)
+    try:  # its port is taken: it ends by itself, timeout with it
+        programs = observe_any()["answer"]["programs"]
+        assert [one["program"] for one in programs].count("mooncake_client") <= 2
+    finally:
+        wrapped.kill()
+        wrapped.wait()
+
+
+def test_files_near_their_limit(store: Store) -> None:
+    """The command that raises the limit is printed, and is about that process."""
+    store.start_client({}, "--global_segment_size=16MB", "--protocol=tcp")
+    pid = store._processes[-1].pid
+    used = len(os.listdir(f"/proc/{pid}/fd"))
+    subprocess.run(["prlimit", f"--pid={pid}", f"--nofile={used}:"], check=True)
+    answer = observe("--pid", str(pid), code=1)
+    assert of(answer, "open-files") == [("warn", used, used)]
+    (command,) = next(one for one in answer["findings"] if one["status"] == "warn")["commands"]
+    subprocess.run(command, shell=True, check=True)
+    observe("--pid", str(pid), code=0)
+
+
+def test_another_users_process_is_unknown(store: Store) -> None:
+    """Without the right to read its mappings nothing passes."""
+    store.start_client(ON_PAGES, "--global_segment_size=32MB", "--protocol=tcp")
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    answer = observe("--pid", str(store._processes[-1].pid), code=3, before=nobody)
+    assert [status for status, _, _ in of(answer, "huge-pages")] == ["unknown"]
+
+
+def test_what_runs_is_not_slowed(store: Store) -> None:
+    """Nothing of it is stopped: it has as many context switches that it asked for as pings."""
+    store.start_client(ON_PAGES, "--global_segment_size=32MB", "--protocol=tcp")
+    status = Path(f"/proc/{store._processes[-1].pid}/status")
+    observe(*pids(store), code=0)
+    assert "\nTracerPid:\t0\n" in status.read_text()
