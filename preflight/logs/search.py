@@ -125,7 +125,7 @@ class Search:
         known: set[int],
         line_of: Callable[[int], int],
     ) -> None:
-        heads = {word for word in words if len(word) == 5 and _GLOG_ERROR.match(word)}
+        heads = {word for word in words if len(word) in (5, 9) and _GLOG_ERROR.match(word)}
         for needle in (*heads, *(word for word in _FAULT_WORDS if word in vocabulary)):
             at = block.find(needle)
             while at >= 0:
@@ -183,10 +183,10 @@ class UnknownText(NamedTuple):
 # So many kinds of unknown lines are kept, the last ones; so far back is a time looked for.
 MOST_UNKNOWN, _MOST_BACK = 200, 200
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+|[0-9a-f]{8,}")
-_GLOG_ERROR = re.compile(r"[EF][01]\d[0-3]\d$")
+_GLOG_ERROR = re.compile(r"[EF](?:20\d\d)?[01]\d[0-3]\d$")
 _FAULT_WORDS = ("rror", "xception", "ailed", "ailure", "FATAL", "CRITICAL", "RROR")
 _GLOG_HEAD = re.compile(
-    r"(?<![\w/])([IWEF])[01]\d[0-3]\d \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+):\d+\]"
+    r"(?<![\w/])([IWEF])(?:20\d\d)?[01]\d[0-3]\d \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+):\d+\]"
 )
 _CALM = re.compile(
     r"\b(?:INFO|DEBUG|WARNING|NOTICE|[A-Z]\w*Warning)\b"
@@ -219,7 +219,7 @@ def _is_information(pattern: Pattern, text: str) -> bool:
 
 
 _TIME = re.compile(
-    r"[IWEF](?P<m>[01]\d)(?P<d>[0-3]\d) (?P<t>\d\d:\d\d:\d\d)\."
+    r"[IWEF](?:20\d\d)?(?P<m>[01]\d)(?P<d>[0-3]\d) (?P<t>\d\d:\d\d:\d\d)\."
     r"|\d{4}-(?P<m2>[01]\d)-(?P<d2>[0-3]\d)[T ](?P<t2>\d\d:\d\d:\d\d)"
     r"|\b(?P<n>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d3>\d{1,2}) "
     r"(?P<t3>\d\d:\d\d:\d\d)"

@@ -223,6 +223,40 @@ def test_the_law_no_answer_by_words_is_a_cause() -> None:
             assert "root cause" not in about_text(found, plain, 100)
 
 
+# What is told of a log beyond its first pattern: a part of the cause, one of what to do.
+TOLD = (
+    ("etcd-full.log", "no further key", "--quota-backend-bytes"),
+    ("etcd-name-again.log", "name and port", "--client_ttl"),
+    ("etcd-other-server.log", "another web server", "2379"),
+    ("etcd-user.log", "a user and a password", "auth disable"),
+    ("metadata-redis-not-built.log", "without Redis", "P2PHANDSHAKE"),
+    ("rdma-port-down.log", "the port of rxe0", "ibv_devinfo"),
+    ("engine-other-server.log", "no handshake of Mooncake", "ss -ltnp"),
+    ("public-batch-get-assert.log", "a defect of SGLang", "upgrade SGLang"),
+    ("public-etcd-not-built.log", "without etcd", "http://host:port"),
+    ("public-keys-ultra-limit.log", "limit of keys", "TOTAL_KEYS_LIMIT"),
+    ("public-lmcache-setup.log", "setup_lmcache", "upgrade Mooncake"),
+    ("public-nvlink-undefined.log", "libcuda.so.1", "--gpus"),
+    ("public-standalone-allocator.log", "decode's own offload", "upgrade SGLang"),
+    ("public-tcp-gpu-memory.log", "GPU memory", "RDMA"),
+    ("public-tcp-segfault.log", "Session::writeBody", "upgrade"),
+)
+
+
+@pytest.mark.parametrize(("name", "cause", "remedy"), TOLD)
+def test_the_words_of_a_log_choose_the_case(name: str, cause: str, remedy: str) -> None:
+    first = of_file(name).explanations[0]
+    assert cause in first.cause
+    assert remedy in first.remedy
+
+
+def test_a_year_in_the_time_of_glog_is_read() -> None:
+    """glog 0.6 and later write one where it is built with its defaults."""
+    unknown = read_log(["E20250722 21:51:37.218041 2814 foo.cpp:1] no frob"]).unknown[0].unknown
+    assert (unknown.kind, unknown.time[1]) == ("error", "07-22 21:51:37")
+    assert read_log(["I20250722 21:51:37.218041 2814 foo.cpp:1] Failed to frob"]).unknown == []
+
+
 # By time and by process --------------------------------------------------------------------------
 
 REFUSED = "E1126 {}.118824 4907 master_client.cpp:361] Client not available"
