@@ -253,13 +253,10 @@ def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
 def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) -> LogReading:
     """Read several logs, each by its name, as ``read_log`` does one."""
     searches: dict[LogProcess, Search] = {}
-    count = 0
     for file, lines in logs:
         for process, block, numbers in parts(blocks(lines)):
             search = searches.setdefault(LogProcess(file, process), Search())
             search.add(block, numbers)
-            count += block.count("\n") if numbers is None else 0
-        count += sum(one.lines for at, one in searches.items() if at.file == file and at.process)
     hits = {place: search.hits for place, search in searches.items()}
     # What the kernel and containers say is of all processes; the rest each says of itself.
     common = {
@@ -295,6 +292,7 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     order = {"exception": 0, "error": 1, "line": 2}
     unknown.sort(key=lambda one: (order[one.unknown.kind], -one.unknown.last_line))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
+    count = sum(search.lines for search in searches.values())
     return LogReading(count, explanations, unknown, ends, harmless)
 
 

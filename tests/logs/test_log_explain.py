@@ -270,6 +270,7 @@ FILES = (
     ("rdma-memlock.log", "mooncake.register-enomem", "memlock.limit"),
     ("rdma-no-permission.log", "mooncake.uverbs", "rdma.uverbs-permission"),
     ("rdma-other-protocol.log", "transfer.no-transport", "network.advertised-address"),
+    ("rdma-peer-gone.log", "rdma.cq-stuck", "rdma.gid"),
     ("rdma-port-down.log", "mooncake.no-rnic", "rdma.port-down"),
     ("rdma-rails.log", "mooncake.qp-rtr", "rdma.gid"),
 )
