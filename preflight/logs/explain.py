@@ -237,11 +237,6 @@ class LogReading(NamedTuple):
         return 1 if self.explanations or self.unknown else 0
 
 
-def explain_log(lines: Iterable[str]) -> list[Explanation]:
-    """Return the known problems in ``lines`` (or ``text.read_blocks``), root causes first."""
-    return read_log(lines).explanations
-
-
 def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
     """Read the known problems and the number of lines. Holds one block of the log at a time.
 

@@ -68,7 +68,7 @@ class Search:
             return numbers[before] if numbers is not None else before_block + before + 1
 
         for group in _all_groups():
-            if group.may_be_in(words, vocabulary):
+            if group.inner <= words and all(word in vocabulary for word in group.outer):
                 self._add_group(group, block, counted, known, told, line_of)
         for found in self._found.values():
             found.settle(self._characters)
@@ -333,9 +333,6 @@ class _Group:
         self.inner = frozenset(words[1:-1])
         self.outer = {words[0].strip("\0"), words[-1].strip("\0")}
 
-    def may_be_in(self, words: set[str], vocabulary: _Vocabulary) -> bool:
-        return self.inner <= words and all(word in vocabulary for word in self.outer)
-
 
 class _Vocabulary:
     """The distinct words of a block; ``in`` is whether one holds a text."""
@@ -489,7 +486,7 @@ def read_blocks(stream: ByteReader) -> Iterator[str]:
     """Yield the text of ``stream`` in blocks that end with a line's end; wrong bytes are replaced,
     NULs left out.
 
-    For ``explain_log`` in place of lines. Raises OSError as the stream does.
+    For ``read_log`` in place of lines. Raises OSError as the stream does.
     """
     rest = b""
     while chunk := stream.read(BLOCK_BYTES):

@@ -6,6 +6,7 @@ import io
 import re
 import string
 import sys
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from preflight.check.catalogue import catalogue
 from preflight.logs.explain import (
     COMPUTE,
     Explanation,
-    explain_log,
     explanations_object,
     explanations_text,
     read_log,
@@ -54,6 +54,10 @@ LOGS = ROOT / "tests/data/logs"
 
 def plain(text: str, _colour: str) -> str:
     return text
+
+
+def explain_log(lines: Iterable[str]) -> list[Explanation]:
+    return read_log(lines).explanations
 
 
 def ids(lines: list[str]) -> list[str]:
