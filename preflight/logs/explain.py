@@ -454,13 +454,15 @@ def _where(each: Explanation) -> str:
     parts_ = [_at(each.file, each.source, each.line), each.first_time, times]
     if each.last_time != each.first_time:
         parts_.append(f"last {each.last_time}")
-    if len(each.ranks) > 1:
-        parts_.append(f"{len(each.ranks)} ranks: {', '.join(each.ranks[:3])}..")
+    if each.ranks:
+        ranks = "rank" if len(each.ranks) == 1 else f"{len(each.ranks)} ranks:"
+        parts_.append(f"{ranks} {', '.join(each.ranks[:3])}{'..' * (len(each.ranks) > 3)}")
     return ", ".join(part for part in [*parts_, each.earlier] if part)
 
 
 def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -> str:
-    who = each.printer if each.process == each.printer else f"{each.printer} {each.process}"
+    of_itself = each.ranks or each.process == each.printer
+    who = each.printer if of_itself else f"{each.printer} {each.process}"
     head = f"{number}. {heading(each, paint)} ({who}, {_where(each)})"
     head = textwrap.fill(head, width, subsequent_indent="   ", break_on_hyphens=False)
     return explanation_text(head, each, width, here)

@@ -305,6 +305,18 @@ def test_how_often_when_and_on_which_rank() -> None:
     assert one.process == "TP0"
 
 
+def test_of_several_ranks_in_one_file_each_line_says_which() -> None:
+    """The cause of one rank, and what followed from it on two others."""
+    lines = [
+        "[2026-11-26 03:10:00 TP3] torch.OutOfMemoryError: CUDA out of memory",
+        "[2026-11-26 03:10:01 TP0] HiCache prefetch transfer failed for request 1",
+        "[2026-11-26 03:10:01 TP1] HiCache prefetch transfer failed for request 1",
+    ]
+    said = text_of(read_log(lines))
+    assert "once, rank TP3" in said
+    assert "2 ranks: TP0, TP1)" in said
+
+
 PODS = (
     "[pod/sglang-0/server] [2026-11-26 03:12:00 TP0] Load weight begin.",
     "[pod/master-0/master] I1126 03:12:00.1 7 master.cpp:15] Master service started on port 50051",
