@@ -238,6 +238,8 @@ TOLD = (
     ("engine-other-server.log", "no handshake of Mooncake", "ss -ltnp"),
     ("public-batch-get-assert.log", "a defect of SGLang", "upgrade SGLang"),
     ("public-etcd-not-built.log", "without etcd", "http://host:port"),
+    ("public-bootstrap-local-ports.log", "bootstrap server", "ip_local_port_range"),
+    ("public-http-threads.log", "libcurl", "upgrade"),
     ("public-keys-ultra-limit.log", "limit of keys", "TOTAL_KEYS_LIMIT"),
     ("public-lmcache-setup.log", "setup_lmcache", "upgrade Mooncake"),
     ("public-nvlink-undefined.log", "libcuda.so.1", "--gpus"),
