@@ -30,7 +30,7 @@ _HEX = re.compile(r"0x[0-9a-f]+")
 _HUGE_PAGE = re.compile(r"huge[ -]pages?|hugepages?|hugetlb")
 # What stands before a line's own words: glog's level, time and source; a time or a process in
 # brackets.
-_STAMP = re.compile(r"^(?:[IWEF]\d{4} [^\]]*\] |\[[^\]]*\] |kernel: )+")
+_STAMP = re.compile(r"^(?:[IWEF](?:20\d\d)?\d{4} [^\]]*\] |\[[^\]]*\] |kernel: )+")
 _LETTERS = re.compile(r"[^a-z]+")
 # Below this share of the words, by weight, a text has only everyday words in common with them.
 LEAST_SHARE = 0.5

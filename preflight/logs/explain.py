@@ -237,11 +237,6 @@ class LogReading(NamedTuple):
         return 1 if self.explanations or self.unknown else 0
 
 
-def explain_log(lines: Iterable[str]) -> list[Explanation]:
-    """Return the known problems in ``lines`` (or ``text.read_blocks``), root causes first."""
-    return read_log(lines).explanations
-
-
 def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
     """Read the known problems and the number of lines. Holds one block of the log at a time.
 
@@ -253,13 +248,10 @@ def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
 def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) -> LogReading:
     """Read several logs, each by its name, as ``read_log`` does one."""
     searches: dict[LogProcess, Search] = {}
-    count = 0
     for file, lines in logs:
         for process, block, numbers in parts(blocks(lines)):
             search = searches.setdefault(LogProcess(file, process), Search())
             search.add(block, numbers)
-            count += block.count("\n") if numbers is None else 0
-        count += sum(one.lines for at, one in searches.items() if at.file == file and at.process)
     hits = {place: search.hits for place, search in searches.items()}
     # What the kernel and containers say is of all processes; the rest each says of itself.
     common = {
@@ -295,6 +287,7 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     order = {"exception": 0, "error": 1, "line": 2}
     unknown.sort(key=lambda one: (order[one.unknown.kind], -one.unknown.last_line))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
+    count = sum(search.lines for search in searches.values())
     return LogReading(count, explanations, unknown, ends, harmless)
 
 
@@ -461,13 +454,15 @@ def _where(each: Explanation) -> str:
     parts_ = [_at(each.file, each.source, each.line), each.first_time, times]
     if each.last_time != each.first_time:
         parts_.append(f"last {each.last_time}")
-    if len(each.ranks) > 1:
-        parts_.append(f"{len(each.ranks)} ranks: {', '.join(each.ranks[:3])}..")
+    if each.ranks:
+        ranks = "rank" if len(each.ranks) == 1 else f"{len(each.ranks)} ranks:"
+        parts_.append(f"{ranks} {', '.join(each.ranks[:3])}{'..' * (len(each.ranks) > 3)}")
     return ", ".join(part for part in [*parts_, each.earlier] if part)
 
 
 def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -> str:
-    who = each.printer if each.process == each.printer else f"{each.printer} {each.process}"
+    of_itself = each.ranks or each.process == each.printer
+    who = each.printer if of_itself else f"{each.printer} {each.process}"
     head = f"{number}. {heading(each, paint)} ({who}, {_where(each)})"
     head = textwrap.fill(head, width, subsequent_indent="   ", break_on_hyphens=False)
     return explanation_text(head, each, width, here)

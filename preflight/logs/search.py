@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from preflight.logs.patterns import Pattern, PatternHit, Stage, read_patterns
@@ -22,7 +23,6 @@ _BEFORE, _AFTER = 400, 1600
 _LONGEST_EXCERPT, _LONGEST_VALUE, MOST_NAMES = 300, 200, 8
 MOST_RANKS = 64
 _DIGITS = "0123456789"
-_LINE_END = re.compile("\n")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -49,10 +49,10 @@ class Search:
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
         """Search a block of whole lines; numbers: of its lines, where they do not follow."""
         # Most words of the patterns are in no block of a log: that is quicker told by its
-        # distinct words than by looking for nearly 900 literals in all of it.
-        words = set(block.split())
-        # Numbers are most of the distinct words of a large log, and tell nothing apart.
-        vocabulary = _Vocabulary(word for word in words if word.lower() != word.upper())
+        # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
+        # them distinct, and tell nothing apart.
+        words = set(_without_digits(block).split())
+        vocabulary = _Vocabulary(words)
         counted: set[tuple[str, int]] = set()
         known: set[int] = set()
         told: set[int] = set()
@@ -62,16 +62,17 @@ class Search:
 
         def line_of(at: int) -> int:
             if not ends:
-                ends.extend(found.start() for found in _LINE_END.finditer(block))
+                lengths = map(len, block.split("\n"))
+                ends.extend(accumulate(lengths, lambda end, length: end + length + 1))
             before = bisect_left(ends, at)
             return numbers[before] if numbers is not None else before_block + before + 1
 
         for group in _all_groups():
-            if group.may_be_in(words, vocabulary):
+            if group.inner <= words and all(word in vocabulary for word in group.outer):
                 self._add_group(group, block, counted, known, told, line_of)
         for found in self._found.values():
             found.settle(self._characters)
-        self._add_unknown(block, words, vocabulary, known, line_of)
+        self._add_unknown(block, vocabulary, known, line_of)
         self._end_of(block, line_of)
         self.lines += block.count("\n")
         self._characters += len(block)
@@ -120,12 +121,11 @@ class Search:
     def _add_unknown(
         self,
         block: str,
-        words: set[str],
         vocabulary: _Vocabulary,
         known: set[int],
         line_of: Callable[[int], int],
     ) -> None:
-        heads = {word for word in words if len(word) == 5 and _GLOG_ERROR.match(word)}
+        heads = {head for errors in _GLOG_ERRORS for head in errors.findall(block)}
         for needle in (*heads, *(word for word in _FAULT_WORDS if word in vocabulary)):
             at = block.find(needle)
             while at >= 0:
@@ -183,10 +183,11 @@ class UnknownText(NamedTuple):
 # So many kinds of unknown lines are kept, the last ones; so far back is a time looked for.
 MOST_UNKNOWN, _MOST_BACK = 200, 200
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+|[0-9a-f]{8,}")
-_GLOG_ERROR = re.compile(r"[EF][01]\d[0-3]\d$")
+# Two, as a fixed letter is looked for much faster than one of two.
+_GLOG_ERRORS = [re.compile(rf"{level}(?:20\d\d)?[01]\d[0-3]\d(?= \d\d:)") for level in "EF"]
 _FAULT_WORDS = ("rror", "xception", "ailed", "ailure", "FATAL", "CRITICAL", "RROR")
 _GLOG_HEAD = re.compile(
-    r"(?<![\w/])([IWEF])[01]\d[0-3]\d \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+):\d+\]"
+    r"(?<![\w/])([IWEF])(?:20\d\d)?[01]\d[0-3]\d \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+):\d+\]"
 )
 _CALM = re.compile(
     r"\b(?:INFO|DEBUG|WARNING|NOTICE|[A-Z]\w*Warning)\b"
@@ -219,7 +220,7 @@ def _is_information(pattern: Pattern, text: str) -> bool:
 
 
 _TIME = re.compile(
-    r"[IWEF](?P<m>[01]\d)(?P<d>[0-3]\d) (?P<t>\d\d:\d\d:\d\d)\."
+    r"[IWEF](?:20\d\d)?(?P<m>[01]\d)(?P<d>[0-3]\d) (?P<t>\d\d:\d\d:\d\d)\."
     r"|\d{4}-(?P<m2>[01]\d)-(?P<d2>[0-3]\d)[T ](?P<t2>\d\d:\d\d:\d\d)"
     r"|\b(?P<n>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d3>\d{1,2}) "
     r"(?P<t3>\d\d:\d\d:\d\d)"
@@ -328,27 +329,26 @@ class _Group:
         self.literal = literal
         self.patterns = patterns
         self.of_family = bool(patterns[0].process)
-        words = f"\0{literal}\0".split()
+        words = _without_digits(f"\0{literal}\0").split()
         self.inner = frozenset(words[1:-1])
         self.outer = {words[0].strip("\0"), words[-1].strip("\0")}
 
-    def may_be_in(self, words: set[str], vocabulary: _Vocabulary) -> bool:
-        return self.inner <= words and all(word in vocabulary for word in self.outer)
-
 
 class _Vocabulary:
-    """The distinct words of a block that have a letter; ``in`` is whether one holds a text."""
+    """The distinct words of a block; ``in`` is whether one holds a text."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._text = "\n".join(words)
         self._asked: dict[str, bool] = {}
 
     def __contains__(self, word: str) -> bool:
-        is_in = self._asked.get(word)
-        if is_in is None:
-            is_in = word.lower() == word.upper() or word in self._text
-            self._asked[word] = is_in
-        return is_in
+        if word not in self._asked:
+            self._asked[word] = word in self._text
+        return self._asked[word]
+
+
+def _without_digits(text: str) -> str:
+    return text.encode("utf-8", "replace").translate(None, b"0123456789").decode()
 
 
 @cache
@@ -486,7 +486,7 @@ def read_blocks(stream: ByteReader) -> Iterator[str]:
     """Yield the text of ``stream`` in blocks that end with a line's end; wrong bytes are replaced,
     NULs left out.
 
-    For ``explain_log`` in place of lines. Raises OSError as the stream does.
+    For ``read_log`` in place of lines. Raises OSError as the stream does.
     """
     rest = b""
     while chunk := stream.read(BLOCK_BYTES):

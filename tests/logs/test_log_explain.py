@@ -6,6 +6,7 @@ import io
 import re
 import string
 import sys
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,6 @@ from preflight.check.catalogue import catalogue
 from preflight.logs.explain import (
     COMPUTE,
     Explanation,
-    explain_log,
     explanations_object,
     explanations_text,
     read_log,
@@ -54,6 +54,10 @@ LOGS = ROOT / "tests/data/logs"
 
 def plain(text: str, _colour: str) -> str:
     return text
+
+
+def explain_log(lines: Iterable[str]) -> list[Explanation]:
+    return read_log(lines).explanations
 
 
 def ids(lines: list[str]) -> list[str]:
@@ -242,6 +246,37 @@ FILES = (
     ("client-root-fs.log", "offload.root", "storage.offload-path"),
     ("client-older.log", "mooncake.wire", "software.version-skew"),
     ("metadata-gone-later.log", "mooncake.metadata-curl", "service.reachable"),
+    ("engine-other-server.log", "peer.closed", "service.reachable"),
+    ("engine-peer-closed.log", "peer.tcp-session", "service.reachable"),
+    ("engine-wrong-address.log", "peer.tcp-rejected", "service.reachable"),
+    ("engine-wrong-name.log", "mooncake.peer-name", "network.advertised-address"),
+    ("engine-wrong-port.log", "mooncake.handshake-connect", "service.reachable"),
+    ("etcd-full.log", "mooncake.metadata-store", "service.reachable"),
+    ("etcd-killed-before-get.log", "mooncake.metadata-store", "service.reachable"),
+    ("etcd-killed.log", "mooncake.metadata-store", "service.reachable"),
+    ("etcd-name-again.log", "process.signal", "client-name-twice"),
+    ("etcd-name-twice.log", "process.signal", "client-name-twice"),
+    ("etcd-other-server.log", "mooncake.metadata-store", "service.address"),
+    ("etcd-user.log", "mooncake.metadata-store", "service.reachable"),
+    ("hugepages-other-node.log", "process.sigbus", "hugetlb.node-shortage"),
+    ("master-etcd-killed.log", "master.etcd-key", "service.reachable"),
+    ("master-ha-redis.log", "mooncake.master-refuses", "mooncake-flags-refused"),
+    ("pd-bootstrap-dead.log", "pd.not-registered", "pd-bootstrap-differs"),
+    ("pd-kv-type.log", "pd.mismatch", "pd-bootstrap-differs"),
+    ("pd-not-registered.log", "pd.not-registered", "pd-bootstrap-differs"),
+    ("pd-other-server.log", "pd.register-failed", "pd-bootstrap-differs"),
+    ("pd-page-size.log", "pd.mismatch", "pd-bootstrap-differs"),
+    ("pd-port-taken.log", "start.server-port", "network.port-taken"),
+    ("pd-register-dead.log", "pd.register-failed", "pd-bootstrap-differs"),
+    ("rdma-device-name.log", "mooncake.no-rnic", "rdma.no-device"),
+    ("rdma-gid-index.log", "mooncake.gid-null", "rdma.gid"),
+    ("rdma-memlock-two.log", "mooncake.register-enomem", "memlock.limit"),
+    ("rdma-memlock.log", "mooncake.register-enomem", "memlock.limit"),
+    ("rdma-no-permission.log", "mooncake.uverbs", "rdma.uverbs-permission"),
+    ("rdma-other-protocol.log", "transfer.no-transport", "network.advertised-address"),
+    ("rdma-peer-gone.log", "rdma.cq-stuck", "rdma.gid"),
+    ("rdma-port-down.log", "mooncake.no-rnic", "rdma.port-down"),
+    ("rdma-rails.log", "mooncake.qp-rtr", "rdma.gid"),
 )
 
 
@@ -257,25 +292,49 @@ def test_a_recorded_failure_has_its_cause_first(name: str, cause: str, check: st
 # Excerpts of public threads, with other names and addresses: what the thread settled on.
 PUBLIC = (
     ("public-asymmetric-mha.log", "hicache.two-buffers"),
+    ("public-batch-get-assert.log", "sglang.assertion"),
+    ("public-bootstrap-local-ports.log", "mooncake.connect-local-ports"),
+    ("public-bootstrap-refused.log", "pd.not-registered"),
+    ("public-bootstrap-timeout.log", "pd.bootstrap-timeout"),
     ("public-disk-descriptor.log", "mooncake.disk-descriptor"),
+    ("public-dmabuf.log", "mooncake.dmabuf-unsupported"),
     ("public-dns.log", "client.rpc-dns"),
     ("public-draft-batch-copy.log", "cuda.batch-copy"),
     ("public-draft-pool.log", "hicache.draft-pool"),
     ("public-draft-write.log", "hicache.draft-write"),
     ("public-dual-nic.log", "rdma.silent-peer"),
+    ("public-etcd-not-built.log", "mooncake.metadata-scheme"),
     ("public-etcd-stopped.log", "master.etcd-lease"),
     ("public-gid-link-local.log", "mooncake.qp-rtr"),
     ("public-gid-null-roce.log", "mooncake.gid-null"),
     ("public-gid-table-noise.log", "mooncake.gid-none"),
+    ("public-host-memory-reserve.log", "sglang.host-memory"),
+    ("public-http-threads.log", "mooncake.metadata-curl"),
     ("public-ipv6-name.log", "mooncake.peer-name"),
+    ("public-keys-ultra-limit.log", "mooncake.offload-store"),
+    ("public-libetcd-wrapper.log", "library.missing"),
+    ("public-lmcache-batch-get.log", "advisory.mp-2026-0040"),
+    ("public-lmcache-setup.log", "mooncake.no-method"),
     ("public-memlock-two-nics.log", "mooncake.register-enomem"),
+    ("public-mkeys.log", "mooncake.register-eagain"),
     ("public-mtu-differs.log", "rdma.mtu-mismatch"),
     ("public-no-ipv4-gid.log", "mooncake.gid-none"),
     ("public-non-cuda-libcudart.log", "library.missing"),
+    ("public-nvlink-800.log", "mooncake.nvlink"),
+    ("public-nvlink-no-hca.log", "mooncake.address-not-found"),
+    ("public-nvlink-undefined.log", "library.symbol"),
+    ("public-offload-duplicate.log", "mooncake.offloaded-twice"),
     ("public-offload-multi-nic.log", "advisory.mp-2026-0071"),
     ("public-offload-nothing.log", ""),
     ("public-prefetch-deadlock.log", "hicache.progress"),
+    ("public-register-efault.log", "mooncake.register-efault"),
     ("public-rpc-rdma.log", "client.rpc-rdma"),
+    ("public-standalone-allocator.log", "sglang.standalone"),
+    ("public-tcp-gpu-memory.log", "peer.tcp-gpu"),
+    ("public-tcp-read-eof.log", "peer.tcp-session"),
+    ("public-tcp-refused.log", "peer.tcp-refused"),
+    ("public-tcp-segfault.log", "process.signal"),
+    ("public-transfer-local-ports.log", "mooncake.connect-local-ports"),
     ("public-warmup-race.log", "mooncake.handshake-connect"),
     ("public-zero-address.log", "peer.bind-address"),
 )

@@ -83,6 +83,10 @@ LINES = (
     (f"{E}transfer_metadata.cpp:1519] Handshake rejected by 10.0.0.2:15000: No such NIC",
      "mooncake.handshake-rejected", "the peer 10.0.0.2:15000 refused the connection (No such NIC)",
      "(15000"),
+    ("RuntimeError: File /etc/ib.json does not exist.", "pd.ib-file",
+     "the file /etc/ib.json", "adapter"),
+    ("RuntimeError: Failed to import 'set_transfer_engine' from 'mooncake.pg'. Please upgrade",
+     "pd.too-old", "0.3.11", "peer"),
     (f"{E}real_client.cpp:1118] Failed to start offload RPC server: Address already in use",
      "mooncake.port-taken", "(offload RPC server)", "(?)"),
     (f"{E}dummy_client.cpp:205] RPC call failed: Connection reset by peer", "client.rpc",
@@ -223,6 +227,42 @@ def test_the_law_no_answer_by_words_is_a_cause() -> None:
             assert "root cause" not in about_text(found, plain, 100)
 
 
+# What is told of a log beyond its first pattern: a part of the cause, one of what to do.
+TOLD = (
+    ("etcd-full.log", "no further key", "--quota-backend-bytes"),
+    ("etcd-name-again.log", "name and port", "--client_ttl"),
+    ("etcd-other-server.log", "another web server", "2379"),
+    ("etcd-user.log", "a user and a password", "auth disable"),
+    ("metadata-redis-not-built.log", "without Redis", "P2PHANDSHAKE"),
+    ("rdma-port-down.log", "the port of rxe0", "ibv_devinfo"),
+    ("engine-other-server.log", "no handshake of Mooncake", "ss -ltnp"),
+    ("public-batch-get-assert.log", "a defect of SGLang", "upgrade SGLang"),
+    ("public-etcd-not-built.log", "without etcd", "http://host:port"),
+    ("public-bootstrap-local-ports.log", "bootstrap server", "ip_local_port_range"),
+    ("public-http-threads.log", "libcurl", "upgrade"),
+    ("public-keys-ultra-limit.log", "limit of keys", "TOTAL_KEYS_LIMIT"),
+    ("public-lmcache-setup.log", "setup_lmcache", "upgrade Mooncake"),
+    ("public-nvlink-undefined.log", "libcuda.so.1", "--gpus"),
+    ("public-standalone-allocator.log", "decode's own offload", "upgrade SGLang"),
+    ("public-tcp-gpu-memory.log", "GPU memory", "RDMA"),
+    ("public-tcp-segfault.log", "Session::writeBody", "upgrade"),
+)
+
+
+@pytest.mark.parametrize(("name", "cause", "remedy"), TOLD)
+def test_the_words_of_a_log_choose_the_case(name: str, cause: str, remedy: str) -> None:
+    first = of_file(name).explanations[0]
+    assert cause in first.cause
+    assert remedy in first.remedy
+
+
+def test_a_year_in_the_time_of_glog_is_read() -> None:
+    """glog 0.6 and later write one where it is built with its defaults."""
+    unknown = read_log(["E20250722 21:51:37.218041 2814 foo.cpp:1] no frob"]).unknown[0].unknown
+    assert (unknown.kind, unknown.time[1]) == ("error", "07-22 21:51:37")
+    assert read_log(["I20250722 21:51:37.218041 2814 foo.cpp:1] Failed to frob"]).unknown == []
+
+
 # By time and by process --------------------------------------------------------------------------
 
 REFUSED = "E1126 {}.118824 4907 master_client.cpp:361] Client not available"
@@ -265,6 +305,18 @@ def test_how_often_when_and_on_which_rank() -> None:
     assert (one.first_time, one.last_time) == ("11-26 03:10:00", "11-26 03:13:00")
     assert one.ranks == ("TP0", "TP1", "TP2", "TP3")
     assert one.process == "TP0"
+
+
+def test_of_several_ranks_in_one_file_each_line_says_which() -> None:
+    """The cause of one rank, and what followed from it on two others."""
+    lines = [
+        "[2026-11-26 03:10:00 TP3] torch.OutOfMemoryError: CUDA out of memory",
+        "[2026-11-26 03:10:01 TP0] HiCache prefetch transfer failed for request 1",
+        "[2026-11-26 03:10:01 TP1] HiCache prefetch transfer failed for request 1",
+    ]
+    said = text_of(read_log(lines))
+    assert "once, rank TP3" in said
+    assert "2 ranks: TP0, TP1)" in said
 
 
 PODS = (
