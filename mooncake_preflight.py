@@ -159,12 +159,12 @@ def _without_program(words: list[str], error: Exception) -> int:
         if _mode() == "warn" or _value(own, "--fail-on") in ("", "fail"):
             _become_at_once(words)
         return DEFECT
-    code, before = NO_VERDICT.get(_value(own, "--exit-protocol"), (DEFECT, None))
-    if "--json" in own:
+    code, before = NO_VERDICT.get(_value(own, "--format"), (DEFECT, None))
+    if _asks_for_json(own):
         return _say_plainly(words, code, message)
     if before is not None:
         line = (before + message).encode("ascii", "replace").decode()
-        if _value(own, "--exit-protocol") == "npd" and len(line) > NPD_BYTES:
+        if _value(own, "--format") == "npd" and len(line) > NPD_BYTES:
             line = f"{line[: NPD_BYTES - 3]}..."
         print(line)
     return code
@@ -173,12 +173,16 @@ def _without_program(words: list[str], error: Exception) -> int:
 def _say_plainly(words: list[str], code: int, message: str) -> int:
     """Print the object that was asked for, where nothing of the program can; return the code."""
     own = words[: words.index("--")] if "--" in words else words
-    if "--json" in own and not _answered:
+    if _asks_for_json(own) and not _answered:
         import json
 
         answering()
         print(json.dumps({"status": "error", "exit_code": code, "error": message}, indent=2))
     return code
+
+
+def _asks_for_json(words: list[str]) -> bool:
+    return "--json" in words or _value(words, "--format") == "json"
 
 
 def _reason(error: Exception) -> str:

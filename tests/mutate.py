@@ -183,7 +183,7 @@ def report(draw: random.Random, folder: Path) -> Words:
     lines = [text, mutated(text, draw), mutated(text, draw)]
     file = folder / "reports.json"
     file.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
-    shown_as = draw.choice(((), ("--json",), ("--html", "-")))
+    shown_as = draw.choice(((), ("--json",), ("--format", "html")))
     return ("fleet", "merge", *shown_as, str(file))
 
 

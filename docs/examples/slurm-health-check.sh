@@ -3,6 +3,6 @@
 LAUNCH=/etc/mooncake-preflight/launch.sh
 [ -r "$LAUNCH" ] || exit 0
 NODE=${SLURMD_NODENAME:-$(hostname -s)}
-reason=$(mooncake-preflight check --exit-protocol npd --timeout 20 "$LAUNCH")
+reason=$(mooncake-preflight check --format npd --timeout 20 "$LAUNCH")
 [ $? -eq 1 ] || exit 0
 exec scontrol update NodeName="$NODE" State=DRAIN Reason="mooncake-preflight: $reason"

@@ -6,7 +6,7 @@ PATH=/usr/local/bin:/usr/bin:/bin
 LAUNCH=/etc/mooncake-preflight/launch.sh
 [ -r "$LAUNCH" ] || exit 0
 command -v mooncake-preflight >/dev/null || exit 0
-line=$(mooncake-preflight check --exit-protocol slurm-prolog --timeout 20 "$LAUNCH")
+line=$(mooncake-preflight check --format slurm-prolog --timeout 20 "$LAUNCH")
 [ $? -eq 1 ] || exit 0
 # Without this, Slurm's own reason is "Prolog error".
 scontrol update NodeName="$SLURMD_NODENAME" State=DRAIN Reason="${line#print }"

@@ -15,6 +15,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # Told the exit code and why there is no answer; returns the exit code of the process.
 Refuse = Callable[[int, str], int]
+# The forms in which an answer is asked for, each with its file; None for standard output.
+Answers = list[tuple[str, str | None]]
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str], refuse: Refuse) -> int:
@@ -92,14 +94,28 @@ def own_words(arguments: Sequence[str]) -> tuple[str, ...]:
     return words[: words.index("--")] if "--" in words else words
 
 
-def value_of(words: Sequence[str], option: str) -> str:
-    """Return the value of ``option``, "" for none: the rest of the command line cannot be read."""
-    found = ""
+def asked_answers(words: Sequence[str]) -> Answers:
+    """Return each --format with the --output behind it; --json is --format json.
+
+    An --output without a format comes with "". What else stands there need not be readable.
+    """
+    answers: Answers = []
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if name == option:
-            found = value if equals else next(iter(words[number + 1 :]), "")
-    return found
+        value = value if equals else next(iter(words[number + 1 :]), "")
+        if name == "--output":
+            path = None if value == "-" else value
+            if answers and answers[-1][0] and answers[-1][1] is None:
+                answers[-1] = (answers[-1][0], path)
+            else:
+                answers.append(("", path))
+        elif name in ("--format", "--json"):
+            value = "json" if name == "--json" else value
+            if answers and not answers[-1][0]:
+                answers[-1] = (value, answers[-1][1])
+            else:
+                answers.append((value, None))
+    return answers
 
 
 def _takes_a_launch(context: click.Context | None) -> bool:

@@ -6,7 +6,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TextIO
 
 import click
@@ -25,6 +27,8 @@ MOST_COLUMNS = 140
 _OURS = str(int.from_bytes(os.urandom(4), "big"))
 _PAINTED = re.compile(rf"\x1b\[{_OURS};(\d+)m")
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "white": 37}
+# What is printed goes here in place of standard output: an answer that a file is to have.
+_LINES_OF_A_FILE: ContextVar[list[str] | None] = ContextVar("_LINES_OF_A_FILE", default=None)
 _FORCING = ("FORCE_COLOR", "CLICOLOR_FORCE")
 _LINES = re.compile(r"[^\n\t]+")
 
@@ -67,6 +71,28 @@ def shown(text: str) -> str:
     )
 
 
+@contextmanager
+def output_to(path: str | None) -> Iterator[None]:
+    """Let a file have what is printed, whole or not at all; None for standard output.
+
+    Where nothing is printed the file stays as it is. Raises UsageError where it cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    from preflight.base.within import limit_seconds, save
+
+    lines: list[str] = []
+    before = _LINES_OF_A_FILE.set(lines)
+    try:
+        yield
+    finally:
+        _LINES_OF_A_FILE.reset(before)
+    text = "".join(f"{line}\n" for line in lines)
+    if text:
+        save(f"--output {path}", path, text.encode("utf-8", "replace"), 0o644, limit_seconds())
+
+
 def say(text: str, *, err: bool = False) -> None:
     """Print a line, as ``shown`` has it; a reader that is gone changes no exit code.
 
@@ -75,6 +101,10 @@ def say(text: str, *, err: bool = False) -> None:
     """
     stream = sys.stderr if err else sys.stdout
     text = shown(text)
+    lines = _LINES_OF_A_FILE.get()
+    if lines is not None and not err:
+        lines.append(text)
+        return
     if err and stream.isatty():
         text = "\n".join(_broken(line, columns()) for line in text.split("\n"))
     try:
@@ -149,7 +179,7 @@ def colored(color: str) -> bool:
 
     In the environment NO_COLOR comes first, then FORCE_COLOR, then CLICOLOR_FORCE.
     """
-    if color != "auto":
+    if color != "auto" or _LINES_OF_A_FILE.get() is not None:
         return color == "always"
     if "NO_COLOR" in os.environ:
         return False
@@ -163,6 +193,8 @@ def columns() -> int:
     given = os.environ.get("COLUMNS", "")
     if given.isascii() and given.isdecimal() and 0 < int(given) < 10**6:
         width = int(given)
+    elif _LINES_OF_A_FILE.get() is not None:
+        width = PIPE_COLUMNS
     else:
         try:
             width = os.get_terminal_size(sys.stdout.fileno()).columns or PIPE_COLUMNS

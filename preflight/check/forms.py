@@ -212,7 +212,6 @@ def _line(text: str) -> str:
     return _plain(" ".join(text.split()))
 
 
-PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 # Those with one answer to give, yes or no: --fail-on says from where on it is no.
 YES_OR_NO = ("npd", "slurm-prolog", "k8s")
 FAIL_ON = {

@@ -84,7 +84,7 @@ def report_text(
     paint: Paint,
     width: int,
     verbosity: int,
-    more: Sequence[str] | None = ("-v", "--html FILE"),
+    more: Sequence[str] | None = ("-v", "--format html"),
 ) -> str:
     """Return the report without a final newline.
 

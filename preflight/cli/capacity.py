@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from preflight.base.usage_error import UsageError
 from preflight.cli.commands import command
+from preflight.cli.formats import with_formats
 from preflight.cli.options import (
     COLOR,
-    JSON,
     ROOT,
     SIZE,
     TIMEOUT,
@@ -27,6 +27,9 @@ KINDS = ("chat", "agent", "documents", "rag")
 KIND_REQUESTS = 3_000
 
 if TYPE_CHECKING:
+    from preflight.base.command_frame import Answers
+    from preflight.capacity.answer import CapacityAnswer
+    from preflight.capacity.trace_answer import TraceAnswer
     from preflight.inputs.launch_words import LaunchWords
 
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     "mooncake-preflight capacity --nodes-in-cluster 3 --other-segments 120gb launch.sh",
     "mooncake-preflight capacity --trace requests.jsonl.xz --curve launch.sh",
 )
-@JSON
+@with_formats("text", "json", "html", "svg")
 @click.option("--trace", metavar="FILE", help="Recorded requests, to replay; - is standard input.")
 @click.option(
     "--trace-block-tokens",
@@ -44,8 +47,6 @@ if TYPE_CHECKING:
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
 )
 @click.option("--curve", is_flag=True, help="Hits of one cache of any size, on the trace.")
-@click.option("--html", metavar="FILE", help="Write the trace's answer as a page, with its curve.")
-@click.option("--svg", metavar="FILE", help="Write the curve as a picture.")
 @click.option(
     "--hit-rate",
     type=Fraction(),
@@ -98,8 +99,6 @@ def capacity(
     trace: str | None,
     trace_block_tokens: int | None,
     curve: bool,
-    html: str | None,
-    svg: str | None,
     hit_rate: float | None,
     routing: str | None,
     prefill_tokens_per_second: float | None,
@@ -112,7 +111,7 @@ def capacity(
     other_segments: int,
     eviction_watermark: float | None,
     plain: bool,
-    as_json: bool,
+    answers: Answers,
     color: str,
     timeout_seconds: float,
     root: str,
@@ -131,7 +130,7 @@ def capacity(
     from checks.capture.secrets import public
     from preflight.base import exit_codes
     from preflight.base.envelope import envelope
-    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.output import output_to, say, say_json
     from preflight.capacity.answer import CapacityRequest, capacity_of
     from preflight.capacity.deployment import Cluster
     from preflight.capacity.workload import WorkloadOptions
@@ -141,10 +140,11 @@ def capacity(
         workload = None
         if trace is not None:
             raise UsageError(f"--workload {kind} stands in for a trace: give one of both")
+    formats = [name for name, _ in answers]
     given = {
         "--curve": curve,
-        "--html": html is not None,
-        "--svg": svg is not None,
+        "--format html": "html" in formats,
+        "--format svg": "svg" in formats,
         "--hit-rate": hit_rate is not None,
         "--routing": routing is not None,
     }
@@ -158,11 +158,12 @@ def capacity(
     )
     found = capacity_of(launch, root, timeout_seconds, asked)
     if isinstance(found, Unknown):
-        if as_json:
-            code = exit_codes.UNKNOWN
-            say_json(envelope("capacity", code, word="error", reason=found.reason))
-        else:
-            say(f"mooncake-preflight capacity: {found.reason}", err=True)
+        say(f"mooncake-preflight capacity: {found.reason}", err=True)
+        for name, path in answers:
+            if name == "json":
+                with output_to(path):
+                    code = exit_codes.UNKNOWN
+                    say_json(envelope("capacity", code, word="error", reason=found.reason))
         return exit_codes.UNKNOWN
     replayed = None
     if trace is not None or kind is not None:
@@ -179,44 +180,58 @@ def capacity(
             opened = open_trace(str(trace), page_of(found), trace_block_tokens)
         (replayed,) = trace_answers([found], opened, told, progress.show)
         progress.clear()
-        if html is not None or svg is not None:
-            from preflight.pictures.hit_curve import save_pictures
-
-            save_pictures(found, replayed, html, svg, timeout_seconds)
     # The answer is not whole where a tier, or the workload that was asked about, is not known.
     tiers = [tier for server in found.servers for tier in server.capacity.tiers]
     decides = (*(tier.tokens for tier in tiers), found.workload)
     reasons = [each.reason for each in decides if isinstance(each, Unknown)]
     code = exit_codes.UNKNOWN if reasons else 0
-    if as_json:
-        from preflight.capacity.report import capacity_object
-        from preflight.reading.understood import about
+    for name, path in answers:
+        with output_to(path):
+            if name == "json":
+                from preflight.reading.understood import about
 
-        told_object = capacity_object(found)
-        if replayed is not None:
-            from preflight.capacity.trace_report import trace_object
+                answer = envelope(
+                    "capacity",
+                    code,
+                    public(_object(found, replayed)),
+                    word="unknown" if reasons else "known",
+                    reason=next(iter(reasons), None),
+                    launch=about(found.source, found.processes),
+                )
+                say_json(answer)
+            elif name == "text":
+                say(public(_text(found, replayed, color, plain, curve)))
+            elif replayed is not None:
+                from preflight.pictures.hit_curve import say_picture
 
-            told_object["trace"] = trace_object(found, replayed)
-        answer = envelope(
-            "capacity",
-            code,
-            public(told_object),
-            word="unknown" if reasons else "known",
-            reason=next(iter(reasons), None),
-            launch=about(found.source, found.processes),
-        )
-        say_json(answer)
-    else:
-        from preflight.capacity.report import capacity_text
-        from preflight.pictures.bars import draws_blocks
-
-        plain = plain or not draws_blocks(sys.stdout.encoding)
-        text = capacity_text(found, columns(), painter(color), plain)
-        if replayed is not None:
-            from preflight.capacity.trace_report import trace_text
-            from preflight.pictures.hit_curve import plot_text
-
-            plot = plot_text(found, replayed, painter(color), columns(), plain) if curve else ""
-            text = f"{text}\n\n{trace_text(found, replayed, columns(), plot)}"
-        say(public(text))
+                say_picture(name, found, replayed)
     return code
+
+
+def _object(found: CapacityAnswer, replayed: TraceAnswer | None) -> dict[str, Any]:
+    from preflight.capacity.report import capacity_object
+
+    answer = capacity_object(found)
+    if replayed is not None:
+        from preflight.capacity.trace_report import trace_object
+
+        answer["trace"] = trace_object(found, replayed)
+    return answer
+
+
+def _text(
+    found: CapacityAnswer, replayed: TraceAnswer | None, color: str, plain: bool, curve: bool
+) -> str:
+    from preflight.base.output import columns, painter
+    from preflight.capacity.report import capacity_text
+    from preflight.pictures.bars import draws_blocks
+
+    plain = plain or not draws_blocks(sys.stdout.encoding)
+    text = capacity_text(found, columns(), painter(color), plain)
+    if replayed is not None:
+        from preflight.capacity.trace_report import trace_text
+        from preflight.pictures.hit_curve import plot_text
+
+        plot = plot_text(found, replayed, painter(color), columns(), plain) if curve else ""
+        text = f"{text}\n\n{trace_text(found, replayed, columns(), plot)}"
+    return text

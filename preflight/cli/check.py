@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
+from preflight.cli.formats import PROTOCOLS, with_formats
 from preflight.cli.options import (
     COLOR,
     FILE,
-    JSON,
     ROOT,
     TIMEOUT,
     with_checks,
@@ -20,12 +20,10 @@ from preflight.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from preflight.base.command_frame import Answers
     from preflight.check.answer import Checked
     from preflight.inputs.launch_words import Chosen, LaunchWords
     from preflight.pictures.check_page import Made
-
-# As preflight.check.forms, which is imported where it is used.
-PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 
 
 @command(
@@ -34,31 +32,14 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
     "mooncake-preflight check -- python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B",
     "mooncake-preflight check --root host.tar.gz --skip 'pci.*' launch.sh",
 )
-@JSON
+@with_formats("text", "json", "junit", "html", *PROTOCOLS)
 @with_checks
 @TIMEOUT
 @ROOT
 @click.option(
-    "--exit-protocol",
-    "protocol",
-    type=click.Choice(PROTOCOLS),
-    default="native",
-    show_default=True,
-    help="Exit code and output as these expect them.",
-)
-@click.option(
     "--fail-on",
     type=click.Choice(["fail", "unknown", "warn"]),
     help="The mildest verdict that npd and slurm-prolog (default: fail) or k8s (unknown) refuse.",
-)
-@click.option(
-    "--junit",
-    type=FILE,
-    metavar="FILE",
-    help="Write JUnit XML too; - prints it in place of the text.",
-)
-@click.option(
-    "--html", type=FILE, metavar="FILE", help="Write a page with pictures too; - prints it instead."
 )
 @click.option(
     "--lock", type=FILE, metavar="FILE", help="Write what was found good, for exec --locked."
@@ -73,14 +54,11 @@ def check(
     chosen: Chosen,
     timeout_seconds: float,
     root: str,
-    protocol: str,
+    answers: Answers,
     fail_on: str | None,
-    junit: str | None,
-    html: str | None,
     lock: str | None,
     memory_map: bool,
     plain: bool,
-    as_json: bool,
     color: str,
     verbosity: int,
     launch: LaunchWords,
@@ -95,17 +73,19 @@ def check(
     start, or will not last; 3 unknown: what decides cannot be read; 64 usage error; 70 a defect of
     this program.
     """
-    _refuse_two_outputs(protocol, fail_on, junit, html, memory_map, plain, as_json)
-    from preflight.base.output import columns, painter, say, say_json
+    formats = [name for name, _ in answers]
+    protocol = next((name for name in formats if name in PROTOCOLS), "native")
+    _refuse_two_outputs(protocol, fail_on, formats, memory_map, plain)
+    from preflight.base.output import output_to, say
     from preflight.check.answer import checked
-    from preflight.check.forms import exit_code, protocol_line
+    from preflight.check.forms import exit_code
 
     if lock is not None and (lock == "-" or not launch.words or chosen.only or chosen.skip):
         raise click.UsageError(
             "--lock FILE: the whole answer of a LAUNCH, without --only and --skip"
         )
     topics: tuple[str, ...] = ()
-    if html is not None:
+    if "html" in formats:
         from preflight.pictures.check_page import PAGE_TOPICS
 
         topics = PAGE_TOPICS
@@ -113,72 +93,62 @@ def check(
         from preflight.pictures.memory_map import MAP_TOPICS
 
         topics = MAP_TOPICS
-    if as_json:
+    if "json" in formats:
         from preflight.check.machine import MACHINE_TOPICS
 
         topics = (*topics, *MACHINE_TOPICS)
     slow = _say_slow if sys.stderr.isatty() and verbosity >= 0 else None
-    try:
-        found = checked(
-            launch,
-            root,
-            timeout_seconds,
-            chosen=chosen,
-            more_topics=topics,
-            slow=slow,
-        )
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        if junit is not None and junit != "-":
-            from preflight.check.forms import error_junit
-
-            _write("--junit", junit, timeout_seconds, error_junit(message))
-        if html is not None and html != "-":
-            from preflight.pictures.check_page import error_page
-
-            _write("--html", html, timeout_seconds, error_page(message, _made()))
-        raise
-    report, seen = found.report, found.seen
-    code = exit_code(report.verdict, protocol, fail_on)
+    found = checked(launch, root, timeout_seconds, chosen=chosen, more_topics=topics, slow=slow)
+    code = exit_code(found.report.verdict, protocol, fail_on)
     if lock is not None:
         _lock(lock, found, timeout_seconds)
-    if junit is not None:
-        from preflight.check.forms import report_junit
-
-        _write("--junit", junit, timeout_seconds, report_junit(report))
-    if html is not None:
-        from preflight.pictures.check_page import check_page
-
-        _write("--html", html, timeout_seconds, check_page(report, seen, _made()))
-    if as_json:
-        from preflight.check.forms import report_object
-        from preflight.check.machine import machine_object
-
-        say_json(report_object(report, protocol, code, {"machine": machine_object(seen)}))
-    elif "-" not in (junit, html):
-        text = protocol_line(report, protocol)
-        if text is None:
-            from preflight.check.to_text import report_text
-
-            text = report_text(report, painter(color), columns(), verbosity)
-        if memory_map:
-            from preflight.pictures.bars import bars_text, draws_blocks
-            from preflight.pictures.memory_map import memory_of
-
-            plain = plain or not draws_blocks(sys.stdout.encoding)
-            text += f"\n\n{bars_text(memory_of(seen), painter(color), columns(), plain)}"
-        say(text)
+    for name, path in answers:
+        with output_to(path):
+            if name == "json":
+                _say_json(found, protocol, code)
+            else:
+                say(_said(name, found, color, verbosity, memory_map, plain))
     return code
 
 
+def _say_json(found: Checked, protocol: str, code: int) -> None:
+    from preflight.base.output import say_json
+    from preflight.check.forms import report_object
+    from preflight.check.machine import machine_object
+
+    more = {"machine": machine_object(found.seen)}
+    say_json(report_object(found.report, protocol, code, more))
+
+
+def _said(
+    name: str, found: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
+) -> str:
+    """Return the answer in the format ``name``."""
+    from preflight.base.output import columns, painter
+    from preflight.check.forms import protocol_line, report_junit
+
+    if name == "junit":
+        return report_junit(found.report).rstrip("\n")
+    if name == "html":
+        from preflight.pictures.check_page import check_page
+
+        return check_page(found.report, found.seen, made()).rstrip("\n")
+    if (text := protocol_line(found.report, name)) is not None:
+        return text
+    from preflight.check.to_text import report_text
+
+    text = report_text(found.report, painter(color), columns(), verbosity)
+    if memory_map:
+        from preflight.pictures.bars import bars_text, draws_blocks
+        from preflight.pictures.memory_map import memory_of
+
+        plain = plain or not draws_blocks(sys.stdout.encoding)
+        text += f"\n\n{bars_text(memory_of(found.seen), painter(color), columns(), plain)}"
+    return text
+
+
 def _refuse_two_outputs(
-    protocol: str,
-    fail_on: str | None,
-    junit: str | None,
-    html: str | None,
-    memory_map: bool,
-    plain: bool,
-    as_json: bool,
+    protocol: str, fail_on: str | None, formats: list[str], memory_map: bool, plain: bool
 ) -> None:
     """Refuse options that ask for two things at once."""
     from preflight.check.forms import YES_OR_NO
@@ -187,28 +157,17 @@ def _refuse_two_outputs(
         raise click.UsageError(
             f"--fail-on is for {', '.join(YES_OR_NO)}: {protocol} has an exit code for each status"
         )
-    if junit == "-" and as_json:
-        raise click.UsageError(
-            "--json and --junit - both take standard output: give --junit a file"
-        )
-    if html == "-" and (as_json or junit == "-"):
-        other = "--json" if as_json else "--junit -"
-        raise click.UsageError(
-            f"{other} and --html - both take standard output: give --html a file"
-        )
     if plain and not memory_map:
         raise click.UsageError("--ascii is for --memory-map: give both")
-    if memory_map and (as_json or "-" in (junit, html) or protocol not in ("native", "k8s")):
-        raise click.UsageError(
-            "--memory-map is drawn below the text: leave out --json, --junit -, --html - and "
-            "protocols of one line"
-        )
+    if memory_map and not {"text", "k8s"} & set(formats):
+        raise click.UsageError("--memory-map is drawn below the text: add --format text")
 
 
 def _lock(path: str, found: Checked, limit_seconds: float) -> None:
     """Write the answer where it is good: what fails, or is not known, is nothing to hold to."""
     from checks.base.finding import Status
     from preflight.base.output import say
+    from preflight.base.within import save
     from preflight.diff.full_answer import full_answer, locked_text
 
     why = {
@@ -221,7 +180,7 @@ def _lock(path: str, found: Checked, limit_seconds: float) -> None:
         source = "launch" if found.seen.needs is None else found.seen.needs.source
         answer = full_answer(found.seen, found.waivers)
         text = locked_text(source, answer, found.waivers)
-        _write("--lock", path, limit_seconds, text)
+        save(f"--lock {path}", path, text.encode(), 0o644, limit_seconds)
 
 
 def _say_slow(topics: list[str]) -> None:
@@ -230,7 +189,7 @@ def _say_slow(topics: list[str]) -> None:
     say(f"mooncake-preflight: still reading {', '.join(topics)}", err=True)
 
 
-def _made() -> Made:
+def made() -> Made:
     """Return who makes a page, and when.
 
     The time is SOURCE_DATE_EPOCH, where a build wants the same page twice.
@@ -246,14 +205,3 @@ def _made() -> Made:
     seconds = int(given) if given.isascii() and given.isdecimal() and len(given) < 11 else None
     moment = time.gmtime(time.time() if seconds is None else seconds)
     return Made(program_version(), time.strftime("%Y-%m-%d %H:%M UTC", moment))
-
-
-def _write(option: str, path: str, limit_seconds: float, text: str) -> None:
-    if path == "-":
-        from preflight.base.output import say
-
-        say(text.rstrip("\n"))
-    else:
-        from preflight.base.within import save
-
-        save(f"{option} {path}", path, text.encode(), 0o644, limit_seconds)

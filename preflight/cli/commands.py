@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from preflight.base.usage_error import UsageError
+from preflight.cli.formats import GONE, WORDS
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -49,6 +50,16 @@ class RefusingCommand(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = tuple(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in GONE:
+                raise
+            said = f"{error.option_name} is gone: {GONE[error.option_name]}"
+            raise click.UsageError(said, ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

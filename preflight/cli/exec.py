@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import TIMEOUT, json_option, with_checks, with_launch
+from preflight.cli.options import TIMEOUT, with_checks, with_launch
 
 if TYPE_CHECKING:
     from preflight.check.answer import Checked
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     "--apply-env", is_flag=True, help="Set the variables that findings want set, and check again."
 )
 @click.option("--report", metavar="FILE", help="Write the JSON of the check, whatever it says.")
-@json_option("What the check says as one object, on standard error.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Say it as one object, on standard error as always."
+)
 @click.option(
     "--locked",
     metavar="FILE",

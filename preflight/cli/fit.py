@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, SIZE, TIMEOUT, Integer, with_checks, with_launch
+from preflight.cli.formats import with_formats
+from preflight.cli.options import COLOR, SIZE, TIMEOUT, Integer, with_checks, with_launch
 
 if TYPE_CHECKING:
+    from preflight.base.command_frame import Answers
+    from preflight.fit.fit_launch import Fitted
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
 # As preflight.fit.judged_values.Goal, which is imported where it is used; hits: best, by a trace.
@@ -37,8 +40,6 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
 @click.option("--rounds", type=int, help="Questions of each conversation.")
 @click.option("--request-length", type=int, help="Tokens of a question.")
 @click.option("--output-length", type=int, help="Tokens of an answer. Default: 1.")
-@click.option("--html", metavar="FILE", help="Write the trace's answer as a page, with its curve.")
-@click.option("--svg", metavar="FILE", help="Write the curve as a picture.")
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
 @click.option(
     "--keep",
@@ -53,7 +54,7 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
     help="Make a first launch for this model, as Qwen/Qwen3-32B.",
 )
 @click.option("--write", is_flag=True, help="Write the launch's file, in place of a diff.")
-@JSON
+@with_formats("text", "json", "html", "svg")
 @TIMEOUT
 @click.option(
     "--root",
@@ -78,13 +79,11 @@ def fit(
     rounds: int | None,
     request_length: int | None,
     output_length: int | None,
-    html: str | None,
-    svg: str | None,
     plain: bool,
     keep: int,
     model: str | None,
     write: bool,
-    as_json: bool,
+    answers: Answers,
     timeout_seconds: float,
     root: str,
     memory: int | None,
@@ -111,9 +110,8 @@ def fit(
     usage error; 70 a defect of this program.
     """
     from checks.base.unknown import Unknown
-    from checks.capture.secrets import public
     from preflight.base import exit_codes
-    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.output import output_to, say, say_json
     from preflight.base.within import within
     from preflight.capacity.workload import WorkloadOptions
     from preflight.fit.fit_launch import (
@@ -135,8 +133,9 @@ def fit(
         raise click.UsageError(f"a workload is for --goal best, and not for {goal}")
     if trace is not None and numbers != WorkloadOptions():
         raise click.UsageError("--trace and --clients are two workloads: give the one or the other")
-    if (html or svg) and trace is None:
-        raise click.UsageError("--html and --svg show a trace's curve: give --trace FILE")
+    formats = {name for name, _ in answers}
+    if formats & {"html", "svg"} and trace is None:
+        raise click.UsageError("--format html and svg show a trace's curve: give --trace FILE")
     described = Description(memory, gpus, nics, numa)
     host, assumptions = host_to_fit(root, described, timeout_seconds)
     first, path = None, ""
@@ -153,13 +152,15 @@ def fit(
     words = (launch, host, described, assumptions, goal, keep, edits)
     found = fitted(*words, timeout_seconds, chosen, Asked(numbers, trace))
     if isinstance(found, Unknown):
-        if as_json:
-            from preflight.base.envelope import envelope
+        for name, path in answers:
+            with output_to(path):
+                if name == "json":
+                    from preflight.base.envelope import envelope
 
-            code = exit_codes.UNKNOWN
-            say_json(envelope("fit", code, word="error", reason=found.reason))
-        else:
-            say(f"UNKNOWN: {found.reason}")
+                    code = exit_codes.UNKNOWN
+                    say_json(envelope("fit", code, word="error", reason=found.reason))
+                elif name == "text":
+                    say(f"UNKNOWN: {found.reason}")
         return exit_codes.UNKNOWN
     found = found._replace(hints=hints_of(found.state, found.machine, found.answer))
     if first is not None:
@@ -177,12 +178,18 @@ def fit(
         edited = found.edited.edits
         written = within(timeout_seconds, "--write", lambda: write_edits(edited))
         found = found._replace(written=written)
-    hits = found.answered
-    if hits is not None and hits.chosen and hits.answer and (html or svg):
-        from preflight.pictures.hit_curve import save_pictures
+    for name, written_to in answers:
+        with output_to(written_to):
+            _say(found, name, color, plain)
+    return found.exit_code
 
-        save_pictures(hits.chosen, hits.answer, html, svg, timeout_seconds)
-    if as_json:
+
+def _say(found: Fitted, format_: str, color: str, plain: bool) -> None:
+    from checks.capture.secrets import public
+    from preflight.base.output import columns, painter, say, say_json
+
+    hits = found.answered
+    if format_ == "json":
         from preflight.base.envelope import envelope
         from preflight.fit.report import WORDS, fit_object
         from preflight.reading.understood import about
@@ -197,13 +204,16 @@ def fit(
             host=found.host,
         )
         say_json(answer)
-    else:
+    elif format_ == "text":
         from preflight.fit.report import fit_text
         from preflight.pictures.bars import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
         say(fit_text(found, painter(color), columns(), plain))
-    return found.exit_code
+    elif hits is not None and hits.chosen and hits.answer:
+        from preflight.pictures.hit_curve import say_picture
+
+        say_picture(format_, hits.chosen, hits.answer)
 
 
 def _new_file(words: tuple[str, ...], write: bool) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.node_options import HTML
-from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, with_verbosity
+from preflight.cli.formats import with_formats
+from preflight.cli.options import COLOR, FILE_TIMEOUT, with_verbosity
+
+if TYPE_CHECKING:
+    from preflight.base.command_frame import Answers
 
 
 @command(
@@ -15,8 +20,7 @@ from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, with_verbosity
     "srun --label mooncake-preflight check --json launch.sh | mooncake-preflight fleet merge -",
     "mooncake-preflight fleet merge --list failing --list-format lines reports.jsonl",
 )
-@JSON
-@HTML
+@with_formats("text", "json", "html")
 @click.option(
     "--expect",
     metavar="NODESET",
@@ -44,13 +48,12 @@ from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, with_verbosity
 def merge(
     *,
     reports: tuple[str, ...],
-    html: str | None,
+    answers: Answers,
     expect: str | None,
     listed: str | None,
     list_format: str,
     nodes_passing: bool,
     nodes_failing: bool,
-    as_json: bool,
     color: str,
     verbosity: int,
 ) -> int:
@@ -75,10 +78,8 @@ def merge(
     }
     if len(wishes) > 1:
         raise click.UsageError("one list at a time: --list passing, or --list failing")
-    if wishes and as_json:
+    if wishes and ("text", None) not in answers and any(path is None for _, path in answers):
         raise click.UsageError("--list prints nodes alone; --json has both lists in it")
-    if html == "-" and (as_json or wishes):
-        raise click.UsageError("--html - takes standard output for itself: give it a file")
     only = next(iter(wishes), None)
-    shown = Shown(None, as_json, color, verbosity, html, only, list_format)
+    shown = Shown(None, answers, color, verbosity, only, list_format)
     return run_merge(given_reports(reports), shown, expect)

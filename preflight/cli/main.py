@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import click
 
 from mooncake_preflight import answering
-from preflight.base.command_frame import own_words, run_command, value_of
-from preflight.base.output import say, say_json
+from preflight.base.command_frame import asked_answers, own_words, run_command
+from preflight.base.exit_codes import DEFECT, USAGE
+from preflight.base.output import output_to, say, say_json
 from preflight.base.program import program_version
 from preflight.cli.commands import CONTEXT, LazyGroup, examples_text
+from preflight.cli.formats import PROTOCOLS
 
 NAME = "mooncake-preflight"
 
@@ -101,34 +103,52 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """Print the object or line that was asked for, where there is no answer.
+    """Give each format that was asked for its object or line, where there is no answer.
 
     Returns the exit code.
     """
-    from preflight.check.forms import PROTOCOLS, refusal_code, refusal_line
+    from preflight.base.usage_error import UsageError
+    from preflight.check.forms import refusal_code
 
     words = own_words(arguments)
-    asked = value_of(words, "--exit-protocol")
-    protocol = asked if asked in PROTOCOLS else "native"
+    answers = asked_answers(words)
+    protocol = next((name for name, _ in answers if name in PROTOCOLS), "native")
     code = refusal_code(exit_code, protocol)
-    if "--json" in words or (words[:1] == ("plan",) and value_of(words, "--format") == "json"):
+    printed = [answer for answer in answers if answer[1] is None][:1]
+    for name, path in printed + [answer for answer in answers if answer[1] is not None]:
+        # Where it was interrupted, no file is opened any more.
+        if path is None or exit_code in (USAGE, DEFECT):
+            try:
+                with output_to(path):
+                    _refuse_as(name, words, code, message, protocol)
+            except UsageError:  # which is what was told already, or stands behind it
+                pass
+    return code
+
+
+def _refuse_as(name: str, words: Sequence[str], code: int, message: str, protocol: str) -> None:
+    """Print that there is no answer in one format; nothing in those for persons alone."""
+    from preflight.check.forms import error_junit, error_object, refusal_line
+
+    if name == "json":
         asked_for = [schema for option, schema in ANSWERS.items() if option in words]
         own = next(iter(asked_for), SCHEMAS.get(next(iter(words), "")))
         if own is None:
-            from preflight.check.forms import error_object
-
             say_json(error_object(protocol, code, message, _path(words)))
-            return code
-        from preflight.base.envelope import envelope
+        else:
+            from preflight.base.envelope import envelope
 
-        path = _path(words)
-        say_json(envelope(own, exit_code, word="error", reason=message, command=path))
-        return exit_code
-    line = refusal_line(message, protocol)
-    if line is not None:
+            say_json(envelope(own, code, word="error", reason=message, command=_path(words)))
+    elif name == "junit":
+        say(error_junit(message).rstrip("\n"))
+    elif name == "html" and words[0] == "check":
+        from preflight.cli.check import made
+        from preflight.pictures.check_page import error_page
+
+        say(error_page(message, made()).rstrip("\n"))
+    elif (line := refusal_line(message, name)) is not None:
         answering()
         say(line)
-    return code
 
 
 def _path(words: Sequence[str]) -> str:

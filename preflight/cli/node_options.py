@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from preflight.cli.formats import with_formats
 from preflight.cli.options import (
     COLOR,
-    JSON,
     Integer,
     NumberOption,
     Option,
@@ -50,9 +50,6 @@ _REMOTE: tuple[Option, ...] = (
 )
 REPORTS: Option = click.option(
     "--reports", metavar="FOLDER", help="Keep each node's report there, as NODE.json."
-)
-HTML: Option = click.option(
-    "--html", metavar="FILE", help="A page with a table of the nodes too; - prints it instead."
 )
 
 
@@ -118,18 +115,15 @@ def with_answer(*between: Option) -> Decorator:
     """Add how the nodes' answer is shown: ``shown: Shown``; --help has ``between`` among them."""
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        names = ("reports", "as_json", "color", "verbosity", "html")
+        names = ("reports", "answers", "color", "verbosity")
         one = with_verbosity("What passed, too.")(gathered(function, "shown", _shown, *names))
-        return with_options(REPORTS, HTML, *between, JSON, COLOR)(one)
+        formats = with_formats("text", "json", "html")
+        return with_options(REPORTS, *between, formats, COLOR)(one)
 
     return decorated
 
 
-def _shown(
-    reports: str | None, as_json: bool, color: str, verbosity: int, html: str | None
-) -> Shown:
+def _shown(**given: Any) -> Shown:
     from preflight.fleet.merge.command import Shown
 
-    if html == "-" and as_json:
-        raise click.UsageError("--html - takes standard output for itself: give it a file")
-    return Shown(reports, as_json, color, verbosity, html)
+    return Shown(**given)

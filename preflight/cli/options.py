@@ -16,6 +16,7 @@ import click
 from checks.base.units import bare_number, parse_size
 from preflight.base.usage_error import UsageError
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
+from preflight.cli.formats import JSON as JSON
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -359,14 +360,6 @@ def gathered(
         return function(**given, **{name: made})
 
     return with_one
-
-
-def json_option(help_: str = "One JSON object, always.") -> Option:
-    """Return the option ``--json``, as ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help=help_)
-
-
-JSON = json_option()
 
 
 def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import ROOT, TIMEOUT, json_option, with_launch
+from preflight.cli.formats import with_one_format
+from preflight.cli.options import ROOT, TIMEOUT, with_launch
 from preflight.settings.dialects import FORMATS
 
 if TYPE_CHECKING:
@@ -22,16 +23,7 @@ NAME = "mooncake-preflight plan"
     "mooncake-preflight plan --format sysctl launch.sh > 90-mooncake.conf",
     "mooncake-preflight plan --format k8s --name server launch.sh",
 )
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(tuple(FORMATS)),
-    metavar="FORMAT",
-    default="text",
-    show_default=True,
-    help=f"One of {', '.join(FORMATS)}.",
-)
-@json_option("As --format json.")
+@with_one_format(*FORMATS)
 @click.option(
     "--name",
     "service",
@@ -52,7 +44,6 @@ NAME = "mooncake-preflight plan"
 def plan(
     *,
     format_: str,
-    as_json: bool,
     service: str,
     rdma_resource: str,
     told: bool,
@@ -70,8 +61,6 @@ def plan(
     host cannot hold it, and what would take its pages is not printed; 3 what the format needs is
     not known; 64 usage error; 70 a defect of this program.
     """
-    if as_json and format_ not in ("text", "json"):
-        raise click.UsageError(f"--json is --format json, and --format {format_} is given")
     from checks.capture.secrets import public
     from checks.hugetlb.targets import ASK_FIT
     from preflight.base import exit_codes
@@ -82,12 +71,12 @@ def plan(
 
     found = plan_of(launch, root, timeout_seconds)
     code = exit_codes.WARN if told and any(setting.change for setting in found.settings) else 0
-    if format_ in ("text", "json") or as_json:
+    if format_ in ("text", "json"):
         if found.impossible and found.grows:
             code = exit_codes.FAIL
         elif found.gaps:
             code = exit_codes.UNKNOWN
-    if format_ == "json" or as_json:
+    if format_ == "json":
         from preflight.base.envelope import envelope
         from preflight.reading.understood import about
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from preflight.base.command_frame import own_words, run_command
-from preflight.base.output import painter, say, say_json
+from preflight.base.command_frame import asked_answers, own_words, run_command
+from preflight.base.exit_codes import DEFECT, USAGE
+from preflight.base.output import output_to, painter, say, say_json
 from preflight.base.program import program_version
 from preflight.cli.commands import command as declared
 from preflight.cli.options import (
@@ -264,10 +265,12 @@ def run(arguments: list[str]) -> int:
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     """Print an object where JSON was asked for and there is no answer; return the exit code."""
-    if "--json" in own_words(arguments):
-        from preflight.sizing.sizing_json import error_object
+    for name, path in asked_answers(own_words(arguments)):
+        if name == "json" and (path is None or exit_code in (USAGE, DEFECT)):
+            from preflight.sizing.sizing_json import error_object
 
-        say_json(error_object(exit_code, message))
+            with output_to(path):
+                say_json(error_object(exit_code, message))
     return exit_code
 
 

@@ -1,4 +1,4 @@
-"""The page of ``check --html``: what was found, and the pictures that go with it."""
+"""The page of ``check --format html``: what was found, and the pictures that go with it."""
 
 from __future__ import annotations
 

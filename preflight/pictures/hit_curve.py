@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.output import say
-from preflight.base.within import save
 from preflight.capacity.answer import CapacityAnswer
 from preflight.capacity.curve import COLOURS, MOST_PLOT, ROWS, letter_of
 from preflight.capacity.trace_answer import TraceAnswer
@@ -259,22 +258,14 @@ def trace_page(found: CapacityAnswer, answer: TraceAnswer, style: str) -> str:
     return page(title, join(parts, "\n"), style=style)
 
 
-def save_pictures(
-    found: CapacityAnswer,
-    answer: TraceAnswer,
-    html: str | None,
-    svg: str | None,
-    timeout_seconds: float,
-) -> None:
-    """Write the page, and the curve, to the files that are named. Raises UsageError."""
-    if html is not None:
-        written = trace_page(found, answer, page_style()).encode()
-        save(f"--html {html}", html, written, 0o644, timeout_seconds)
-    if svg is not None:
-        if drawn := plot_svg(found, answer):
-            save(f"--svg {svg}", svg, drawn.encode(), 0o644, timeout_seconds)
-        else:
-            say(f"--svg {svg}: not written: nothing is asked for twice", err=True)
+def say_picture(format_: str, found: CapacityAnswer, answer: TraceAnswer) -> None:
+    """Print the page, or the curve by itself: ``html`` or ``svg``."""
+    if format_ == "html":
+        say(trace_page(found, answer, page_style()).rstrip("\n"))
+    elif drawn := plot_svg(found, answer):
+        say(drawn.rstrip("\n"))
+    else:
+        say("--format svg: not written: nothing is asked for twice", err=True)
 
 
 def _table(heads: list[str], rows: list[list[str]], caption: str) -> Html:

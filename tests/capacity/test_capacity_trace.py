@@ -199,11 +199,14 @@ def test_a_master_that_does_not_start(
     assert f"mooncake_master --{flag} at run.sh:1" in capsys.readouterr().err
 
 
+PICTURES = ("--format", "html", "--output", "o.html", "--format", "svg", "--output", "o.svg")
+
+
 def test_the_pictures_show_what_the_text_says(
     ask: Ask, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    words = ("--gpu-memory", "80gb", "--curve", "--html", "o.html", "--svg", "o.svg")
+    words = ("--gpu-memory", "80gb", "--curve", "--format", "text", *PICTURES)
     assert ask(*words, "--ascii") == 0
     out = capsys.readouterr().out
     plot = out[out.index("Hits of one cache") : out.index("\n\nas  ")]

@@ -190,8 +190,12 @@ def test_only_and_skip_take_patterns(
         (["--gpu-memory", "80gb"], "--gpu-memory is about a launch"),
         (["--nic-numa-nodes", "0"], "--nic-numa-nodes is about a launch"),
         (["--fail-on", "warn"], "--fail-on is for"),
-        (["--junit", "-"], "give --junit a file"),
-        (["--junit", "/no/such/folder/x.xml"], "No such file or directory"),
+        (["--format", "junit"], "both take standard output"),
+        (["--format", "k8s", "--output", "x", "--format", "npd"], "each have an exit code"),
+        (["--format", "html", "--output", "/no/such/folder/x"], "No such file or directory"),
+        (["--junit", "x.xml"], "--format junit --output FILE"),
+        (["--html", "x.html"], "--format html --output FILE"),
+        (["--exit-protocol", "npd"], "--format nagios, npd"),
     ],
 )
 def test_usage_errors_exit_64_with_an_object(
@@ -241,19 +245,21 @@ def test_ignoring_all_that_was_judged_is_no_pass(
 
 @pytest.mark.parametrize(
     ("protocol", "code"),
-    [("native", 64), ("nagios", 3), ("npd", 3), ("slurm-prolog", 0), ("k8s", 64)],
+    [("text", 64), ("nagios", 3), ("npd", 3), ("slurm-prolog", 0), ("k8s", 64)],
 )
 def test_a_usage_error_under_each_protocol(
     protocol: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Slurm drains the node for anything but 0: a typing error must not drain a cluster."""
     installed(monkeypatch, found(PASS))
-    assert run(["check", f"--exit-protocol={protocol}", "--no-such"]) == code
+    assert run(["check", f"--format={protocol}", "--no-such"]) == code
     capsys.readouterr()
-    assert run(["check", "--exit-protocol", protocol, "--json", "--no-such"]) == code
+    assert (
+        run(["check", "--format", protocol, "--output", "/dev/null", "--json", "--no-such"]) == code
+    )
     parsed = json.loads(capsys.readouterr().out)
     valid(parsed, SCHEMA)
-    assert parsed["answer"]["exit_protocol"] == protocol
+    assert parsed["answer"]["exit_protocol"] == protocol.replace("text", "native")
 
 
 @pytest.mark.slow
@@ -294,14 +300,18 @@ def test_junit_is_written_whole_beside_the_answer_and_on_errors(
 ) -> None:
     installed(monkeypatch, found(FAIL, UNKNOWN, WARN, PASS, SKIP))
     path = tmp_path / "out.xml"
-    assert run(["check", "--junit", str(path)]) == 2
+    words = ["check", "--format", "junit", "--output", str(path)]
+    assert run(words) == 2
+    assert capsys.readouterr().out == ""
+    assert run([*words, "--format", "text"]) == 2
+    assert capsys.readouterr().out.startswith("FAIL")
     suites = ElementTree.parse(path).getroot()
     assert suites.attrib["tests"] == "5"
-    assert run(["check", "--junit", str(path), "--only", "nothing"]) == 64
+    assert run([*words, "--only", "nothing"]) == 64
     assert len(ElementTree.parse(path).getroot().findall(".//error")) == 1
     assert os.listdir(tmp_path) == ["out.xml"]
     capsys.readouterr()
-    assert run(["check", "--junit", "-"]) == 2
+    assert run(["check", "--format", "junit", "--output", "-"]) == 2
     assert ElementTree.fromstring(capsys.readouterr().out).attrib["failures"] == "1"
 
 
@@ -357,7 +367,7 @@ def test_protocols_that_read_one_line_get_one(
     protocol: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed(monkeypatch, found(FAIL, WARN, PASS))
-    assert len(text(capsys, "--exit-protocol", protocol).splitlines()) == 1
+    assert len(text(capsys, "--format", protocol).splitlines()) == 1
 
 
 # On this machine -----------------------------------------------------------------------------

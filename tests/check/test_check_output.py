@@ -183,7 +183,7 @@ def test_the_page_is_a_line_for_each_finding_and_what_to_do() -> None:
     assert " 2. a.b: mend" in lines
     # The second step is mended by what was typed for the first.
     assert lines.count("      run this") == 1
-    assert lines[-1] == "More: -v, --html FILE, or mooncake-preflight explain memlock.limit"
+    assert lines[-1] == "More: -v, --format html, or mooncake-preflight explain memlock.limit"
 
 
 def test_a_line_keeps_its_subject_and_takes_more_lines_for_the_reason() -> None:

@@ -175,7 +175,7 @@ def test_no_word_is_cut_in_two(
     run([*words, "--json"])
     known = set(re.findall(PATHS, capsys.readouterr().out))
     run([*words, "-v"])
-    run([*words, "--exit-protocol", "npd"])
+    run([*words, "--format", "npd"])
     text = capsys.readouterr().out
     assert set(re.findall(PATHS, text)) <= known
     assert re.findall(r"\w\.\.\.$", text, re.MULTILINE) == []

@@ -283,8 +283,8 @@ _SECRET_SETTINGS = (
         *(
             ["check", "-v"],
             ["check", "--json"],
-            ["check", "--html", "-"],
-            ["check", "--junit", "-"],
+            ["check", "--format", "html"],
+            ["check", "--format", "junit"],
         ),
         *(["facts"], ["facts", "--json"], ["capacity"], ["topology", "--json"]),
         *(["fit"], ["fit", "--json"], ["read"], ["read", "-vv"], ["read", "--json"]),
@@ -337,7 +337,7 @@ def test_the_value_of_a_flag_that_nobody_has_is_not_repeated(
     words = [*SERVER.split(), f"--string={MARK}", "--nope", MARK, "--hicache-sise=31"]
     for command in (
         ["check", "--json", *release],
-        ["check", "--html", "-", *release],
+        ["check", "--format", "html", *release],
         ["diff", "--lock", str(lock)],
     ):
         run([*command, "--root", host, "--", *words])

@@ -13,7 +13,8 @@ import pytest
 
 import mooncake_preflight
 from preflight.base import exit_codes
-from preflight.check.forms import NPD_BYTES, PROTOCOLS, refusal_code, refusal_line
+from preflight.check.forms import NPD_BYTES, refusal_code, refusal_line
+from preflight.cli.formats import PROTOCOLS
 from preflight.cli.main import NAME
 from tests.paths import ROOT
 
@@ -62,7 +63,13 @@ def test_an_interrupt_while_modules_are_imported_is_silent(function: str, place:
         ("preflight", "click", ("check", "--json"), 130, "check"),
         ("preflight", "preflight.cli.main", ("fit", "--json"), 130, "fit"),
         ("preflight", "click", ("plan", "--format", "json"), 130, "plan"),
-        ("preflight", "click", ("check", "--json", "--exit-protocol", "slurm-prolog"), 0, "check"),
+        (
+            "preflight",
+            "click",
+            ("check", "--json", "--output", "-", "--format", "slurm-prolog"),
+            0,
+            "check",
+        ),
         ("sizing", "preflight.cli.options", ("--json",), 130, "sizing"),
     ],
 )
@@ -150,7 +157,7 @@ def broken(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_cannot_be_imported_is_no_verdict(broken: Path, protocol: str) -> None:
     """A prolog drains no node, a monitor says unknown; the file in the way is named."""
-    words = ("check", "--exit-protocol", protocol, "--", "true")
+    words = ("check", "--format", protocol, "--", "true")
     ran = _with_foreign(broken, *words)
     assert ran.returncode == refusal_code(exit_codes.DEFECT, protocol)
     assert ran.stderr.count("\n") == 1

@@ -308,7 +308,7 @@ def test_what_commands_do_is_an_object_too(
     assert object_of(("diff",), words, capsys)["answer"]["lock"] == "good.json"
 
 
-@pytest.mark.parametrize("protocol", ["native", "nagios", "npd", "slurm-prolog", "k8s"])
+@pytest.mark.parametrize("protocol", ["text", "nagios", "npd", "slurm-prolog", "k8s"])
 @pytest.mark.parametrize("worst", [Status.PASS, Status.WARN, Status.FAIL, Status.UNKNOWN])
 def test_a_check_is_as_its_schema_says(
     worst: Status,
@@ -319,8 +319,9 @@ def test_a_check_is_as_its_schema_says(
     """Whatever exit code the protocol makes of the status."""
     said = [Finding("test.one", status, "a", "1 B", "2 B", text="so") for status in (worst, worst)]
     installed(monkeypatch, said)
-    found = object_of(("check",), ["--exit-protocol", protocol], capsys)
-    assert (found["status"], found["answer"]["exit_protocol"]) == (worst.value, protocol)
+    found = object_of(("check",), ["--format", protocol, "--output", "/dev/null"], capsys)
+    assert found["status"] == worst.value
+    assert found["answer"]["exit_protocol"] == protocol.replace("text", "native")
 
 
 LOGS = ROOT / "tests/data/logs"

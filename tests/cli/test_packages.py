@@ -94,7 +94,7 @@ def one_file(open_folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def test_the_one_file_needs_a_python_alone(one_file: str, open_folder: Path) -> None:
     """-I -S: no package of this machine is seen. Nothing of it stays."""
     python = (public_python(), "-I", "-S", one_file)
-    said = as_nobody(open_folder, *python, "check", "--root", "demo:h800", "--html", "-")
+    said = as_nobody(open_folder, *python, "check", "--root", "demo:h800", "--format", "html")
     assert (said.returncode, "memlock.limit" in said.stdout) == (2, True), said.stderr
     assert (
         as_nobody(open_folder, *python, "--version").stdout == "mooncake-preflight, version 0.1.0\n"

@@ -48,15 +48,13 @@ WAITING: Waiting = {
     # Where --timeout is another wait, and is not given.
     "rehearsal": ((*PREFLIGHT, "rehearse", "--model-config", "PATH", "LAUNCH"), 64),
     "nodes": ((*PREFLIGHT, "fleet", "check", "--nodes-file", "PATH"), 64),
-    "page": ((*PREFLIGHT, "check", *TIMEOUT, "--html", "PATH"), 64),
+    "page": ((*PREFLIGHT, "check", *TIMEOUT, "--format", "html", "--output", "PATH"), 64),
     "capture": ((*PREFLIGHT, "capture", *TIMEOUT, "PATH", "LAUNCH"), 64),
     "report": ((*PREFLIGHT, "exec", *TIMEOUT, "--report", "PATH", "--", "mooncake_master"), 7),
 }
 # What a command needs beside the file that is asked about.
 TRACED = (*DESCRIBED, "--goal", "hits")
 BESIDE = {
-    "capacity --html": ("--workload", "chat"),
-    "capacity --svg": ("--workload", "chat"),
     "capture": ("OUT",),
     "capture file": (),
     "check --lock": ("--root", "demo:h800"),
@@ -68,16 +66,17 @@ BESIDE = {
     "explain --launch": ("hugetlb.shortage",),
     "explain --osv-zip": ("--advisories",),
     "explain --root": ("hugetlb.shortage",),
-    "fit --html": (*TRACED, "--trace", "TRACE"),
-    "fit --svg": (*TRACED, "--trace", "TRACE"),
     "fit --trace": TRACED,
     "fleet check": ("--timeout", "2", "--nodes", "a1"),
-    "fleet merge --html": ("LAUNCH",),
+    "fleet merge --output": ("LAUNCH",),
 }
 # Beside these a launch is none that is read, or is refused.
-ALONE = ("fit --trace", "fit --html", "fit --svg")
-# All commands read this one alike: three of them are asked.
-READ_ALIKE, ASKED_OF = "--model-config", ("check", "exec", "fleet check")
+ALONE = ("fit --trace",)
+# All commands open these alike: three of them are asked.
+OPENED_ALIKE = {
+    "--model-config": ("check", "exec", "fleet check"),
+    "--output": ("check", "fleet merge", "plan"),
+}
 # Theirs are opened by the server, which is then started; or by another command of the same words.
 NOT_ASKED = (
     "exec launch",
@@ -106,7 +105,7 @@ def _files(name: str) -> Iterator[str]:
         named = one.metavar in ("FILE", "FOLDER", "PATH", "HOST", "[ID|FILE|WORDS]...")
         if isinstance(one, click.Argument) or named:
             option = str(one.name) if isinstance(one, click.Argument) else one.opts[0]
-            asked = option != READ_ALIKE or name in ASKED_OF
+            asked = name in OPENED_ALIKE.get(option, (name,))
             if asked and f"{name} {option}".strip() not in NOT_ASKED:
                 yield option
 

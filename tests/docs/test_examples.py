@@ -77,7 +77,7 @@ def test_the_monitor_calls_the_command_in_the_protocol_of_the_detector() -> None
     assert monitor["plugin"] == "custom"
     (rule,) = monitor["rules"]
     assert accepted(rule["args"])
-    assert rule["args"][rule["args"].index("--exit-protocol") + 1] == "npd"
+    assert rule["args"][rule["args"].index("--format") + 1] == "npd"
     assert rule["condition"] in {condition["type"] for condition in monitor["conditions"]}
     assert monitor["pluginConfig"]["max_output_length"] >= 80
 

@@ -37,7 +37,7 @@ def test_the_share_with_the_most_hits_is_chosen(
     (tmp_path / "run.sh").write_text(SCRIPT)
     (tmp_path / "t.jsonl").write_text(cycle(120))
     words = ["fit", *HOST, "--json", "--keep", "1gb", "--goal", "hits", "--trace", "t.jsonl"]
-    words += ["--html", "o.html", "--svg", "o.svg"]
+    words += ["--format", "html", "--output", "o.html", "--format", "svg", "--output", "o.svg"]
     assert run([*words, "run.sh"]) in (0, 1, 3)
     found = json.loads(capsys.readouterr().out)
     valid(found, json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text()))
@@ -92,7 +92,7 @@ def test_requests_are_spread_as_the_launchs_router_does(
 
 
 def test_pictures_are_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", "--svg", "o.svg", "run.sh"]) == 64
+    assert run(["fit", "--format", "svg", "run.sh"]) == 64
     assert "give --trace FILE" in capsys.readouterr().err
 
 

@@ -194,8 +194,11 @@ def test_every_form_of_input_gives_the_same_answer(
         (["--expect", "gpu[1-", __file__], "not a set of nodes"),
         (["--nodes-failing", "--nodes-passing", "x"], "one list at a time"),
         (["--nodes-failing", "--json", "x"], "--list prints nodes alone"),
-        (["--html", "-", "--json", "x"], "--html -"),
-        (["--html", "/nowhere/page.html", __file__], "No such file or directory"),
+        (["--format", "html", "--json", "x"], "both take standard output"),
+        (
+            ["--format", "html", "--output", "/nowhere/page.html", __file__],
+            "No such file or directory",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(words: list[str], said: str, merge: Merge) -> None:
@@ -231,14 +234,14 @@ def test_the_page_shows_every_node_and_runs_nothing_of_theirs(merge: Merge, tmp_
     reports[6]["facts"]["kernel"] = evil
     place = write_lines(tmp_path / "all.jsonl", reports)
     page = tmp_path / "page.html"
-    assert merge("--html", page, place)[0] == 2
+    assert merge("--format", "html", "--output", page, place)[0] == 2
     written: Any = page.read_text()
     assert "<script>alert" not in written
     assert "\x1b" not in written
     assert all(f">{report['node']}<" in written for report in reports)
     assert 'class="sortable"' in written
     for words in ((), ("-q",), ("-v",)):  # a whole document, that no text follows
-        code, printed = merge("--html", "-", *words, place)[:2]
+        code, printed = merge("--format", "html", *words, place)[:2]
         assert (code, printed.startswith("<!DOCTYPE html>")) == (2, True)
         assert printed.endswith("</html>\n")
 
@@ -258,26 +261,27 @@ def test_every_command_that_asks_nodes_writes_the_page_too(
 ) -> None:
     fleet = merged_reports(tmp_path, fleet_reports("gpu[001-003]"))
     page = tmp_path / "fleet.html"
-    code = show_fleet(fleet, Shown(None, False, "never", 0, str(page)))
+    code = show_fleet(fleet, Shown(None, [("text", None), ("html", str(page))], "never", 0))
     assert "gpu[001-003]" in capsys.readouterr().out
     assert page.read_text().startswith("<!DOCTYPE html>")
-    assert show_fleet(fleet, Shown(None, False, "never", 0, "-")) == code
+    assert show_fleet(fleet, Shown(None, [("html", None)], "never", 0)) == code
     assert capsys.readouterr().out == page.read_text()
 
 
 def test_a_page_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path: Path) -> None:
     path = str(tmp_path / "none/page.html")
-    with pytest.raises(UsageError, match=f"--html {path}: No such file"):
-        prepare(Shown(None, False, "never", 0, path))
+    with pytest.raises(UsageError, match=f"--output {path}: No such file"):
+        prepare(Shown(None, [("html", path)], "never", 0))
     assert not (tmp_path / "none").exists()
-    prepare(Shown(str(tmp_path / "made"), False, "never", 0, str(tmp_path / "page.html")))
+    page = str(tmp_path / "page.html")
+    prepare(Shown(str(tmp_path / "made"), [("html", page)], "never", 0))
     assert (tmp_path / "made").is_dir()
 
 
 def test_a_page_in_place_of_text_and_json_exclude_each_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["fleet", "check", "--nodes", "a", "--html", "-", "--json"]) == 64
+    assert run(["fleet", "check", "--nodes", "a", "--format", "html", "--json"]) == 64
 
 
 @pytest.mark.parametrize("name", ["collect", "manifest", "node", "run"])

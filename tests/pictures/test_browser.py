@@ -65,7 +65,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, (host, text) in CASES.items():
         folder = tmp_path_factory.mktemp("host")
         found[name] = folder / "page.html"
-        checked(folder, host, text, "--html", str(found[name]))
+        checked(folder, host, text, "--format", "html", "--output", str(found[name]))
     return found
 
 
@@ -127,12 +127,13 @@ def every_page(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
     """A page of each command that writes one: check, its error, fleet, capacity of a trace."""
     folder = tmp_path_factory.mktemp("pages")
     more = {name: folder / f"{name}.html" for name in ("error", "fleet", "trace")}
-    assert run(["check", "--html", str(more["error"]), "/nowhere.sh"]) == 64
+    assert run(["check", "--format", "html", "--output", str(more["error"]), "/nowhere.sh"]) == 64
     reports = [FoundReport("all", at, document(one)) for at, one in enumerate(odd_fleet(), 1)]
-    run_merge(reports, Shown(None, False, "never", 0, str(more["fleet"])), None)
+    run_merge(reports, Shown(None, [("html", str(more["fleet"]))], "never", 0), None)
     (folder / "run.sh").write_text(f"{QWEN}\n")
     (folder / "trace.jsonl").write_text("".join(f"{json.dumps(turn)}\n" for turn in TURNS))
-    traced = ["--trace", str(folder / "trace.jsonl"), "--curve", "--html", str(more["trace"])]
+    traced = ["--trace", str(folder / "trace.jsonl"), "--curve"]
+    traced += ["--format", "html", "--output", str(more["trace"])]
     words = ["capacity", "--root", "demo:h800", "--gpu-memory", "80gb", *traced]
     assert run([*words, str(folder / "run.sh")]) == 0
     return {**pages, **more}

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from preflight.base.output import columns, painter, say, say_json
+from preflight.base.command_frame import Answers
+from preflight.base.output import columns, output_to, painter, say, say_json
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, save, within
 from preflight.fleet.base.node_sets import expand, fold
@@ -19,15 +20,14 @@ from preflight.fleet.reports.sources import FoundReport
 class Shown(NamedTuple):
     """How the answer is asked for.
 
-    reports: a folder to keep each node's report in. html: a file for a page too, - for it alone.
+    reports: a folder to keep each node's report in. answers: the formats, each with its file.
     listed: passing or failing nodes alone; list_format: nodeset, as Slurm reads it, or lines.
     """
 
     reports: str | None
-    as_json: bool
+    answers: Answers
     color: str
     verbosity: int
-    html: str | None = None
     listed: str | None = None
     list_format: str = "nodeset"
 
@@ -43,17 +43,22 @@ def run_merge(found: Iterable[FoundReport | Unusable], shown: Shown, expect: str
 
 def show_fleet(fleet: Fleet, shown: Shown) -> int:
     """Print a fleet; returns its exit code. Raises UsageError."""
-    if shown.html is not None:
-        from preflight.fleet.merge.to_html import write_html
+    for name, path in shown.answers:
+        with output_to(path):
+            _say(fleet, shown, name)
+    return fleet.exit_code
 
-        write_html(shown.html, fleet)
-        if shown.html == "-":  # nothing may follow what is a whole document
-            return fleet.exit_code
-    if shown.listed is not None:
+
+def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
+    if format_ == "html":
+        from preflight.fleet.merge.to_html import fleet_page
+
+        say(fleet_page(fleet).rstrip("\n"))
+    elif shown.listed is not None and format_ == "text":
         names = fleet.of(*(PASSING if shown.listed == "passing" else FAILING))
         if names:
             say(fold(names, slurm=True) if shown.list_format == "nodeset" else "\n".join(names))
-    elif shown.as_json:
+    elif format_ == "json":
         from preflight.base.envelope import envelope
         from preflight.fleet.merge.answer import fleet_object, verdict_text
 
@@ -63,16 +68,16 @@ def show_fleet(fleet: Fleet, shown: Shown) -> int:
         from preflight.fleet.merge.answer import fleet_text
 
         say(fleet_text(fleet, painter(shown.color), columns(), shown.verbosity))
-    return fleet.exit_code
 
 
 def prepare(shown: Shown) -> None:
     """Try, before a node is asked, whether all can be written: later the work would be lost."""
     if shown.reports is not None:
         _try_folder(f"--reports {shown.reports}", shown.reports, make=True)
-    if shown.html is not None and shown.html != "-":
-        folder = os.path.dirname(os.path.abspath(shown.html))
-        _try_folder(f"--html {shown.html}", folder, make=False)
+    for _, path in shown.answers:
+        if path is not None:
+            folder = os.path.dirname(os.path.abspath(path))
+            _try_folder(f"--output {path}", folder, make=False)
 
 
 def _try_folder(option: str, folder: str, make: bool) -> None:

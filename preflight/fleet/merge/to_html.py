@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from preflight.base.within import limit_seconds, save
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.base.text import grouped
 from preflight.fleet.merge.answer import drift_cells, pool_text, verdict_said, verdict_text
@@ -13,17 +12,6 @@ from preflight.fleet.reports.rows import STATUSES, OnNodes
 from preflight.render.html_page import Cell, Html, Keyed, element, join, page, status_badge, table
 
 Rows = list[Sequence[Cell]]
-
-
-def write_html(path: str, fleet: Fleet) -> None:
-    """Write the page; ``-`` prints it. Raises UsageError where it cannot be written."""
-    text = fleet_page(fleet)
-    if path == "-":
-        from preflight.base.output import say
-
-        say(text.rstrip("\n"))
-        return
-    save(f"--html {path}", path, text.encode(), 0o644, limit_seconds())
 
 
 def fleet_page(fleet: Fleet) -> str:

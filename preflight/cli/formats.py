@@ -1,0 +1,114 @@
+"""``--format`` and ``--output``: in which forms a command answers, and where each of them goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from preflight.base.command_frame import Answers, asked_answers, own_words
+from preflight.base.output import output_to
+from preflight.base.usage_error import UsageError
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+# Forms with an exit code of their own: one at a time.
+PROTOCOLS = ("nagios", "npd", "slurm-prolog", "k8s")
+WORDS = f"{__name__}.words"
+# Options that --format and --output replaced -> what to write.
+GONE = {
+    "--exit-protocol": "write --format nagios, npd, slurm-prolog or k8s",
+    "--html": "write --format text --format html --output FILE",
+    "--junit": "write --format text --format junit --output FILE",
+    "--svg": "write --format text --format svg --output FILE",
+}
+
+
+def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
+    """Add in which of the forms ``names`` a command answers: ``answers``, each with its file.
+
+    The first is the default.
+    """
+    default = names[0]
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def with_answers(**given: Any) -> Any:
+            for name in ("format_", "output", "as_json"):
+                del given[name]
+            return function(answers=_answers(names, default), **given)
+
+        for option in (
+            click.option(
+                "--json", "as_json", is_flag=True, help="As --format json: one object, always."
+            ),
+            click.option(
+                "--output",
+                type=click.Path(),
+                metavar="FILE",
+                multiple=True,
+                help="Where the --format before it goes. Default: standard output.",
+            ),
+            click.option(
+                "--format",
+                "format_",
+                type=click.Choice(names),
+                metavar="FORMAT",
+                multiple=True,
+                help=f"One of {', '.join(names)}{again}. Default: {default}.",
+            ),
+        ):
+            with_answers = option(with_answers)
+        return with_answers
+
+    return decorated
+
+
+def with_one_format(*names: str) -> Decorator:
+    """Add the same for a command that answers in one form at a time: ``format_``."""
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def with_one(*, answers: Answers, **given: Any) -> Any:
+            if len(answers) > 1:
+                raise UsageError("this command answers in one format: give one --format")
+            ((name, path),) = answers
+            with output_to(path):
+                return function(format_=name, **given)
+
+        return with_formats(*names, again="")(with_one)
+
+    return decorated
+
+
+def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as the options beside it
+    """Add --format text or json: ``as_json``."""
+
+    @wraps(function)
+    def with_json(*, format_: str, **given: Any) -> Any:
+        return function(as_json=format_ == "json", **given)
+
+    return with_one_format("text", "json")(with_json)
+
+
+def _answers(names: tuple[str, ...], default: str) -> Answers:
+    """Return what the words of the command line ask for. Raises UsageError."""
+    words = click.get_current_context().meta[WORDS]
+    answers = asked_answers(own_words(words)) or [(default, None)]
+    answers = [(name or default, path) for name, path in answers]
+    asked = [name for name, _ in answers]
+    if len(asked) > len(set(asked)):
+        raise UsageError(
+            f"--format {next(name for name in asked if asked.count(name) > 1)} is given twice"
+        )
+    if len(protocols := [name for name in asked if name in PROTOCOLS]) > 1:
+        raise UsageError(f"{' and '.join(protocols)} each have an exit code: give one of them")
+    printed = [name for name, path in answers if path is None]
+    if len(printed) > 1:
+        raise UsageError(
+            f"{' and '.join(printed)} both take standard output: write --output FILE behind one"
+        )
+    # What cannot be written is told before something is printed.
+    return sorted(answers, key=lambda answer: answer[1] is None)
