@@ -40,7 +40,7 @@ _COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
 @TIMEOUT
 @ROOT
 @COLOR
-@with_verbosity("Every setting, with where it was written; -vv: the defaults too.")
+@with_verbosity("Every setting, with where it was written; -vv: the defaults too, also with --json.")
 @with_launch
 def read(
     *,
@@ -99,7 +99,7 @@ def read(
         answer = envelope(
             "launch",
             code,
-            public(reading_object(reading)),
+            public(reading_object(reading, verbosity > 1)),
             word="unread" if reading.unread else "read",
             reason=next(iter(unread), None),
             launch=(reading.name, reading.sentence),

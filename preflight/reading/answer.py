@@ -155,10 +155,13 @@ def _shown(value: Value) -> str:
     return shortened(str(value.value), _LONGEST_VALUE)
 
 
-def reading_object(reading: LaunchReading) -> dict[str, Any]:
-    """Return the answer of ``schemas/launch-v1.schema.json``."""
+def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, Any]:
+    """Return the answer of ``schemas/launch-v1.schema.json``.
+
+    defaults: what the releases take for the settings that nobody wrote, too.
+    """
     return {
-        "processes": [_process(process) for process in reading.processes],
+        "processes": [_process(process, defaults) for process in reading.processes],
         "unread": [
             {"what": each.what, "reason": each.why, "origin": str(each.origin)}
             for each in reading.unread
@@ -170,14 +173,16 @@ def reading_object(reading: LaunchReading) -> dict[str, Any]:
     }
 
 
-def _process(process: Understood) -> dict[str, Any]:
+def _process(process: Understood, defaults: bool) -> dict[str, Any]:
+    more = process.defaults.items() if defaults else ()
+    here = {name: value for name, value in more if not value.origin.startswith("absent ")}
     return {
         "program": process.program,
         "count": plain(process.number),
         "group": process.group,
         "place": {"source": process.origin.source, "line": process.origin.line},
         "words": list(process.words),
-        "settings": _values({**process.settings, **process.defaults}),
+        "settings": _values({**process.settings, **here}),
         "environment": _values(process.environment),
         "image": process.image,
         "release": {

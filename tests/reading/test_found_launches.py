@@ -28,7 +28,7 @@ found = pytest.mark.skipif(
 def test_a_launch_of_others(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     truth, unread = FOUND[name]
     (tmp_path / "host" / "proc").mkdir(parents=True)
-    code = run(["read", "--json", "--root", str(tmp_path / "host"), str(Path(FOLDER, name))])
+    code = run(["read", "--json", "-vv", "--root", str(tmp_path / "host"), str(Path(FOLDER, name))])
     answer = json.loads(capsys.readouterr().out)
     if code == 64:
         assert not truth

@@ -112,8 +112,11 @@ def test_json_has_every_setting_with_its_origin(read: Callable[..., Any]) -> Non
     assert server["settings"]["HTTP port"]["value"] == 30001
     assert server["settings"]["store.protocol"]["value"] == "tcp"
     assert server["environment"]["MOONCAKE_MASTER"]["origin"].endswith("launch.sh:1")
-    assert server["settings"]["page_size"]["origin"].startswith("default of SGLang")
+    assert "page_size" not in server["settings"]
     assert "hush" not in json.dumps(found)
+    server = answer(read(LAUNCH, "--json", "-vv"))["processes"][-1]
+    assert server["settings"]["page_size"]["origin"].startswith("default of SGLang")
+    assert "absent" not in json.dumps(server["settings"])
     assert found["unread"] == []
 
 
