@@ -40,7 +40,9 @@ _COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
 @TIMEOUT
 @ROOT
 @COLOR
-@with_verbosity("Every setting, with where it was written; -vv: the defaults too, also with --json.")
+@with_verbosity(
+    "Every setting, with where it was written; -vv: the defaults too, also with --json."
+)
 @with_launch
 def read(
     *,

@@ -57,7 +57,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # Not for the session: while its hugetlb hierarchy is there, every process of this machine is in it.
 @pytest.fixture(scope="package")
 def containers() -> Iterator[Machine]:
-    with machine({"mooncake_master": MASTER}) as made:
+    # The entry of an image of this program alone.
+    entry = f'#!/bin/sh\nexec {sys.executable} -m preflight.cli.main "$@"\n'
+    with machine({"mooncake_master": MASTER, "mooncake-preflight": entry}) as made:
         try:
             made.run(Limits(), "true")
         except ContainerError as error:

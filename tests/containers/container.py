@@ -49,6 +49,7 @@ MASKED = (
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc")
 PROGRAMS = "/opt/programs"
+VOLUMES = ("/launch", "/preflight", "/opt/server")
 LIMIT_SECONDS = 60.0
 _ENDED = "<<exit %s>>"
 
@@ -63,7 +64,7 @@ class Limits:
     spelling -> bytes. pids: threads in all. refused: what the seccomp profile answers with EPERM.
     host_cgroups: the host's /sys/fs/cgroup in place of the container's own, as ``-v`` mounts it.
     rdma: the host's network, /sys and RDMA devices, as ``--network host --device
-    /dev/infiniband`` gives them.
+    /dev/infiniband`` gives them. volumes: one of VOLUMES -> what is mounted there to be written.
     """
 
     user: int = 0
@@ -79,6 +80,7 @@ class Limits:
     host_cgroups: bool = False
     rdma: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    volumes: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,8 @@ class Machine:
         root = folder / "root"
         root.mkdir(mode=0o755)
         self._binds = list(_build_root(root))
-        for name in ("proc", "sys", "dev", "tmp", "run"):
-            (root / name).mkdir(exist_ok=True)
+        for name in ("proc", "sys", "dev", "tmp", "run", *(place[1:] for place in VOLUMES)):
+            (root / name).mkdir(parents=True, exist_ok=True)
         (root / PROGRAMS[1:]).mkdir(parents=True)
         for name, text in programs.items():
             program = root / PROGRAMS[1:] / name
@@ -306,6 +308,8 @@ def _mounts(binds: list[str], limits: Limits) -> Iterator[dict[str, Any]]:
     if limits.rdma:
         devices = {"destination": "/dev/infiniband", "source": "/dev/infiniband"}
         yield {**devices, "type": "bind", "options": ["rbind", "nosuid", "noexec"]}
+    for path, folder in limits.volumes.items():
+        yield {"destination": path, "type": "bind", "source": str(folder), "options": ["rbind"]}
     for path in binds:
         options = ["rbind", "ro", "nosuid", "nodev"]
         yield {"destination": path, "type": "bind", "source": path, "options": options}

@@ -37,7 +37,7 @@ def objects(path: Path) -> list[Json]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("**/*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.name)
 def test_the_examples_are_as_kubernetes_has_it(path: Path, version: str) -> None:
     found = objects(path)
     assert found
@@ -50,8 +50,74 @@ def test_a_misspelt_field_is_a_problem() -> None:
     assert problems(job, VERSIONS[0])
 
 
+POD_OF_ITS_OWN: Json = {
+    "containers": [
+        {
+            "name": "own",
+            "image": "own",
+            "command": ["python3", "-m", "sglang.launch_server"],
+            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        }
+    ],
+    "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+}
+GATE = ["python3", "/preflight/mooncake-preflight.pyz", "exec", "--"]
+KUBECTL = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="needs kubectl (kubernetes-client)"
+)
+
+
+def own(kind: str) -> Json:
+    """Somebody's own server, as a Pod or as what makes pods."""
+    named: Json = {"metadata": {"name": "own", "labels": {"mooncake-preflight": "exec"}}}
+    if kind == "Pod":
+        return {"apiVersion": "v1", "kind": kind, **named, "spec": POD_OF_ITS_OWN}
+    labels = {"app": "own"}
+    spec = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": POD_OF_ITS_OWN},
+        **({"serviceName": "own"} if kind == "StatefulSet" else {}),
+    }
+    return {"apiVersion": "apps/v1", "kind": kind, **named, "spec": spec}
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl (kubernetes-client)")
+@KUBECTL
+@pytest.mark.parametrize("labelled", [True, False], ids=["labelled", "not labelled"])
+@pytest.mark.parametrize("kind", ["Pod", "Deployment", "StatefulSet"])
+def test_the_component_puts_the_gate_in_front(tmp_path: Path, kind: str, labelled: bool) -> None:
+    shutil.copytree(FOLDER / "gate", tmp_path / "gate")
+    server = own(kind)
+    if not labelled:
+        del server["metadata"]["labels"]
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(server))
+    (tmp_path / "kustomization.yaml").write_text("components: [gate]\nresources: [own.yaml]\n")
+    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = yaml.safe_load(done.stdout)
+    if not labelled:
+        assert found == server
+        return
+    assert [each for version in VERSIONS for each in problems(found, version)] == []
+    spec = found["spec"] if kind == "Pod" else found["spec"]["template"]["spec"]
+    (container,), (program,) = spec["containers"], spec["initContainers"]
+    assert container["command"] == [*GATE, *POD_OF_ITS_OWN["containers"][0]["command"]]
+    assert program["volumeMounts"][0] in container["volumeMounts"]
+
+
+@pytest.mark.slow
+@KUBECTL
+def test_the_patch_of_the_page_puts_the_gate_in_front(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(own("Pod")))
+    page = (ROOT / "docs/howto-kubernetes.md").read_text()
+    script = "kubectl patch --local" + page.split("kubectl patch --local")[1].split("```")[0]
+    subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True)
+    (container,) = yaml.safe_load((tmp_path / "gated.yaml").read_text())["spec"]["containers"]
+    assert container["command"][:4] == ["mooncake-preflight", "exec", "--", "python3"]
+
+
+@pytest.mark.slow
+@KUBECTL
 def test_kubectl_reads_it_as_it_was_meant() -> None:
     command = ["kubectl", "patch", "--local", "--type=merge", "--patch={}", "-o=json"]
     done = subprocess.run([*command, f"--filename={CHECK}"], capture_output=True, text=True)

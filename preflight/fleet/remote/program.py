@@ -13,6 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from preflight.base.exit_codes import DEFECT
 from preflight.base.usage_error import UsageError
 
 # How what is said of the program differs from a login shell's banner and from the report itself.
@@ -54,7 +55,16 @@ import io
 import shutil
 import tempfile
 import zipfile
-with tempfile.TemporaryDirectory(prefix="mooncake-preflight.") as folder:
+def unpack_into(*places):
+    for place in places:
+        try:
+            return tempfile.TemporaryDirectory(prefix="mooncake-preflight.", dir=place)
+        except OSError as error:
+            why = error
+    print("mooncake-preflight: no folder to unpack itself into: " + str(why), file=sys.stderr)
+    sys.exit({DEFECT})
+# A container's root may be read-only, and its /dev/shm is not.
+with unpack_into(None, "/dev/shm") as folder:
     with zipfile.ZipFile({{archive}}) as archive:
         archive.extractall(folder)
     sys.path[0] = folder
