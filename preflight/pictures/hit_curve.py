@@ -203,7 +203,9 @@ def plot_figure(
         said = element("title", f"as large as {mark.name}: {percent(mark.rate)}")
         place = x(mark.across), y(mark.rate)
         while any(hypot(place[0] - a, place[1] - b) < 2 * _MARK for a, b in places):
-            place = place[0], place[1] - 2 * _MARK - 1  # above the one that stands there
+            # Above the one that stands there; at the picture's edge left of it.
+            above, left = place[1] - 2 * _MARK - 1, place[0] - 2 * _MARK - 1
+            place = (place[0], above) if above >= _MARK else (left, y(mark.rate))
         places.append(place)
         circle = element("circle", said, cx=place[0], cy=place[1], r=_MARK, class_=kind)
         shapes += [circle, text(mark.letter, place[0], place[1] + 3.5, "letter", "middle")]

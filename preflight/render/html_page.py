@@ -135,6 +135,8 @@ def table(
 ) -> Html:
     """Return a table in a box of its own, which scrolls where the window is narrower.
 
+    On a phone each row is a list, its headings beside its cells.
+
     The first cell of a row is its heading. name: told to who cannot see the heading above it, where
     there is no caption. numeric_columns: by index, shown to the right and sorted as numbers with
     their units (``1.5 GiB`` after ``900 MiB``).
@@ -145,8 +147,8 @@ def table(
         for head, kind in zip(headings, kinds, strict=True)
     ]
     lines = [
-        element("tr", *(_row_cell(at, cell, kind) for at, (cell, kind) in enumerate(cells)))
-        for cells in (zip(row, kinds, strict=True) for row in rows)
+        element("tr", *(_row_cell(at, *cell) for at, cell in enumerate(cells)))
+        for cells in (zip(row, kinds, headings, strict=True) for row in rows)
     ]
     parts = [
         element("caption", caption) if caption else "",
@@ -160,10 +162,12 @@ def table(
     return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
-def _row_cell(at: int, cell: Cell, kind: str) -> Html:
+def _row_cell(at: int, cell: Cell, kind: str, head: str) -> Html:
     if isinstance(cell, Keyed):
         cell = element("span", cell.shown, data_sort=repr(float(cell.key)))
-    return _cell("th", cell, kind, "row") if at == 0 and cell else _cell("td", cell, kind)
+    if at == 0 and cell:
+        return _cell("th", cell, kind, "row")
+    return element("td", cell, class_=kind or None, data_head=head if cell else None)
 
 
 def _cell(name: str, shown: str, kind: str, scope: str | None = None) -> Html:

@@ -236,6 +236,24 @@ def test_the_pictures_show_what_the_text_says(
     assert all(math.dist(a, b) >= 2 * radius for a, b in combinations(places, 2))
 
 
+def test_marks_at_the_upper_edge_stay_in_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly all hits: there is no room above the one that stands there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(f"{QWEN}\n")
+    turn = {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}
+    (tmp_path / "t.jsonl").write_text(f"{json.dumps(turn)}\n" * 200)
+    words = ["capacity", "--root", "demo:h800", "--gpu-memory", "80gb", "--trace", "t.jsonl"]
+    assert run([*words, *PICTURES, "run.sh"]) == 0
+    drawn = ElementTree.parse(tmp_path / "o.svg").getroot()
+    marks = list(drawn.iter("{http://www.w3.org/2000/svg}circle"))
+    assert len(marks) == 3
+    assert all(float(mark.attrib["cy"]) >= float(mark.attrib["r"]) for mark in marks)
+    places = [(float(mark.attrib["cx"]), float(mark.attrib["cy"])) for mark in marks]
+    assert all(math.dist(a, b) >= 14 for a, b in combinations(places, 2))
+
+
 def test_tiers_of_one_size_are_one_mark_with_all_their_names(
     ask: Ask, capsys: pytest.CaptureFixture[str]
 ) -> None:

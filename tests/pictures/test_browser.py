@@ -69,6 +69,33 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+# Boxes that scroll sideways, and what of a picture lies beyond it.
+SCROLLS = """
+Array.from(document.querySelectorAll(".scroll"))
+  .filter((each) => each.scrollWidth > each.clientWidth + 1)
+  .map((each) => each.getAttribute("aria-label"))
+"""
+CUT = """
+Array.from(document.querySelectorAll("svg")).flatMap((picture) => {
+  const whole = picture.getBoundingClientRect();
+  return Array.from(picture.querySelectorAll("circle")).filter((each) => {
+    const own = each.getBoundingClientRect();
+    return own.width && (own.top < whole.top || own.right > whole.right);
+  }).map((each) => each.outerHTML);
+})
+"""
+
+
+@pytest.mark.parametrize("name", [*CASES, "fleet", "trace"])
+def test_a_phone_shows_all_of_it(window: Browser, every_page: dict[str, Path], name: str) -> None:
+    """No table scrolls there either, and no mark is cut off."""
+    window.show(every_page[name], 390)
+    window.value("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    assert window.value(SCROLLS) == []
+    assert window.value(CUT) == []
+    assert window.value("document.scrollingElement.scrollWidth") <= 390
+
+
 @pytest.mark.parametrize("width", [320, 768])
 @pytest.mark.parametrize("name", CASES)
 def test_a_page_fits_the_window(

@@ -109,7 +109,7 @@ def test_a_table_says_what_it_is_to_who_cannot_see_it() -> None:
         "aria-label": "Nodes",
     }
     assert [each.get("scope") for each in markup.all("th")] == ["col", "col", "row"]
-    assert markup.all("td") == [{"class": "number"}]
+    assert markup.all("td") == [{"class": "number", "data-head": "free"}]
     assert markup.all("button") == []
 
 
