@@ -173,16 +173,23 @@ def notice_page(id_: str) -> PageText:
 
 
 def as_text(page: PageText, width: int) -> str:
-    """Return the page as text for a terminal."""
+    """Return the page as text for a terminal: what to do, then why."""
     paragraphs = [text for text in page.why.split("\n\n") if text.strip()]
     outcomes = [
         line
         for status, when in page.outcomes
         for line in wrapped(f"  {status.value}: {when}", width, 2)
     ]
-    rows = [line for name, text in page.rows for line in wrapped(f"{name}: {text}", width, 2)]
-    parts = [[page.title], *(wrapped(text, width, 0) for text in (page.lead, *paragraphs))]
-    return "\n\n".join("\n".join(lines) for lines in (*parts, outcomes, rows) if lines)
+    first: list[str] = []
+    rows: list[str] = []
+    for name, text in page.rows:
+        (first if name in _FIRST else rows).extend(wrapped(f"{name}: {text}", width, 2))
+    why = [wrapped(text, width, 0) for text in paragraphs]
+    parts = ([page.title], wrapped(page.lead, width, 0), first, *why, outcomes, rows)
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+_FIRST = ("what to do", "before", "after")
 
 
 def _sentence(text: str) -> str:

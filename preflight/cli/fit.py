@@ -60,13 +60,14 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
     "--root",
     "--host",
     "root",
+    metavar="HOST",
     default="/",
     show_default=True,
     help="The host: /, a folder laid out like one, a capture, or demo:h800.",
 )
 @click.option("--memory", type=SIZE, help="All memory of a described host, as 2tb.")
-@click.option("--gpus", help="GPUs of a described host, as 8xH800 or 8x288gb.")
-@click.option("--nics", help="NICs of a described host, as 8xmlx5 or 2xerdma.")
+@click.option("--gpus", metavar="GPUS", help="GPUs of a described host, as 8xH800 or 8x288gb.")
+@click.option("--nics", metavar="NICS", help="NICs of a described host, as 8xmlx5 or 2xerdma.")
 @click.option("--numa", type=Integer(1, 64), help="NUMA nodes of a described host.")
 @with_checks
 @COLOR

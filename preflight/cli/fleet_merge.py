@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--list",
     "listed",
     type=click.Choice(["passing", "failing"]),
-    help="Print these nodes alone: pass and warn, or fail and unknown.",
+    help="Print these nodes alone: pass and warn, or fail and unknown. Default: the whole answer.",
 )
 @click.option(
     "--list-format",
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="For --list: gpu[001-003], as Slurm reads it, or a name a line, for kubectl.",
 )
-@click.option("--nodes-passing", is_flag=True, help="--list passing.")
-@click.option("--nodes-failing", is_flag=True, help="--list failing.")
+@click.option("--nodes-passing", is_flag=True, help="Short for --list passing.")
+@click.option("--nodes-failing", is_flag=True, help="Short for --list failing.")
 @COLOR
 @with_verbosity("What passed, and where, too.")
 @FILE_TIMEOUT

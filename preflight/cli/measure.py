@@ -64,7 +64,10 @@ def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
 @click.option("--to", "peer", metavar="HOST:PORT", help="Transfer to another host's --serve.")
 @click.option("--serve", "serving", is_flag=True, help="Be the other side, until --budget ends.")
 @click.option(
-    "--address", default="", help="Of this host, for --serve. Default: by which it reaches others."
+    "--address",
+    default="",
+    metavar="ADDRESS",
+    help="Of this host, for --serve. Default: by which it reaches others.",
 )
 @click.option(
     "--python", metavar="PATH",

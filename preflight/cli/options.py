@@ -204,7 +204,7 @@ COLOR: Option = click.option(
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
     show_default=True,
-    help="Colour the text.",
+    help="Colour the text: auto does on a terminal.",
 )
 ROOT: Option = click.option(
     "--root",
@@ -263,10 +263,14 @@ _CHECKS: tuple[Option, ...] = (
         type=CheckId(),
         multiple=True,
         metavar="GLOB",
-        help="Make only these checks, as 'rdma.*'.",
+        help="Make only these checks, as 'rdma.*'; may be given again.",
     ),
     click.option(
-        "--skip", type=CheckId(), multiple=True, metavar="GLOB", help="Leave out these checks."
+        "--skip",
+        type=CheckId(),
+        multiple=True,
+        metavar="GLOB",
+        help="Leave out these checks; may be given again.",
     ),
     click.option(
         "--ignore",
@@ -303,18 +307,25 @@ def _given(_: click.Context, option: click.Parameter, text: str | None) -> str |
 
 
 MOONCAKE_VERSION: Option = click.option(
-    "--mooncake-version", callback=_given, help="As 0.3.13.post1. Default: the installed one."
+    "--mooncake-version",
+    callback=_given,
+    metavar="VERSION",
+    help="The launch's Mooncake, as 0.3.13.post1, where another one is installed here. Default: "
+    "the installed one.",
 )
 # What is said of a launch alone, in the order in which --help shows it.
 LAUNCH_OPTIONS: tuple[Option, ...] = (
     click.option(
-        "--sglang-version", callback=_given, help="The launch's SGLang, as 0.5.23 (the default)."
+        "--sglang-version",
+        callback=_given,
+        metavar="VERSION",
+        help="The launch's SGLang, where nothing of the launch says it. Default: 0.5.23.",
     ),
     click.option(
         "--model-config",
         type=FILE,
         metavar="FILE",
-        help="The model's config.json, where not found.",
+        help="The model's config.json, where no model folder or cache here has it.",
     ),
     click.option(
         "--gpu-memory",

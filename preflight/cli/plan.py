@@ -27,12 +27,14 @@ NAME = "mooncake-preflight plan"
 @click.option(
     "--name",
     "service",
+    metavar="NAME",
     default="",
     help="The compose service, the container of the Pod, or the unit. Default: as the launch "
     "calls it, or sglang.",
 )
 @click.option(
     "--rdma-resource",
+    metavar="NAME",
     default="rdma/hca",
     show_default=True,
     help="What the Kubernetes device plugin calls an RDMA device.",

@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     type=SIZE,
     help="MC_MMAP_ARENA_POOL_SIZE, per rank. Default: as the environment has it, or none.",
 )
-@click.option("--hugepage-size", type=SIZE, help="2mb (Mooncake's default), 1gb, or 512mb.")
+@click.option(
+    "--hugepage-size", type=SIZE, help="Of the pages: 2mb (Mooncake's default), 1gb, or 512mb."
+)
 @click.option(
     "--available-hugetlb",
     type=Size(empty=True),
@@ -80,8 +82,8 @@ if TYPE_CHECKING:
     type=click.Choice(["instance", "process"]),
     default="instance",
     show_default=True,
-    help="instance: divided by tp x pp, as SGLang does. process: of each process "
-    "(store service, mooncake_client, vLLM).",
+    help="Whose --global-segment-size is. instance: divided by tp x pp, as SGLang does. "
+    "process: of each process (store service, mooncake_client, vLLM).",
 )
 @click.option(
     "--protocol",

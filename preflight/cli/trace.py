@@ -26,7 +26,9 @@ BLOCK = click.option(
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
 )
 SALT = click.option(
-    "--salt", help="The same salt gives blocks the same hashes. Default: a new salt each time."
+    "--salt",
+    metavar="TEXT",
+    help="The same salt gives blocks the same hashes. Default: a new salt each time.",
 )
 
 

@@ -12,7 +12,7 @@ from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds
 from checks.run.facts import READERS, Facts, read_facts
 from checks.run.runner import every_check, judge
-from preflight.check.catalogue import FLEET_CHECKS
+from preflight.check.catalogue import FLEET_CHECKS, as_text, catalogue, check_page, rule_page
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.pages import LAUNCH_CHECKS
@@ -94,3 +94,12 @@ def test_what_a_check_finds_is_what_it_declares(
             assert finding.text
         if finding.status in (Status.FAIL, Status.WARN):
             assert finding.text or finding.advice
+
+
+def test_explain_says_what_to_do_before_why() -> None:
+    every = catalogue()
+    pages = [check_page(each) for each in every.checks.values()]
+    pages += [rule_page(each) for each in every.rules]
+    for one in pages:
+        _, _, third, *_ = as_text(one, 100).split("\n\n")
+        assert third.startswith("what to do: "), one.title
