@@ -1,6 +1,6 @@
 """A check's answer as data: rows in the order in which they are shown, counts, and the verdict."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.check import Check
@@ -228,7 +228,9 @@ def verdict_reason(report: Report) -> str:
     return f"{about}: nothing stands in the way"
 
 
-def count_text(report: Report) -> str:
+def count_text(report: Report, without: Collection[str] = ()) -> str:
     """Return ``2 fail, 1 unknown, 41 pass``: what there is none of is left out."""
-    counts = [f"{number} {name}" for name, number in report.counts.items() if number]
+    there = {name: number for name, number in report.counts.items() if number}
+    shown = {name for name in there if name not in without} or there
+    counts = [f"{there[name]} {name}" for name in there if name in shown]
     return ", ".join(counts) or "nothing checked"

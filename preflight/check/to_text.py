@@ -93,7 +93,13 @@ def report_text(
     and what to do; above 0 what was seen of each, and every pass and skip too.
     """
     word = report.verdict.value.upper()
-    said = with_short_paths(f"{verdict_reason(report)} ({count_text(report)})", width - 4)
+    mild = {name for name in report.counts if name != report.verdict.value}
+    # Counts give way where they take a second line.
+    for without in ((), ("pass", "skip"), mild, report.counts):
+        counted = f" ({count_text(report, without)})" if without is not report.counts else ""
+        said = with_short_paths(f"{verdict_reason(report)}{counted}", width - 4)
+        if verbosity or len(word) + 2 + len(said) <= width:
+            break
     verdict = headed(word, said, width, paint(word, COLOURS[report.verdict]))
     if verbosity < 0:
         lost = filled(f"    {clean('; '.join(report.left_out))}", width) if report.left_out else ""
