@@ -98,7 +98,7 @@ def report_text(
     for without in ((), ("pass", "skip"), mild, report.counts):
         counted = f" ({count_text(report, without)})" if without is not report.counts else ""
         said = with_short_paths(f"{verdict_reason(report)}{counted}", width - 4)
-        if verbosity or len(word) + 2 + len(said) <= width:
+        if verbosity or len(word) + 2 + len(said) <= width or report.verdict is Status.PASS:
             break
     verdict = headed(word, said, width, paint(word, COLOURS[report.verdict]))
     if verbosity < 0:
