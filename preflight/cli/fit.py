@@ -153,8 +153,8 @@ def fit(
     words = (launch, host, described, assumptions, goal, keep, edits)
     found = fitted(*words, timeout_seconds, chosen, Asked(numbers, trace))
     if isinstance(found, Unknown):
-        for name, path in answers:
-            with output_to(path):
+        for name, written_to in answers:
+            with output_to(written_to):
                 if name == "json":
                     from preflight.base.envelope import envelope
 
