@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from checks.base.finding import (
     NO_LAUNCH,
@@ -35,6 +35,9 @@ from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopic, UnreadTopicError
 
 _OPTIONAL = "As root"
+_SECTIONS = ("Outcomes", "What follows", "What to do", "Read or seen in")
+_ORDER = "the first lines of checks/base/check.py"
+Kind = TypeVar("Kind", Consequence, Status)
 
 
 class Page(NamedTuple):
@@ -55,20 +58,28 @@ class Page(NamedTuple):
     or_else: tuple[Consequence, ...] = ()
 
 
+class PageError(Exception):
+    """A page that is not there, or not as pages are: which file, and what to write there."""
+
+
 @cache
 def read_page(folder: str, check: str) -> Page:
-    """Return the page of ``check``; tests hold every page to this order."""
-    with open(os.path.join(folder, f"{check}.md"), encoding="utf-8") as file:
-        head, *parts = re.split(r"^## ", file.read(), flags=re.MULTILINE)
-    _title, asks, *why = _paragraphs(head)
+    """Return the page of ``check``, all of it. Raises PageError."""
+    head, *parts = re.split(r"^## ", _page_text(folder, check), flags=re.MULTILINE)
+    path = os.path.join(folder, f"{check}.md")
     sections = {name: body for name, _, body in (part.partition("\n") for part in parts)}
+    if lacking := [name for name in _SECTIONS if not sections.get(name, "").strip()]:
+        raise PageError(f"{path}: write the section ## {lacking[0]}, as in {_ORDER}")
+    if len(_paragraphs(head)) < 2:
+        raise PageError(f"{path}: write the question below the title, as in {_ORDER}")
+    _title, asks, *why = _paragraphs(head)
     items = re.split(r"^- ", sections["Outcomes"], flags=re.MULTILINE)[1:]
-    consequence, *or_else = map(Consequence, _one(sections["What follows"]).split(", or "))
+    consequence, *or_else = _consequences(path, _one(sections["What follows"]))
     return Page(
         asks,
         consequence,
         "\n\n".join(why),
-        tuple(_outcome(item) for item in items),
+        tuple(_outcome(path, item) for item in items),
         _one(sections["What to do"]),
         _one(sections["Read or seen in"]),
         _one(sections[_OPTIONAL]) if _OPTIONAL in sections else "",
@@ -79,9 +90,31 @@ def read_page(folder: str, check: str) -> Page:
 @cache
 def read_consequence(folder: str, check: str) -> Consequence:
     """Return what follows where ``check`` fails: of the page's sections this alone is looked at."""
-    with open(os.path.join(folder, f"{check}.md"), encoding="utf-8") as file:
-        behind = file.read().partition("\n## What follows\n")[2]
-    return Consequence(_one(behind.partition("\n## ")[0]).split(", or ")[0])
+    behind = _page_text(folder, check).partition("\n## What follows\n")[2]
+    path = os.path.join(folder, f"{check}.md")
+    return _consequences(path, " ".join(behind.partition("\n## ")[0].split()))[0]
+
+
+def _page_text(folder: str, check: str) -> str:
+    path = os.path.join(folder, f"{check}.md")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise PageError(f"{path}: write the page of {check}, as in {_ORDER}") from None
+
+
+def _consequences(path: str, text: str) -> list[Consequence]:
+    words = text.split(", or ")
+    return [_one_of(Consequence, word, f"{path}: ## What follows") for word in words]
+
+
+def _one_of(kind: type[Kind], word: str, where: str) -> Kind:
+    try:
+        return kind(word)
+    except ValueError:
+        known = ", ".join(each.value for each in kind)
+        raise PageError(f"{where}: {word!r} is none: write one of {known}") from None
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -94,9 +127,9 @@ def _one(text: str) -> str:
     return paragraph
 
 
-def _outcome(item: str) -> tuple[Status, str]:
-    name, when = " ".join(item.split()).split(": ", 1)
-    return Status(name), when
+def _outcome(path: str, item: str) -> tuple[Status, str]:
+    name, _, when = " ".join(item.split()).partition(": ")
+    return _one_of(Status, name, f"{path}: ## Outcomes"), when
 
 
 class Topics(Protocol):

@@ -370,6 +370,21 @@ def test_protocols_that_read_one_line_get_one(
     assert len(text(capsys, "--format", protocol).splitlines()) == 1
 
 
+@pytest.mark.slow
+def test_what_no_host_can_map_and_what_nothing_uses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MC_STORE_USE_HUGEPAGE", raising=False)
+    words = ["env", "MC_MMAP_ARENA_POOL_SIZE=1gb", "mooncake_client", "--protocol=tcp"]
+    words += ["--global_segment_size=1MB", "--metadata_server=P2PHANDSHAKE"]
+    assert run(["check", "--root", "demo:h800", "--only", "launch.*", "--json", "--", *words]) == 2
+    found = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["launch.cannot-map"]["status"] == "fail"
+    assert "at least 16 MiB" in found["launch.cannot-map"]["text"]
+    assert found["launch.unused"]["status"] == "warn"
+    assert "arena is never created" in found["launch.unused"]["text"]
+
+
 # On this machine -----------------------------------------------------------------------------
 
 

@@ -166,6 +166,8 @@ def test_a_verdict_is_no_better_than_what_it_rests_on(change: Report, status: st
     found = read(line({**GOOD, **change}))
     assert isinstance(found, NodeRow)
     assert found.status == status
+    said = any(each.check == "fleet.no-verdict" for each in found.findings)
+    assert said is (status == "unknown")
 
 
 def test_what_check_prints_is_taken_whole() -> None:
