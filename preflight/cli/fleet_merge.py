@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="For --list: gpu[001-003], as Slurm reads it, or a name a line, for kubectl.",
 )
-@click.option("--nodes-passing", is_flag=True, help="Short for --list passing.")
-@click.option("--nodes-failing", is_flag=True, help="Short for --list failing.")
 @COLOR
 @with_verbosity("What passed, and where, too.")
 @FILE_TIMEOUT
@@ -52,8 +50,6 @@ def merge(
     expect: str | None,
     listed: str | None,
     list_format: str,
-    nodes_passing: bool,
-    nodes_failing: bool,
     color: str,
     verbosity: int,
 ) -> int:
@@ -71,15 +67,7 @@ def merge(
     from preflight.fleet.merge.command import Shown, run_merge
     from preflight.fleet.reports.sources import given_reports
 
-    wishes = {
-        *([listed] if listed else []),
-        *(["passing"] if nodes_passing else []),
-        *(["failing"] if nodes_failing else []),
-    }
-    if len(wishes) > 1:
-        raise click.UsageError("one list at a time: --list passing, or --list failing")
-    if wishes and ("text", None) not in answers and any(path is None for _, path in answers):
+    if listed and ("text", None) not in answers and any(path is None for _, path in answers):
         raise click.UsageError("--list prints nodes alone; --json has both lists in it")
-    only = next(iter(wishes), None)
-    shown = Shown(None, answers, color, verbosity, only, list_format)
+    shown = Shown(None, answers, color, verbosity, listed, list_format)
     return run_merge(given_reports(reports), shown, expect)

@@ -17,11 +17,13 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 # Forms with an exit code of their own: one at a time.
 PROTOCOLS = ("nagios", "npd", "slurm-prolog", "k8s")
 WORDS = f"{__name__}.words"
-# Options that --format and --output replaced -> what to write.
+# Options that are gone -> what to write.
 GONE = {
     "--exit-protocol": "write --format nagios, npd, slurm-prolog or k8s",
     "--html": "write --format text --format html --output FILE",
     "--junit": "write --format text --format junit --output FILE",
+    "--nodes-failing": "write --list failing",
+    "--nodes-passing": "write --list passing",
     "--svg": "write --format text --format svg --output FILE",
 }
 

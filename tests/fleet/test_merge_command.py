@@ -122,10 +122,9 @@ def test_the_exit_code_is_that_of_the_worst(
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--nodes-failing"], "gpu[017,050,065-066]\n"),
         (["--list", "failing"], "gpu[017,050,065-066]\n"),
         (["--list", "failing", "--list-format", "lines"], "gpu017\ngpu050\ngpu065\ngpu066\n"),
-        (["--nodes-passing"], "gpu[001-016,018-049,051-064]\n"),
+        (["--list", "passing"], "gpu[001-016,018-049,051-064]\n"),
     ],
 )
 def test_lists_are_what_schedulers_read_and_nothing_else(
@@ -138,7 +137,7 @@ def test_lists_are_what_schedulers_read_and_nothing_else(
 
 def test_an_empty_list_is_empty(merge: Merge, tmp_path: Path) -> None:
     place = write_lines(tmp_path / "all.jsonl", every(quiet))
-    assert merge("--nodes-failing", place) == (0, "", "")
+    assert merge("--list", "failing", place) == (0, "", "")
 
 
 def test_the_object_is_as_its_schema_says_and_holds_every_finding(
@@ -192,8 +191,8 @@ def test_every_form_of_input_gives_the_same_answer(
     [
         ([], "REPORTS"),
         (["--expect", "gpu[1-", __file__], "not a set of nodes"),
-        (["--nodes-failing", "--nodes-passing", "x"], "one list at a time"),
-        (["--nodes-failing", "--json", "x"], "--list prints nodes alone"),
+        (["--nodes-failing", "x"], "write --list failing"),
+        (["--list", "failing", "--json", "x"], "--list prints nodes alone"),
         (["--format", "html", "--json", "x"], "both take standard output"),
         (
             ["--format", "html", "--output", "/nowhere/page.html", __file__],
