@@ -251,11 +251,7 @@ def protocol_line(report: Report, protocol: str) -> str | None:
         text = f"{_first(report)} ({count_text(report)})".replace("|", "/")
         data = " ".join(f"{name}={number}" for name, number in report.counts.items())
         return f"MOONCAKE {_NAGIOS[report.verdict]} - {text}|{data}"
-    if protocol == "npd":
-        return shorten(f"{report.verdict.value}: {_first(report)}", NPD_BYTES)
-    if protocol == "slurm-prolog":
-        return f"print mooncake-preflight: {report.verdict.value}: {_first(report)}"
-    return None
+    return _plain_line(report.verdict.value, _first(report), protocol)
 
 
 def refusal_line(message: str, protocol: str) -> str | None:
@@ -266,11 +262,13 @@ def refusal_line(message: str, protocol: str) -> str | None:
     text = clean(message)
     if protocol == "nagios":
         return f"MOONCAKE UNKNOWN - {text.replace('|', '/')}"
+    return _plain_line("error", text, protocol)
+
+
+def _plain_line(word: str, text: str, protocol: str) -> str | None:
     if protocol == "npd":
-        return shorten(f"error: {text}", NPD_BYTES)
-    if protocol == "slurm-prolog":
-        return f"print mooncake-preflight: error: {text}"
-    return None
+        return shorten(f"{word}: {text}", NPD_BYTES)
+    return f"print mooncake-preflight: {word}: {text}" if protocol == "slurm-prolog" else None
 
 
 def shorten(text: str, most_bytes: int) -> str:

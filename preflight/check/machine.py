@@ -105,14 +105,14 @@ def machine_object(seen: JudgedHost) -> dict[str, Any]:
         "host": host,
         "boot": "" if isinstance(boot, Unknown) else boot,
         "read_unix_seconds": int(time.time()),
-        "facts": {name: plain(value) for name, value in every.items() if _is_fact(value)},
+        "facts": {
+            name: plain(value)
+            for name, value in every.items()
+            if not (value is None or (isinstance(value, Unknown) and value.absent))
+        },
         "rails": plain(ports),
         "share": plain(_share(seen)),
     }
-
-
-def _is_fact(value: Any) -> bool:
-    return not (value is None or (isinstance(value, Unknown) and value.absent))
 
 
 def _host_name(host: Host) -> str:
