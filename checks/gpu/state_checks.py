@@ -215,7 +215,7 @@ AMD = GPU_RESOURCES["amd.com/gpu"]
 # The client of the peer-memory kernels that AMD's driver is, and what keeps Mooncake off dma-buf.
 AMD_PEER, NO_HIP_DMA_BUF = "amdkfd", "MOONCAKE_DISABLE_HIP_DMABUF"
 # Drivers without on-demand paging: a dma-buf that they import is pinned whole, and a second copy of
-# it is held in GPU memory. Source: AMD-AGI/Infera mooncake_mode.py; of mlx5 it says that it has it.
+# it is held in GPU memory; others are asked. Source: AMD-AGI/Infera mooncake_mode.py.
 WITHOUT_PAGING = ("ionic",)
 
 
@@ -232,12 +232,18 @@ def _reach_amd(
         return found
     names = found.known(nics_of(rdma, needs, process))
     taken = [nic for nic in rdma.present if nic.name in names]
-    pinning = [nic.name for nic in taken if nic.driver in WITHOUT_PAGING]
+    paging = {
+        nic.name: False if nic.driver in WITHOUT_PAGING else nic.verbs.pages_on_demand
+        for nic in taken
+    }
+    pinning = [name for name, pages in paging.items() if pages is False]
     if not pinning:
         if peer:
             return found
-        why = "whether this Mooncake has dma-buf for AMD's GPUs, and the NICs page on demand"
-        return found.unknown(f"{why}, is not known (ibv_devinfo -v: ODP_SUPPORT)")
+        why = "whether this Mooncake has dma-buf for AMD's GPUs"
+        if any(isinstance(pages, Unknown) for pages in paging.values()):
+            why += ", and the NICs page on demand (ibv_devinfo -v: ODP_SUPPORT),"
+        return found.unknown(f"{why} is not known")
     setting = Setting(Kind.ENVIRONMENT, NO_HIP_DMA_BUF, "1")
     text = (
         f"by dma-buf {', '.join(pinning)} pin the whole KV cache and hold a second copy of it in "

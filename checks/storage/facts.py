@@ -60,7 +60,7 @@ class Folder(NamedTuple):
 
 
 class StorageFacts(NamedTuple):
-    """By path as the launch writes it; absent ones are Unknown(absent). files: False for a folder."""
+    """By path as the launch writes it; absent: Unknown(absent). files: False for a folder."""
 
     folders: Mapping[str, Folder | Unknown]
     files: Mapping[str, bool | Unknown]

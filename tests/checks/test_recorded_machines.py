@@ -36,7 +36,7 @@ PACKAGES = {
     # Debian 12's; later releases have more.
     "util-linux": ("util-linux_*.orig.tar.*", "/tests/ts/lscpu/dumps/", 16),
     # Their processors and nodes; some of its folders are links to others.
-    "libvirt": ("libvirt_*.orig.tar.*", "/tests/vir(?:caps2xml|hostcpu)data/", 24),
+    "libvirt": ("libvirt_*.orig.tar.xz", "/tests/vir(?:caps2xml|hostcpu)data/", 24),
     # One host, in parts of several: memory, limits, networks, RDMA devices.
     "procfs": ("golang-github-prometheus-procfs_*.orig.tar.*", "/testdata/", 1),
     "node_exporter": ("prometheus-node-exporter_*.orig.tar.*", "/collector/fixtures/", 1),
