@@ -348,7 +348,7 @@ def test_what_is_not_recorded_is_unknown(
     for archive, files in machines:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            run(["check", "--json", "--root", str(archive), str(script)])
+            run(["check", "--json", "--timeout", "60", "--root", str(archive), str(script)])
         statuses: dict[str, set[str]] = {}
         for finding in json.loads(out.getvalue())["findings"]:
             statuses.setdefault(finding["check"], set()).add(finding["status"])
