@@ -114,7 +114,9 @@ MULTI_NODE_NVLINK = ("GB200", "GB300")
 @CHECKS.check("gpu.imex", the_launch)
 def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Finding]:
     forced = any("MC_FORCE_MNNVL" in process.environment for process in needs.processes)
-    silent = needs.rdma_processes and _rack_scale(gpus) and rdma.nics == ()
+    names = [] if isinstance(gpus.nvml, Unknown) else [gpu.name or "" for gpu in gpus.nvml.gpus]
+    rack_scale = any(word in name for name in names for word in MULTI_NODE_NVLINK)
+    silent = needs.rdma_processes and rack_scale and rdma.nics == ()
     if not forced and not silent:
         text = "the launch moves nothing over NVLink between hosts"
         return [skip(text, "launch")]
@@ -136,12 +138,6 @@ def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Findin
             evidence=(Evidence(IMEX_CHANNELS, "absent or empty"),),
         )
     ]
-
-
-def _rack_scale(gpus: GpuFacts) -> bool:
-    if isinstance(gpus.nvml, Unknown):
-        return False
-    return any(word in (gpu.name or "") for gpu in gpus.nvml.gpus for word in MULTI_NODE_NVLINK)
 
 
 # mooncake-common bool_parser.h: anything else leaves WITH_NVIDIA_PEERMEM at its default, true.
@@ -186,18 +182,13 @@ def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Findin
     variable = expandable_segments(process)
     if not variable:
         return finding
+    value = process.environment[variable]
+    kept = ",".join(entry for entry in value.split(",") if "expandable_segments" not in entry)
     return finding.warned(
         "memory from expandable segments is made of many CUDA allocations: older PyTorch does "
         "not make them fit for RDMA, and EFA and older Mooncake (before #3538) refuse them",
         f"remove expandable_segments from {variable} for this process",
-        (
-            Setting(
-                Kind.ENVIRONMENT,
-                variable,
-                _without_expandable(process.environment[variable]),
-                process.environment[variable],
-            ),
-        ),
+        (Setting(Kind.ENVIRONMENT, variable, kept, value),),
     )
 
 
@@ -259,11 +250,6 @@ def _reach_amd(
         "load a peer-memory module on the host, or name NICs with on-demand paging "
         "(--disaggregation-ib-device), or lower --mem-fraction-static until it fits twice",
     )
-
-
-def _without_expandable(value: str) -> str:
-    entries = [entry for entry in value.split(",") if "expandable_segments" not in entry]
-    return ",".join(entries)
 
 
 def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
