@@ -292,7 +292,7 @@ LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
         (SERVER.format(model="/m/GLM-5.3") + CACHE, "0.3.13", "0.5.21", set(), {78, 79}),
         (V4 + DECODE, "0.3.13", "0.5.23", {79}, {78}),
         (V4 + CACHE, "0.3.13", "0.5.23", set(), {78, 79}),
-        (TCP + MHA + CACHE, "0.3.12", "0.5.13", {72}, {77}),
+        (TCP + MHA + CACHE, "0.3.12", "0.5.13", {72, 80}, {77}),
         (TCP + MHA + " --dp 8 --enable-dp-attention" + CACHE, "0.3.12", "0.5.13", set(), {72}),
         (TCP + DSA + CACHE, "0.3.12", "0.5.16", {77}, {72}),
         (TCP + DSA + CACHE + WHOLE, "0.3.12", "0.5.16", set(), {77}),
