@@ -114,7 +114,9 @@ MULTI_NODE_NVLINK = ("GB200", "GB300")
 @CHECKS.check("gpu.imex", the_launch)
 def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Finding]:
     forced = any("MC_FORCE_MNNVL" in process.environment for process in needs.processes)
-    silent = needs.rdma_processes and _rack_scale(gpus) and rdma.nics == ()
+    names = [] if isinstance(gpus.nvml, Unknown) else [gpu.name or "" for gpu in gpus.nvml.gpus]
+    rack_scale = any(word in name for name in names for word in MULTI_NODE_NVLINK)
+    silent = needs.rdma_processes and rack_scale and rdma.nics == ()
     if not forced and not silent:
         text = "the launch moves nothing over NVLink between hosts"
         return [skip(text, "launch")]
@@ -136,12 +138,6 @@ def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Findin
             evidence=(Evidence(IMEX_CHANNELS, "absent or empty"),),
         )
     ]
-
-
-def _rack_scale(gpus: GpuFacts) -> bool:
-    if isinstance(gpus.nvml, Unknown):
-        return False
-    return any(word in (gpu.name or "") for gpu in gpus.nvml.gpus for word in MULTI_NODE_NVLINK)
 
 
 # mooncake-common bool_parser.h: anything else leaves WITH_NVIDIA_PEERMEM at its default, true.
@@ -186,18 +182,13 @@ def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Findin
     variable = expandable_segments(process)
     if not variable:
         return finding
+    value = process.environment[variable]
+    kept = ",".join(entry for entry in value.split(",") if "expandable_segments" not in entry)
     return finding.warned(
         "memory from expandable segments is made of many CUDA allocations: older PyTorch does "
         "not make them fit for RDMA, and EFA and older Mooncake (before #3538) refuse them",
         f"remove expandable_segments from {variable} for this process",
-        (
-            Setting(
-                Kind.ENVIRONMENT,
-                variable,
-                _without_expandable(process.environment[variable]),
-                process.environment[variable],
-            ),
-        ),
+        (Setting(Kind.ENVIRONMENT, variable, kept, value),),
     )
 
 
@@ -215,7 +206,7 @@ AMD = GPU_RESOURCES["amd.com/gpu"]
 # The client of the peer-memory kernels that AMD's driver is, and what keeps Mooncake off dma-buf.
 AMD_PEER, NO_HIP_DMA_BUF = "amdkfd", "MOONCAKE_DISABLE_HIP_DMABUF"
 # Drivers without on-demand paging: a dma-buf that they import is pinned whole, and a second copy of
-# it is held in GPU memory. Source: AMD-AGI/Infera mooncake_mode.py; of mlx5 it says that it has it.
+# it is held in GPU memory; others are asked. Source: AMD-AGI/Infera mooncake_mode.py.
 WITHOUT_PAGING = ("ionic",)
 
 
@@ -232,12 +223,18 @@ def _reach_amd(
         return found
     names = found.known(nics_of(rdma, needs, process))
     taken = [nic for nic in rdma.present if nic.name in names]
-    pinning = [nic.name for nic in taken if nic.driver in WITHOUT_PAGING]
+    paging = {
+        nic.name: False if nic.driver in WITHOUT_PAGING else nic.verbs.pages_on_demand
+        for nic in taken
+    }
+    pinning = [name for name, pages in paging.items() if pages is False]
     if not pinning:
         if peer:
             return found
-        why = "whether this Mooncake has dma-buf for AMD's GPUs, and the NICs page on demand"
-        return found.unknown(f"{why}, is not known (ibv_devinfo -v: ODP_SUPPORT)")
+        why = "whether this Mooncake has dma-buf for AMD's GPUs"
+        if any(isinstance(pages, Unknown) for pages in paging.values()):
+            why += ", and the NICs page on demand (ibv_devinfo -v: ODP_SUPPORT),"
+        return found.unknown(f"{why} is not known")
     setting = Setting(Kind.ENVIRONMENT, NO_HIP_DMA_BUF, "1")
     text = (
         f"by dma-buf {', '.join(pinning)} pin the whole KV cache and hold a second copy of it in "
@@ -253,11 +250,6 @@ def _reach_amd(
         "load a peer-memory module on the host, or name NICs with on-demand paging "
         "(--disaggregation-ib-device), or lower --mem-fraction-static until it fits twice",
     )
-
-
-def _without_expandable(value: str) -> str:
-    entries = [entry for entry in value.split(",") if "expandable_segments" not in entry]
-    return ",".join(entries)
 
 
 def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:

@@ -76,6 +76,7 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
     sysctl_files = read_sysctl_files(root)
     of_run = any(file.path.startswith(RUN) for file in sysctl_files)
     lasting = read_sysctl_files(root, lasting=True) if of_run else ()
+    at_boot = root.names(SYSCTL_FOLDERS[0]), root.text("/proc/cmdline")
     return HugetlbFacts(
         hugetlb,
         meminfo,
@@ -86,16 +87,9 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
         _chosen(root, f"{THP}/enabled"),
         _chosen(root, f"{THP}/shmem_enabled"),
         sysctl_files,
-        _boot_unread(root),
+        next((one for one in at_boot if isinstance(one, Unknown) and not one.absent), None),
         read_pool_writers(root, lasting) if of_run else None,
     )
-
-
-def _boot_unread(root: Root) -> Unknown | None:
-    for answer in (root.names(SYSCTL_FOLDERS[0]), root.text("/proc/cmdline")):
-        if isinstance(answer, Unknown) and not answer.absent:
-            return answer
-    return None
 
 
 @or_unknown

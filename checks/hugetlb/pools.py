@@ -121,7 +121,9 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
     default = meminfo if isinstance(meminfo, Unknown) else meminfo.value("Hugepagesize")
     folders, barred = root.names(POOLS), _barred(root)
     if not isinstance(folders, Unknown):
-        pools = {size: _sysfs_pool(root, size) for size in _page_sizes(folders)}
+        kib = (name[len("hugepages-") : -2] for name in folders if name.startswith("hugepages-"))
+        sizes = sorted(int(size) * KIB for size in kib if size.isdecimal())
+        pools = {size: _sysfs_pool(root, size) for size in sizes}
         return HugeTlb(default, pools, True, barred)
     if isinstance(meminfo, Unknown) or isinstance(default, Unknown):
         other = default if isinstance(default, Unknown) else Unknown("no meminfo")
@@ -143,11 +145,6 @@ def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
     outside = set(numa_nodes(root)).difference(allowed.mems)
     theirs = Evidence(NUMA_STATUS, f"{node_list(gpus)}: memory of GPUs")
     return {**dict.fromkeys(outside, mine), **dict.fromkeys(gpus, theirs)}
-
-
-def _page_sizes(folders: tuple[str, ...]) -> list[int]:
-    kib = (name[len("hugepages-") : -2] for name in folders if name.startswith("hugepages-"))
-    return sorted(int(size) * KIB for size in kib if size.isdecimal())
 
 
 @or_unknown

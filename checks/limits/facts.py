@@ -107,7 +107,6 @@ STATUS = "/proc/self/status"
 LIMITS = "/proc/self/limits"
 UID_MAP = "/proc/self/uid_map"
 # include/uapi/linux/capability.h
-SYS_NICE_BIT = 23
 IPC_LOCK_BIT, SYS_ADMIN_BIT, SYS_RESOURCE_BIT = CAPABILITIES.values()
 # include/linux/proc_ns.h, PROC_USER_INIT_INO: a namespace can have the initial map and yet not be
 # the initial one, so the number beats the map.

@@ -74,12 +74,17 @@ def _port(
         return judged.failed(text, advice, have=f"port {number}", need=need)
     same = users[port.network, number]
     place = next(index for index, other in enumerate(same) if other is port)
-    # One that has ended before the next begins takes nothing of it: a guide's alternatives.
+    # One that has ended before the next begins takes nothing of it: a guide's alternatives. Where
+    # one process binds both, its own processes meet at one of them.
     others = [
         other
         for index, other in enumerate(same)
         if index != place
-        and (_together(port, other) or _of_one(port, other) or not same[min(index, place)].waited)
+        and (
+            _together(port, other)
+            or (port.owner == other.owner and port.inner != other.inner)
+            or not same[min(index, place)].waited
+        )
         and other.pod == port.pod
         and _meet(port.address, other.address)
     ]
@@ -128,11 +133,6 @@ def _port(
 def _together(one: BoundPort, other: BoundPort) -> bool:
     """Return whether an engine publishes both for one container: neither waits for the other."""
     return one.address is not None and other.address is not None and one.owner == other.owner
-
-
-def _of_one(one: BoundPort, other: BoundPort) -> bool:
-    """Return whether one process binds both: at one of them its own processes meet."""
-    return one.owner == other.owner and one.inner != other.inner
 
 
 def _meet(one: str | None, other: str | None) -> bool:

@@ -309,11 +309,9 @@ def _rank(gid: Gid) -> int:
     overlay = netdev.startswith(_OVERLAYS) or netdev == "tunl0"
     if gid.kind == ROCE_2 and (overlay or gid.link_local):
         return 3 if netdev else 5
-    if gid.kind == ROCE_2 and gid.ipv4 and _private(gid.raw[12], gid.raw[13]):
+    first, second = gid.raw[12:14]
+    private = first == 10 or (first, second & 0xF0) == (172, 16)  # 10/8, 172.16/12, 100.64/10
+    private = private or (first, second & 0xC0) == (100, 64)
+    if gid.kind == ROCE_2 and gid.ipv4 and private:
         return 2 if netdev else 4
     return 0 if netdev else 1
-
-
-def _private(first: int, second: int) -> bool:
-    """Return whether an address is in 10/8, 172.16/12 or 100.64/10."""
-    return first == 10 or (first, second & 0xF0) == (172, 16) or (first, second & 0xC0) == (100, 64)

@@ -53,6 +53,14 @@ LIMITS = (
 MOST_PORTS = 4
 
 
+# ibv_query_device_ex is no function of the library but inline in verbs.h: a pointer of struct
+# verbs_context, which lies before the context where abi_compat, its last field, is all ones. Bytes
+# from the context, and what the structure's own size has to be for the pointer to be in it.
+_ABI_COMPAT, _QUERY_DEVICE_EX, _SIZE, _LEAST_SIZE = 320, -104, -8, 432
+# struct ibv_device_attr_ex: odp_caps.general_caps, whose bit 0 is IBV_ODP_SUPPORT.
+_ODP_CAPS = 240
+
+
 def library() -> ctypes.CDLL:
     """Load the library. Raises OSError where there is none, or a library that it needs is not."""
     loaded = ctypes.CDLL(SONAME, use_errno=True)
@@ -74,7 +82,7 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
     """Ask for one device.
 
     listed: the library has a provider for the device. opened: ibv_open_device succeeds.
-    limits, ports (by number: active_mtu_bytes, gid_table, pkey_table): when opened.
+    limits, pages_on_demand, ports (by number: active_mtu_bytes, gid_table, pkey_table): then.
     """
     count = ctypes.c_int(0)
     start = library.ibv_get_device_list(ctypes.byref(count))
@@ -108,9 +116,26 @@ def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
             "opened": True,
             "limits": {name: getattr(attributes, name) for name in LIMITS},
             "ports": dict(_ports(library, context)),
+            "pages_on_demand": _pages_on_demand(context),
         }
     finally:
         library.ibv_close_device(context)
+
+
+def _pages_on_demand(context: int) -> bool | None:
+    """Return whether memory need not be pinned; None where the provider does not tell."""
+
+    def word(offset: int) -> int:
+        return ctypes.c_uint64.from_address(context + offset).value
+
+    if word(_ABI_COMPAT) != (1 << 64) - 1 or word(_SIZE) < _LEAST_SIZE:
+        return None
+    call = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3, ctypes.c_size_t)
+    room = ctypes.create_string_buffer(ROOM_BYTES)
+    pointer = word(_QUERY_DEVICE_EX)
+    if not pointer or call(pointer)(context, None, ctypes.addressof(room), ROOM_BYTES):
+        return None
+    return bool(ctypes.c_uint64.from_buffer(room, _ODP_CAPS).value & 1)
 
 
 def _ports(library: ctypes.CDLL, context: int) -> list[tuple[str, dict[str, Any]]]:

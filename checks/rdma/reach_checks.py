@@ -242,7 +242,8 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
         settings = (Setting(Kind.DEVICE, NODES, NODES, described_by="kubernetes"),)
     if isinstance(given, Unknown):
         return finding.unknown(Unknown(given.reason, advice=advice), settings=settings)
-    lost = [path for path in wanted if not any(_lies_in(path, place) for place in given)]
+    places = [f"{place.rstrip('/')}/" for place in given]
+    lost = [path for path in wanted if not f"{path}/".startswith(tuple(places))]
     shown = folded([path for path in wanted if path not in lost]) or "no device"
     evidence = (Evidence(container.origin, folded(given) or "no device of RDMA"),)
     finding = finding._replace(have=f"{shown} given", evidence=evidence)
@@ -263,10 +264,6 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
         advice,
         settings,
     )
-
-
-def _lies_in(path: str, place: str) -> bool:
-    return f"{path}/".startswith(f"{place.rstrip('/')}/")
 
 
 _SHARE = (

@@ -81,6 +81,7 @@ class Verbs(NamedTuple):
     """What libibverbs says of a device. listed: it has a provider for it.
 
     error, errno: why it cannot be opened, "" and 0 if it can. limits and ports are Unknown then.
+    pages_on_demand: it need not pin memory that it registers.
     """
 
     listed: bool | Unknown
@@ -88,6 +89,7 @@ class Verbs(NamedTuple):
     limits: DeviceLimits | Unknown
     ports: Mapping[int, VerbsPort] | Unknown
     errno: int = 0
+    pages_on_demand: bool | Unknown = Unknown("whether it pages on demand was not recorded")
 
 
 class Libraries(NamedTuple):
@@ -162,7 +164,9 @@ def read_verbs(root: Root, device: str) -> Verbs:
         closed = Unknown(f"libibverbs cannot open {device}: {error}")
         code = errno if isinstance(errno, int) else 0
         return Verbs(answer["listed"], error, closed, closed, code)
-    return Verbs(True, "", _limits(answer.get("limits")), _verbs_ports(answer.get("ports")))
+    found = Verbs(True, "", _limits(answer.get("limits")), _verbs_ports(answer.get("ports")))
+    paging = answer.get("pages_on_demand")
+    return found._replace(pages_on_demand=paging) if isinstance(paging, bool) else found
 
 
 def _limits(given: Any) -> DeviceLimits | Unknown:

@@ -1,6 +1,7 @@
 """The folders and files that a launch names, as this user finds them."""
 
 import os
+import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,8 +12,6 @@ from checks.base.unknown import Unknown, known, or_unknown
 
 def folder(path: str) -> dict[str, Any]:
     """Return what ``path`` is for this user, with the size of its file system in bytes."""
-    import stat
-
     mode = os.lstat(path).st_mode
     space = os.statvfs(path)
     return {
@@ -61,7 +60,7 @@ class Folder(NamedTuple):
 
 
 class StorageFacts(NamedTuple):
-    """By path as the launch writes it; absent ones are Unknown(absent). files: readable or why."""
+    """By path as the launch writes it; absent: Unknown(absent). files: False for a folder."""
 
     folders: Mapping[str, Folder | Unknown]
     files: Mapping[str, bool | Unknown]
@@ -80,7 +79,8 @@ def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
         else:
             name = f"{path.rstrip('/')}/config.json" if item.kind in ("model", "draft") else path
             content = root.mode(name)
-            files[path] = True if isinstance(content, int) else content
+            is_file = isinstance(content, int) and not stat.S_ISDIR(content)
+            files[path] = content if isinstance(content, Unknown) else is_file
     return StorageFacts(folders, files)
 
 

@@ -141,12 +141,12 @@ def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
             continue
         found = storage.files.get(item.path, Unknown("not looked at"))
         evidence = (Evidence(item.origin, item.path),)
-        if not isinstance(found, Unknown):
-            yield passed(item.path, "there", item.kind, evidence=evidence)
-        elif found.absent:
-            text = "it does not exist here; it may exist in the container"
-            yield passed(item.path, "nothing there", item.kind, evidence=evidence).failed(
-                text, "mount or copy it, or correct the path"
-            )
-        else:
+        if isinstance(found, Unknown) and not found.absent:
             yield unknown(item.path, found)
+            continue
+        there = passed(item.path, "there", item.kind, evidence=evidence)
+        have, text = "nothing there", "it does not exist here; it may exist in the container"
+        if found is False:
+            have, text = "a folder", "it is opened as a file, and the error ends the process"
+        advice = "mount or copy it, or correct the path"
+        yield there if found is True else there._replace(have=have).failed(text, advice)

@@ -75,11 +75,6 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
         return error.fact
 
 
-def is_fact(name: str) -> bool:
-    """Tell whether there is such a fact."""
-    return name in FACTS or name.startswith(("env.", "flag."))
-
-
 def _flag(subject: AdvisorySubject, name: str) -> Any:
     process, program = subject.process, GFLAGS_PROGRAMS.get(subject.process.kind)
     if process.server is not None:
@@ -203,11 +198,6 @@ def _glibc(subject: AdvisorySubject) -> str:
     return known(subject.seen.facts.system.glibc)
 
 
-def _nic_drivers(subject: AdvisorySubject) -> frozenset[str]:
-    nics = known(subject.seen.facts.rdma.nics)
-    return frozenset(str(known(nic.driven_by)) for nic in nics)
-
-
 def _nics(subject: AdvisorySubject) -> list[Nic]:
     """Return the NICs that the process names for its store, all of the host where it names none."""
     use = store_devices(subject.process, 0)
@@ -324,11 +314,6 @@ def _ranks_together(subject: AdvisorySubject) -> int | None:
     return known(server.number("tp_size")) // max(1, known(server.attention_dp))
 
 
-def _clients(subject: AdvisorySubject) -> int | Unknown:
-    """Return how many clients of the store have the process's address."""
-    return subject.clients.get(network_of(subject.process.command), 0)
-
-
 def clients_by_network(sized: Sized) -> dict[str, int | Unknown]:
     """Return how many clients of the store each network has, whose containers have one address."""
     sizing = sized.sizing
@@ -391,7 +376,8 @@ FACTS: Mapping[str, Read] = {
     "store.metadata": _metadata,  # etcd, http, redis, P2PHANDSHAKE
     "engine.protocol": _engine_protocol,  # of the engine between prefill and decode
     "store.standalone": lambda s: _of_store(s, "standalone_storage"),  # in a mooncake_client
-    "store.clients": _clients,
+    # How many clients of the store have the process's address.
+    "store.clients": lambda s: s.clients.get(network_of(s.process.command), 0),
     "store.object-bytes": _object_bytes,  # of the largest that the launch puts
     "store.segment-bytes": _segment_bytes,
     "ranks.together": _ranks_together,  # ranks of one server that hold the same requests
@@ -404,7 +390,9 @@ FACTS: Mapping[str, Read] = {
     # Bytes that the kernel keeps for contiguous allocations.
     "memory.cma-total": lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
     "rdma-core": _rdma_core,
-    "nic.driver": _nic_drivers,
+    "nic.driver": lambda s: frozenset(
+        str(known(nic.driven_by)) for nic in known(s.seen.facts.rdma.nics)
+    ),
     # On how many NUMA nodes those sit that the process takes, and how many they are.
     "nic.nodes": lambda s: len({known(nic.node) for nic in _nics(s)} - {None}),
     "nic.taken": lambda s: len(_nics(s)),

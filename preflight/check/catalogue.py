@@ -80,6 +80,7 @@ def catalogue() -> Catalogue:
 
 MEANS = {
     Severity.FAIL: "fail: the process does not start, or ends by itself",
+    Severity.DIES: "fail: the process starts, and ends by itself",
     Severity.CORRUPTS: "fail: the process runs, and gives wrong data",
     Severity.UNUSED: "fail: the process runs, and a tier that was asked for is not used",
     Severity.WARN: "warn: it runs, and not as it was written",

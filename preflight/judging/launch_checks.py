@@ -22,6 +22,7 @@ from preflight.sizing.launch_sizing import Admission, LaunchSizing
 # What a rule's severity is as a finding, and what follows if nobody mends it.
 _STATUS = {
     Severity.FAIL: (Status.FAIL, None),
+    Severity.DIES: (Status.FAIL, Consequence.DIES_LATER),
     Severity.CORRUPTS: (Status.FAIL, Consequence.CORRUPTS),
     Severity.UNUSED: (Status.FAIL, Consequence.DEGRADED),
     Severity.WARN: (Status.WARN, None),

@@ -18,8 +18,9 @@ from preflight.launches.source import Word
 from preflight.launches.variables import may_be_absent
 from preflight.processes.container_paths import host_path
 from preflight.processes.mooncake_users import place
-from preflight.processes.processes import LaunchProcess
+from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.programs.memory_records import StoreClient
+from preflight.programs.mooncake_flags import value_of
 from preflight.programs.sglang_arguments import SettingValue, word_value
 from preflight.programs.store_processes import offload_buffer_bytes, offload_folder
 
@@ -104,14 +105,26 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
                 if kind == "model" and isinstance(there, Unknown) and there is not path:
                     there = Unknown(there.reason, advice=f"{_GIVE_SHAPE}, or {there.advice}")
                 yield Storage(kind, there, process.name, setting.origin)
+    for path, origin in _configurations(process):
+        if path not in process.command.files:
+            yield Storage("config", _on_host(process, path), process.name, origin)
+
+
+def _configurations(process: LaunchProcess) -> Iterator[tuple[str | Unknown, str]]:
+    """Yield the files without which the process ends at once, and where each is named."""
     for variable in _CONFIG_VARIABLES:
         word = process.command.environment.get(variable)
-        if word is None or may_be_absent(word, variable):
-            continue
-        if word.text not in process.command.files:
-            path = word_value(word)
-            path = _on_host(process, path)
-            yield Storage("config", path, process.name, f"{variable} at {word.origin}")
+        if word is not None and not may_be_absent(word, variable):
+            yield word_value(word), f"{variable} at {word.origin}"
+    if process.kind is ProcessKind.MASTER:
+        word = value_of(process.arguments, "config_path")
+        if word is not None and word.text:
+            yield word_value(word), str(word.origin)
+    server = process.server
+    if server is not None and server.value("hicache_storage_backend") is not None:
+        extra = server.arguments.settings["hicache_storage_backend_extra_config"]
+        if isinstance(extra.value, str) and extra.value.startswith("@"):
+            yield extra.value[1:], extra.origin
 
 
 def _on_host(process: LaunchProcess, path: str | Unknown) -> str | Unknown:

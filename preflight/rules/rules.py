@@ -18,11 +18,13 @@ from preflight.sglang.model_geometry import ModelGeometry
 class Severity(Enum):
     """What a rule's finding comes to.
 
-    fail: the process refuses it. corrupts: it runs, and gives wrong data. unused: it runs, and a
-    tier that was asked for is not used. warn: it runs, not as written. note: worth knowing.
+    fail: the process refuses it. dies: it starts, and ends by itself. corrupts: it runs, and gives
+    wrong data. unused: it runs, and a tier that was asked for is not used. warn: it runs, not as
+    written. note: worth knowing.
     """
 
     FAIL = "fail"
+    DIES = "dies"
     CORRUPTS = "corrupts"
     UNUSED = "unused"
     WARN = "warn"

@@ -223,12 +223,10 @@ def _addresses(process: LaunchProcess) -> Iterator[tuple[str, object]]:
         yield from (("master_server_address", own.master), ("metadata_server", own.metadata))
 
 
-def _same_names(
-    processes: tuple[LaunchProcess, ...], kinds: tuple[str, ...]
-) -> Iterator[tuple[str, str, LaunchProcess, LaunchProcess]]:
+def _same_names(processes: tuple[LaunchProcess, ...], kinds: tuple[str, ...]) -> Iterator[Seen]:
     """Yield two store clients with one ``host:port`` in one metadata server of these kinds.
 
-    With the name and the metadata server. A name without a port gets a port that is free.
+    A name without a port gets a port that is free.
     """
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
@@ -244,21 +242,18 @@ def _same_names(
                 other = first.setdefault((name, metadata), process)
                 apart = other.command.waited or other.command.turn != process.command.turn
                 if other is not process and not apart:
-                    yield name, metadata, other, process
+                    text = f"{process.name} and {other.name} are both {name} in {metadata}"
+                    yield Seen(text, process.command.origin)
 
 
 @RULES.launch("client-name-twice")
 def client_name_twice(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for name, metadata, other, process in _same_names(processes, ("http", "https")):
-        text = f"{process.name} and {other.name} are both {name} in {metadata}"
-        yield Seen(text, process.command.origin)
+    return _same_names(processes, ("http", "https"))
 
 
 @RULES.launch("client-name-replaced")
 def client_name_replaced(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for name, metadata, other, process in _same_names(processes, ("etcd", "redis")):
-        text = f"{process.name} and {other.name} are both {name} in {metadata}"
-        yield Seen(text, process.command.origin)
+    return _same_names(processes, ("etcd", "redis"))
 
 
 @RULES.launch("segment-nowhere")

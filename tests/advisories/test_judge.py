@@ -24,6 +24,7 @@ CACHE = " --enable-hierarchical-cache --hicache-size 4 --hicache-storage-backend
 STORE = "MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL={protocol} "
 RDMA, TCP = STORE.format(protocol="rdma"), STORE.format(protocol="tcp")
 MHA, DSA = SERVER.format(model="Qwen/Qwen3-14B"), SERVER.format(model="deepseek-ai/DeepSeek-V3.2")
+V4 = SERVER.format(model="deepseek-ai/DeepSeek-V4-Pro")
 SSD = "MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/data "
 EAGLE = " --speculative-algorithm EAGLE"
 MASTER = "mooncake_master --enable_ha=true --etcd_endpoints=10.0.0.1:2379"
@@ -286,8 +287,12 @@ LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
         (TCP + MHA + CACHE, "0.3.12", "0.5.23", {34}, {35}),
         (TCP + MHA + " --dp 8 --enable-dp-attention" + CACHE, "0.3.12", "0.5.23", set(), {34}),
         (TCP + MHA + " --dp 4 --enable-dp-attention" + CACHE, "0.3.12", "0.5.23", {34}, set()),
-        # 72, 77: what only arises while it runs.
-        (TCP + MHA + CACHE, "0.3.12", "0.5.13", {72}, {77}),
+        # 72, 77 to 79: what only arises while it runs.
+        (SERVER.format(model="/m/GLM-5.3-Flash") + CACHE, "0.3.13", "0.5.21", {78}, {79}),
+        (SERVER.format(model="/m/GLM-5.3") + CACHE, "0.3.13", "0.5.21", set(), {78, 79}),
+        (V4 + DECODE, "0.3.13", "0.5.23", {79}, {78}),
+        (V4 + CACHE, "0.3.13", "0.5.23", set(), {78, 79}),
+        (TCP + MHA + CACHE, "0.3.12", "0.5.13", {72, 80}, {77}),
         (TCP + MHA + " --dp 8 --enable-dp-attention" + CACHE, "0.3.12", "0.5.13", set(), {72}),
         (TCP + DSA + CACHE, "0.3.12", "0.5.16", {77}, {72}),
         (TCP + DSA + CACHE + WHOLE, "0.3.12", "0.5.16", set(), {77}),

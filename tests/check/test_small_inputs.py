@@ -51,7 +51,7 @@ CASES = {
     "one-name-twice-peer-to-peer": Case(named_twice("P2PHANDSHAKE"), "unknown", (), (TWICE,)),
     "one-name-without-a-port": Case(named_twice(HTTP, "127.0.0.1"), "unknown", (), (TWICE,)),
     "one-name-twice-in-etcd": Case(
-        named_twice("etcd://10.0.0.9:2379"), "unknown", (("client-name-replaced", "warn", ""),)
+        named_twice("etcd://10.0.0.9:2379"), "fail", (("client-name-replaced", "fail", "SIGSEGV"),)
     ),
     "a-master-at-another-port": Case(
         f"mooncake_master --rpc_port 50051 &\n{CLIENT} --master_server_address=localhost:50053 "

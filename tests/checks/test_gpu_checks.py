@@ -27,6 +27,7 @@ from tests.builders.synthetic import (
     varied,
 )
 from tests.checks.judged import assert_declared, checks_of, judged
+from tests.checks.limit_hosts import NOT_SAID
 from tests.checks.ranks import launch, rank, ranks
 
 JUDGES = checks_of("gpu", "pci")
@@ -476,23 +477,29 @@ def test_the_gpus_that_slurm_or_a_container_gives(
 
 
 @pytest.mark.parametrize(
-    ("peers", "driver", "variable", "status"),
+    ("peers", "driver", "pages", "variable", "status"),
     [
-        (("amdkfd",), "ionic", "1", Status.PASS),
-        (("amdkfd",), "ionic", None, Status.WARN),
-        (("amdkfd",), "mlx5_core", None, Status.PASS),
-        ((), "ionic", None, Status.WARN),
-        ((), "ionic", "1", Status.WARN),
-        ((), "mlx5_core", None, Status.UNKNOWN),
-        (Unknown("not read"), "mlx5_core", None, Status.UNKNOWN),
+        (("amdkfd",), "ionic", NOT_SAID, "1", Status.PASS),
+        (("amdkfd",), "ionic", NOT_SAID, None, Status.WARN),
+        (("amdkfd",), "mlx5_core", NOT_SAID, None, Status.PASS),
+        (("amdkfd",), "bnxt_en", False, None, Status.WARN),
+        ((), "ionic", NOT_SAID, None, Status.WARN),
+        ((), "ionic", NOT_SAID, "1", Status.WARN),
+        ((), "bnxt_en", False, None, Status.WARN),
+        ((), "mlx5_core", NOT_SAID, None, Status.UNKNOWN),
+        ((), "mlx5_core", True, None, Status.UNKNOWN),
+        (Unknown("not read"), "mlx5_core", NOT_SAID, None, Status.UNKNOWN),
     ],
 )
 def test_the_way_to_the_memory_of_amds_gpus(
-    facts: Facts, peers: Any, driver: str, variable: str | None, status: Status
+    facts: Facts, peers: Any, driver: str, pages: Any, variable: str | None, status: Status
 ) -> None:
     """Without on-demand paging dma-buf pins the KV cache, and holds a second copy of it."""
     (gpu, *_) = facts.gpus.on_pci
-    nics = tuple(nic._replace(driver=driver) for nic in facts.rdma.present)
+    nics = tuple(
+        nic._replace(driver=driver, verbs=nic.verbs._replace(pages_on_demand=pages))
+        for nic in facts.rdma.present
+    )
     gone = Unknown("none", absent=True)
     here = varied(
         gpus(
@@ -508,5 +515,5 @@ def test_the_way_to_the_memory_of_amds_gpus(
     needs = launch(rank(0, gpu_registered_bytes=GIB, environment=words))
     finding = only("gpu.peer-memory", here, needs)
     assert finding.status is status
-    if peers == () and driver == "ionic":
+    if peers == () and status is Status.WARN:
         assert "--disaggregation-ib-device" in finding.advice

@@ -15,7 +15,7 @@ import pytest
 from checks.base.root import Root
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
-from checks.limits.facts import IPC_LOCK_BIT, SYS_NICE_BIT, LimitFacts, Pinned, read_limits
+from checks.limits.facts import IPC_LOCK_BIT, LimitFacts, Pinned, read_limits
 from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit, parse_limit
 from tests.checks.limit_hosts import tree
 from tests.paths import ROOT
@@ -65,7 +65,7 @@ def test_a_whole_host(tmp_path: Path) -> None:
     assert facts.init_memlock == Limit(None, None)
     assert facts.euid == 1001
     assert facts.effective(IPC_LOCK_BIT) is True
-    assert facts.effective(SYS_NICE_BIT) is False
+    assert facts.effective(23) is False  # CAP_SYS_NICE
     assert facts.pinned == (Pinned(71, "sglang::schedul", 2 * MIB),)
     assert (facts.pinned_complete, facts.sudo_uid, facts.slurm_job) == (True, 1000, True)
     daemon = Daemon(Limit(8 * MIB, 8 * MIB), Limit(1, 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,16 @@ def test_a_device_that_libibverbs_does_not_have_is_not_listed() -> None:
     answer = calls_rdma.verbs("no-such-device")
     assert answer["listed"] is False
     assert answer["error"]
+
+
+@pytest.mark.parametrize("told", [True, False, None])
+def test_whether_a_device_pages_on_demand_is_told_or_unknown(
+    tmp_path: Path, told: bool | None
+) -> None:
+    answer = {**RXE0.verbs_answer(), "pages_on_demand": told}
+    found = only(facts_of(FakeHost((replace(RXE0, verbs=answer),)), tmp_path))
+    pages = found.verbs.pages_on_demand
+    assert isinstance(pages, Unknown) if told is None else pages is told
 
 
 def test_netlink_attributes_that_end_early_are_no_crash() -> None:

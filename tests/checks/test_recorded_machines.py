@@ -1,6 +1,6 @@
 """The Linux machines that other projects record for their own tests, as facts read them.
 
-Those of hwloc, util-linux, procfs and node_exporter are in the sources of Debian's packages, which
+Those of hwloc, util-linux, libvirt, procfs and node_exporter are in Debian's source packages, which
 ``.ci/run`` downloads to ``.cache/machines``. What stands in the files is read a second time, by
 small readers that know nothing of ours.
 """
@@ -30,15 +30,18 @@ from tests.checks.test_not_recorded import LAUNCH
 from tests.paths import ROOT
 
 MACHINES = ROOT / ".cache" / "machines"
-# Of each package: its source, the folder of its machines there, and how many it has at least.
+# Of each package: its source, the folders of its machines there, and how many it has at least.
 PACKAGES = {
-    "hwloc": ("hwloc_*.orig.tar.*", "/tests/hwloc/linux/", 43),
-    # 16 in 2.38.1, Debian 12's; later releases have more.
+    "hwloc": ("hwloc_*.orig.tar.*", r"/tests/hwloc/(?:x86\+)?linux/", 45),
+    # Debian 12's; later releases have more.
     "util-linux": ("util-linux_*.orig.tar.*", "/tests/ts/lscpu/dumps/", 16),
+    # Their processors and nodes; some of its folders are links to others.
+    "libvirt": ("libvirt_*.orig.tar.xz", "/tests/vir(?:caps2xml|hostcpu)data/", 24),
     # One host, in parts of several: memory, limits, networks, RDMA devices.
     "procfs": ("golang-github-prometheus-procfs_*.orig.tar.*", "/testdata/", 1),
     "node_exporter": ("prometheus-node-exporter_*.orig.tar.*", "/collector/fixtures/", 1),
 }
+_NUMBER = re.compile(r"\d+")
 NODES = "/sys/devices/system/node"
 GPUS = "/proc/driver/nvidia/gpus"
 PCI = "/sys/bus/pci/devices"
@@ -112,18 +115,30 @@ def machines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[Path, Files]]:
     pattern, place, least = PACKAGES[request.param]
-    sources = sorted(MACHINES.glob(pattern))
+    sources = sorted(MACHINES.glob(pattern), key=lambda one: [*map(int, _NUMBER.findall(one.name))])
     if not sources:
         pytest.skip(f"no {pattern} in .cache/machines: bash .ci/run puts it there")
     folder = tmp_path_factory.mktemp(request.param)
     together = folder / f"{sources[-1].name.partition('.orig.')[0]}.tar"
-    with tarfile.open(sources[-1]) as tar, tarfile.open(together, "w") as made:
+    with contextlib.ExitStack() as opened:
+        tar, made = (
+            opened.enter_context(tarfile.open(*at)) for at in ((sources[-1],), (together, "w"))
+        )
+        parts: dict[str, tarfile.TarFile] = {}
         for member in tar:
-            name = member.name.partition(place)[2]
-            content = tar.extractfile(member) if name and member.isfile() else None
+            name = re.split(place, member.name, maxsplit=1)[-1]
+            content = tar.extractfile(member) if name != member.name and member.isfile() else None
             if content is None:
                 continue
-            if name.endswith("s.ttar"):
+            part = re.match(r"(linux-[^/.]+)/(?:system/)?((?:cpu|node)/.*)", name)
+            if part:
+                own = folder / f"{part[1]}.tar"
+                if part[1] not in parts:
+                    parts[part[1]] = opened.enter_context(tarfile.open(own, "w"))
+                named = tarfile.TarInfo(f"sys/devices/system/{part[2]}")
+                named.size = member.size
+                parts[part[1]].addfile(named, content)
+            elif name.endswith("s.ttar"):
                 _add_ttar(content.read().decode(errors="surrogateescape"), made)
             elif name.startswith("proc/"):
                 member.name = name
@@ -333,7 +348,7 @@ def test_what_is_not_recorded_is_unknown(
     for archive, files in machines:
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            run(["check", "--json", "--root", str(archive), str(script)])
+            run(["check", "--json", "--timeout", "60", "--root", str(archive), str(script)])
         statuses: dict[str, set[str]] = {}
         for finding in json.loads(out.getvalue())["findings"]:
             statuses.setdefault(finding["check"], set()).add(finding["status"])

@@ -135,4 +135,6 @@ def test_models_and_configurations(tmp_path: Path) -> None:
     assert _live(needs, "storage.files") is Status.PASS
     assert _live(_needs("Qwen/Qwen3-14B", "model"), "storage.files") is Status.SKIP
     assert _live(_needs("/absent/conf.json", "config"), "storage.files") is Status.FAIL
+    assert _live(_needs(str(model), "config"), "storage.files") is Status.FAIL  # a folder
+    assert _live(_needs(str(model / "config.json"), "config"), "storage.files") is Status.PASS
     assert _live(_needs(Unknown("$MODEL"), "model"), "storage.files") is Status.UNKNOWN

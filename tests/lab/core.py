@@ -40,6 +40,7 @@ CORE = frozenset(
         "pool short, mended by apply",
         "memlock that holds for one NIC and not for two",
         "hugetlb cgroup limit",
+        "hugetlb cgroup limit, version 1",
         "both ports down",
         # Pairs of machines: what facts do not tell, on a rail beside one that works.
         "astray",

@@ -33,7 +33,9 @@ USERS_PROGRAMS = PLACE / "user"
 MODULES = PLACE / "modules"
 OURS = ("checks.", "preflight.")
 LAUNCHES = PLACE / "launches"
-CGROUP = Path("/sys/fs/cgroup")
+# Where the guest mounts version 2 of cgroups, and below which each controller of version 1.
+CGROUP, VERSION_1 = Path("/sys/fs/cgroup"), Path("/run/v1")
+INHERITED = ("MEMLOCK", "NOFILE", "NPROC", "DATA", "AS", "STACK")
 # Emulated, and beside other guests: nothing here takes as long unless it hangs.
 LIMIT_SECONDS = 120
 # x86-64 numbers of the system calls that a container's profile refuses.
@@ -128,11 +130,13 @@ def refuse_calls(what: str) -> None:
 
 def as_child_of(shell: Shell, environment: dict[str, str]) -> None:
     """Make this process what a child of the shell would be."""
-    for name in ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_DATA", "RLIMIT_AS"):
-        kind = getattr(resource, name)
+    for name in INHERITED:
+        kind = getattr(resource, f"RLIMIT_{name}")
         resource.setrlimit(kind, resource.prlimit(shell.pid, kind))
-    path = Path(f"/proc/{shell.pid}/cgroup").read_text().partition("::")[2].strip()
-    (CGROUP / path.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
+    for line in Path(f"/proc/{shell.pid}/cgroup").read_text().splitlines():
+        _, controller, path = line.split(":", 2)
+        mount = VERSION_1 / controller if controller else CGROUP
+        (mount / path.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
     refuse_calls(shell.refuse)
     if shell.user:
         os.setgroups([])

@@ -42,6 +42,9 @@ LAUNCHES: Mapping[str, str] = {
         f"{_HUGE}{_MASTER}exec {_CLIENT} {_SEGMENT} --device_names=${{DEVICES:-rxe0}}\n"
     ),
     "client-odd": f"{_HUGE}{_MASTER}exec {_CLIENT} {_SEGMENT} --local_buffer_size=17MB\n",
+    "client-arena": (
+        f"{_HUGE}export MC_MMAP_ARENA_POOL_SIZE=200mb\n{_MASTER}exec {_CLIENT} {_SEGMENT}\n"
+    ),
     "client-regular": f"{_MASTER}exec {_CLIENT} --global_segment_size=400MB\n",
     "client-offload": (
         f"{_HUGE}export MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/mnt/ssd/offload\n"
@@ -148,6 +151,19 @@ LEAVE_GROUP = f"for i in 1 2 3 4 5; do rmdir {GROUP} && break; sleep 0.2; done"
 INNER = f"{GROUP}/inner"
 ENTER_INNER = f"mkdir -p {INNER}; echo $LAUNCH_SHELL > {INNER}/cgroup.procs"
 LEAVE_INNER = f"for i in 1 2 3 4 5; do rmdir {INNER} {GROUP} && break; sleep 0.2; done"
+# A controller is version 1's where version 2 hands it to no group, and that takes a while.
+VERSION_1 = (
+    "echo -{0} > /sys/fs/cgroup/cgroup.subtree_control; mkdir -p /run/v1/{0}; "
+    "for i in 1 2 3 4 5 6 7 8 9; do mount -t cgroup -o {0} cgroup /run/v1/{0} && break; sleep 1; "
+    "done; mountpoint -q /run/v1/{0} && mkdir /run/v1/{0}/lab && "
+    "echo $LAUNCH_SHELL > /run/v1/{0}/lab/cgroup.procs"
+)
+VERSION_2 = (
+    "for i in 1 2 3 4 5; do rmdir /run/v1/{0}/lab && break; sleep 0.2; done; "
+    "umount /run/v1/{0}; echo +{0} > /sys/fs/cgroup/cgroup.subtree_control"
+)
+HUGETLB_1, MEMORY_1 = VERSION_1.format("hugetlb"), VERSION_1.format("memory")
+HUGETLB_2, MEMORY_2 = VERSION_2.format("hugetlb"), VERSION_2.format("memory")
 UVERBS_NODES = (
     "for n in 0 1; do rm -f /dev/infiniband/uverbs$n; mknod -m 666 /dev/infiniband/uverbs$n c "
     "$(tr : ' ' < /sys/class/infiniband_verbs/uverbs$n/dev); done"

@@ -18,6 +18,7 @@ def test_every_binding_says_the_same_of_a_device(guests: Guests) -> None:
     assert [one.pop("library") for one in said] == libraries()
     kinds = {one.pop("kind") for one in said}
     assert len(kinds) == len(said)
+    assert {one.pop("pages") for one in said} < {True, False}  # all the same, and told
     for one in said:
         assert one == {
             "absent": ["ibv_get_device_list", errno.ENODEV],

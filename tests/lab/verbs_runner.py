@@ -10,6 +10,7 @@ import resource
 import sys
 from importlib import import_module
 
+from checks.rdma import libibverbs
 from preflight.probes.measure import OpenDevice
 from preflight.verbs import objects as libraries
 from preflight.verbs.objects import VerbsError
@@ -41,7 +42,16 @@ def tried(library: str) -> dict[str, object]:
     except VerbsError as error:
         found["refused"] = [error.call, error.errno]
     device.close()
+    found["pages"] = pages_on_demand(library)
     return found
+
+
+def pages_on_demand(library: str) -> object:
+    """Ask pyverbs, which is compiled against verbs.h; for the other binding ask our own reader."""
+    if library != "pyverbs_objects":
+        return libibverbs.query(libibverbs.library(), DEVICE)["pages_on_demand"]
+    context = import_module("pyverbs.device").Context(name=DEVICE)
+    return bool(context.query_device_ex().odp_caps.general_caps & 1)
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def test_each_section_of_a_page_has_its_items(page: Path) -> None:
     assert len(ids) == len(set(ids))
     for section in sections:
         head, *items = section.split("\n- ")
-        assert re.match(r".*\n\n?\*\*(fail|corrupts|unused|warn|note)\*\*: \S", head), section
+        assert re.match(r".*\n\n?\*\*(fail|dies|corrupts|unused|warn|note)\*\*: \S", head), section
         names = [item.partition(": ")[0] for item in items]
         assert names in (ITEMS, [*ITEMS, "before", "after"]), section
 

@@ -351,6 +351,17 @@ def test_addresses_are_taken_apart(text: str, expected: tuple[str, int | None, s
     assert tuple(split_address(text)) == expected
 
 
+def test_configurations_that_are_opened_as_files(tmp_path: Path, root: Root) -> None:
+    extra = "--hicache-storage-backend-extra-config @/etc/extra.yaml"
+    text = (
+        "mooncake_master --config_path=/etc/master.yaml &\n"
+        f"{STORE} --model-path Qwen/Qwen3-14B --hicache-size 1 {extra}\n"
+    )
+    needs = _needs(_script(tmp_path, text), root)
+    paths = {item.path for item in needs.storage if item.kind == "config"}
+    assert paths == {"/etc/master.yaml", "/etc/extra.yaml"}
+
+
 def test_a_rank_offloads_below_a_folder_of_its_own_since_0_5_21(tmp_path: Path, root: Root) -> None:
     text = (
         "export MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/ssd\n"
