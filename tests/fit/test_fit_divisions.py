@@ -25,11 +25,14 @@ GB = 10**9
 WITHIN = 0.02
 
 
-def best_of(model: str, described: Description, release: str = "0.5.23") -> Fitted:
+def best_of(
+    model: str, described: Description, release: str = "0.5.23", asked: Asked | None = None
+) -> Fitted:
     host, assumptions = host_to_fit("/", described, PATIENCE_SECONDS)
     words = LaunchWords(first_launch(model, host, described).words(), is_command=True)
     launch = described.with_gpu(words._replace(sglang_version=release))
-    found = fitted(launch, host, described, assumptions, None, 10 * GIB, False, PATIENCE_SECONDS)
+    given = launch, host, described, assumptions, None, 10 * GIB, False, PATIENCE_SECONDS
+    found = fitted(*given, asked=asked)
     assert isinstance(found, Fitted)
     assert found.answered is not None
     return found
@@ -85,6 +88,10 @@ def test_the_example_of_one_tebibyte() -> None:
     assert best.kept > pool.kept + 0.05
     assert pool.unique > best.unique  # tokens that nothing ever brings there
     assert found.exit_code == 0
+    # With L2 as staging alone nothing is held twice.
+    staged = rows["staging"]
+    assert staged.unique > 1.6 * balanced.unique
+    assert staged.kept > best.kept + 0.2
 
 
 def test_what_sglang_demands_is_kept_up_to_0_5_14() -> None:
