@@ -43,7 +43,7 @@ _FEW_CLIENTS = 32
 Json = dict[str, Any]
 
 
-class Machine(NamedTuple):
+class HostRow(NamedTuple):
     """One row. kinds: GPUs of one size. memory_bytes: of one host; None: no memory is enough.
 
     kept: with it, with half and with twice of it; None for less than a launch takes. values: its
@@ -66,12 +66,12 @@ class Machines(NamedTuple):
     model: str
     target: float
     workload: MultiTurnWorkload
-    rows: tuple[Machine, ...]
+    rows: tuple[HostRow, ...]
     left_out: dict[str, list[str]]
     described: Description
     hosts: int | None
 
-    def enough(self, row: Machine) -> bool:
+    def enough(self, row: HostRow) -> bool:
         return row.memory_bytes is not None and row.kept[0] >= self.target
 
 
@@ -199,7 +199,7 @@ def machines(
     workload = workload_of(asked, ())
     if not isinstance(workload, MultiTurnWorkload):
         raise UsageError("--keep 80% is of a workload: give --clients, --rounds, --request-length")
-    rows: list[Machine] = []
+    rows: list[HostRow] = []
     left_out: dict[str, list[str]] = {}
     fixed = described.memory_bytes is not None
     guesses: dict[int, tuple[int, float]] = {}
@@ -251,9 +251,9 @@ def _row(
     found: tuple[int, float, float] | None,
     target: float,
     fixed: bool,
-) -> Machine:
+) -> HostRow:
     if found is None:
-        return Machine(names, devices.number, count, None, (0.0, None, None), SizeValues())
+        return HostRow(names, devices.number, count, None, (0.0, None, None), SizeValues())
     memory, part, kept = found
     near = part, *_beside(part)
     half = host.best(memory // 2, near)[0]
@@ -261,7 +261,7 @@ def _row(
     each = kept, None if half < 0 else min(half, kept), max(twice, kept)
     values = host.values(memory, part) or SizeValues()
     buffered = None if fixed else host.buffered(target, memory)
-    return Machine(names, devices.number, count, memory, each, values, buffered)
+    return HostRow(names, devices.number, count, memory, each, values, buffered)
 
 
 def machines_text(found: Machines, width: int) -> str:
