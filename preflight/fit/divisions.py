@@ -40,14 +40,14 @@ from preflight.sizing.launch_inputs import LaunchInputs
 from preflight.traces.formats import open_trace
 from preflight.traces.tiers import BUFFERED_PART, TierSizes
 
-# Divisions that are replayed: of rounds, and of a recorded trace, which takes its time.
-GRID, TRACE_GRID = 20, 10
+# Divisions that are replayed, of rounds and of a trace; of rounds some more around the best so far.
+GRID, _AROUND = 10, 3
 # More clients are replayed as so many, with tiers that are smaller by as much; at first, and for
 # what comes close.
-_FEW_CLIENTS, _CLIENTS = 48, 96
+_FEW_CLIENTS, _CLIENTS = 48, 64
 # Orders of the clients that are averaged, and how many divisions are: one alone is up to two
 # hundredths off.
-_ORDERS, _RUNNERS_UP = 3, 5
+_ORDERS, _RUNNERS_UP = 3, 4
 # Parts of a conversation by which rounds are replayed, at least; a tier takes a round as a whole.
 _BLOCKS = 10
 # With L2 as staging alone, conversations that it holds at a time.
@@ -247,6 +247,15 @@ class Chooser:
         grid = list(frontier.grid(GRID))
         self.workload = self.workload or _published([self.capacity(values) for values in grid])
         tried = [self._of_rounds("", values, 1, _FEW_CLIENTS) for values in grid]
+        for _ in range(_AROUND):
+            tried.sort(key=lambda one: one.values.l2_bytes or 0)
+            sizes = [(one.values.l2_bytes or 0) // GIGABYTE for one in tried]
+            at = max(range(len(tried)), key=lambda at: self._rank(tried[at]))
+            near = sizes[max(0, at - 1) : at], sizes[at + 1 : at + 2]
+            for size in {(sizes[at] + other) // 2 for each in near for other in each}:
+                if size not in sizes:
+                    values = frontier.at(size * GIGABYTE)
+                    tried.append(self._of_rounds("", values, 1, _FEW_CLIENTS))
         tried.sort(key=self._rank, reverse=True)
         again = [("", one.values) for one in tried[:_RUNNERS_UP]]
         every = (*again, *frontier.goals(self._now))
@@ -286,7 +295,7 @@ class Chooser:
             yield Division(BUFFER_ONLY, values, rates, *self._held(found))
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
-        every = [("", values) for values in frontier.grid(TRACE_GRID)]
+        every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
         found = [self.capacity(values) for _, values in every]
         answers = self._replayed(found, tuple(self._held_now()))
