@@ -40,14 +40,14 @@ from preflight.sizing.launch_inputs import LaunchInputs
 from preflight.traces.formats import open_trace
 from preflight.traces.tiers import BUFFERED_PART, TierSizes
 
-# Divisions that are replayed, of rounds and of a trace; of rounds some more around the best so far.
-GRID, _AROUND = 10, 3
+# Divisions that are replayed at first, and how often around the best so far, nearer each time.
+GRID, _AROUND = 10, 4
 # More clients are replayed as so many, with tiers that are smaller by as much; at first, and for
 # what comes close.
-_FEW_CLIENTS, _CLIENTS = 48, 64
-# Orders of the clients that are averaged, and how many divisions are: one alone is up to two
-# hundredths off.
-_ORDERS, _RUNNERS_UP = 3, 4
+_FEW_CLIENTS, _CLIENTS = 48, 128
+# Orders of the clients that are averaged, and divisions of the first that are looked at again: with
+# few clients in one order they are up to two hundredths off.
+_ORDERS, _RUNNERS_UP = 2, 2
 # Parts of a conversation by which rounds are replayed, at least; a tier takes a round as a whole.
 _BLOCKS = 10
 # With L2 as staging alone, conversations that it holds at a time.
@@ -247,19 +247,23 @@ class Chooser:
         grid = list(frontier.grid(GRID))
         self.workload = self.workload or _published([self.capacity(values) for values in grid])
         tried = [self._of_rounds("", values, 1, _FEW_CLIENTS) for values in grid]
-        for _ in range(_AROUND):
-            tried.sort(key=lambda one: one.values.l2_bytes or 0)
-            sizes = [(one.values.l2_bytes or 0) // GIGABYTE for one in tried]
-            at = max(range(len(tried)), key=lambda at: self._rank(tried[at]))
-            near = sizes[max(0, at - 1) : at], sizes[at + 1 : at + 2]
-            for size in {(sizes[at] + other) // 2 for each in near for other in each}:
-                if size not in sizes:
-                    values = frontier.at(size * GIGABYTE)
-                    tried.append(self._of_rounds("", values, 1, _FEW_CLIENTS))
         tried.sort(key=self._rank, reverse=True)
-        again = [("", one.values) for one in tried[:_RUNNERS_UP]]
-        every = (*again, *frontier.goals(self._now))
+        sizes = sorted((one.l2_bytes or 0) // GIGABYTE for one in grid)
+        step = max(1, (sizes[-1] - sizes[0]) // (len(sizes) - 1 or 1))
+        every = list(frontier.goals(self._now))
         best = [self._of_rounds(about, values, _ORDERS, _CLIENTS) for about, values in every]
+        # Finely: what comes close, then around the best, nearer each time.
+        again = {(one.values.l2_bytes or 0) // GIGABYTE for one in tried[:_RUNNERS_UP]}
+        done: set[int] = set()
+        for _ in range(_AROUND):
+            for size in sorted(again - done):
+                values = frontier.at(size * GIGABYTE)
+                best.append(self._of_rounds("", values, _ORDERS, _CLIENTS))
+            done |= again
+            step = max(1, step // 2)
+            middle = (max(best, key=self._rank).values.l2_bytes or 0) // GIGABYTE
+            near = (middle - step, middle + step)
+            again = {size for size in near if sizes[0] <= size <= sizes[-1]}
         best += self._buffered(frontier)
         return sorted(best, key=self._rank, reverse=True) + tried[_RUNNERS_UP:]
 
