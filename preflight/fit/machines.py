@@ -44,7 +44,8 @@ Json = dict[str, Any]
 
 
 class HostRow(NamedTuple):
-    """One row. kinds: GPUs of one size. memory_bytes: of one host; None: no memory is enough.
+    """One row. kinds: GPUs of one size. memory_bytes: of one host; None: none is enough, or that
+    which is given is too little to start.
 
     kept: with it, with half and with twice of it; None for less than a launch takes. values: its
     division, of one host. buffered_bytes: the memory with L2 as staging alone; None where the
@@ -111,6 +112,8 @@ class _Host:
             context = workload.context_tokens(workload.rounds)
             if held is None or held.least < context:
                 why = "beside the model the GPUs hold less than one conversation"
+                if held is not None and held.most >= context:
+                    why = f"what the GPUs hold is known to {held.text()} tokens alone"
                 raise UnknownFactError(Unknown(why))
         self._staging = self._chooser.staged_bytes(_SIZED)
 
@@ -232,6 +235,8 @@ def _smallest(
     """Return the memory, L2's part of it and what is kept; None where no memory is enough."""
     if fixed is not None:
         part = host.best(fixed, _PARTS)[1]
+        if host.values(fixed, part) is None:
+            return None
         return fixed, part, host.kept(host.values(fixed, part), _CLIENTS, _ORDERS)
     found = host.smallest(target, *(guess or (512 * GIB, None)))
     if found is None:
@@ -281,7 +286,7 @@ def machines_text(found: Machines, width: int) -> str:
         (
             f"{row.gpus} {'/'.join(row.kinds)}",
             str(row.hosts),
-            "none" if row.memory_bytes is None else format_bytes(row.memory_bytes),
+            "-" if row.memory_bytes is None else format_bytes(row.memory_bytes),
             *("-" if part is None else f"{part:.0%}" for part in row.kept),
             "-" if row.buffered_bytes is None else format_bytes(row.buffered_bytes),
             "" if found.enough(row) else "too little",
