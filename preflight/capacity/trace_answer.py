@@ -259,6 +259,7 @@ def plan_of(
         _threshold(server),
         store,
         unified=deployment.given.release.unified_cache,
+        buffers=deployment.buffers,
     )
     least, most = (
         TierSizes(gpu_tokens, *(part and part[end] for part in (host, pool, disk)))

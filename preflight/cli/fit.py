@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from preflight.cli.commands import command
 from preflight.cli.formats import with_formats
-from preflight.cli.options import COLOR, SIZE, TIMEOUT, Integer, with_checks, with_launch
+from preflight.cli.options import (
+    COLOR,
+    SIZE,
+    TIMEOUT,
+    AnyParamType,
+    Fraction,
+    Integer,
+    with_checks,
+    with_launch,
+)
 
 if TYPE_CHECKING:
     from preflight.base.command_frame import Answers
-    from preflight.fit.fit_launch import Fitted
+    from preflight.capacity.workload import WorkloadOptions
+    from preflight.fit.fit_launch import Description, Fitted
     from preflight.inputs.launch_words import Chosen, LaunchWords
+
+
+class Keep(AnyParamType):
+    """Memory to keep free, or as ``80%`` the part of a workload to keep."""
+
+    name = "size or part"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        of = Fraction() if str(value).strip().endswith("%") else SIZE
+        return of.convert(value, param, ctx)
+
 
 # As preflight.fit.judged_values.Goal, which is imported where it is used; hits: best, by a trace.
 GOALS = ("best", "l2", "pool", "balanced", "hits")
@@ -27,6 +48,8 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
     "mooncake-preflight fit --goal balanced --keep 64gb --write launch.sh",
     "mooncake-preflight fit --memory 2tb --gpus 8xH800 --nics 8xmlx5 launch.sh",
     "mooncake-preflight fit --model Qwen/Qwen3-32B --memory 2tb --gpus 8xH100 --write launch.sh",
+    "mooncake-preflight fit --model Qwen/Qwen3-32B --clients 200 --rounds 10 "
+    "--request-length 4096 --keep 80%",
 )
 @click.option(
     "--goal",
@@ -43,15 +66,21 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
 @click.option(
     "--keep",
-    type=SIZE,
+    type=Keep(),
     default="10gb",
     show_default=True,
-    help="Memory of the host that stays available beside the launch.",
+    help="Memory of the host that stays available beside the launch; or 80%: with --model, which "
+    "hosts keep so much of a workload.",
 )
 @click.option(
     "--model",
     metavar="NAME",
     help="Make a first launch for this model, as Qwen/Qwen3-32B.",
+)
+@click.option(
+    "--buffer-only",
+    is_flag=True,
+    help="The first launch has L2 as staging for the store alone (SGLang 0.5.19 and newer).",
 )
 @click.option("--write", is_flag=True, help="Write the launch's file, in place of a diff.")
 @with_formats("text", "json", "html", "svg")
@@ -69,6 +98,7 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
 @click.option("--gpus", metavar="GPUS", help="GPUs of a described host, as 8xH800 or 8x288gb.")
 @click.option("--nics", metavar="NICS", help="NICs of a described host, as 8xmlx5 or 2xerdma.")
 @click.option("--numa", type=Integer(1, 64), help="NUMA nodes of a described host.")
+@click.option("--nodes", type=Integer(1, 1000), help="Hosts like it that share the store.")
 @with_checks
 @COLOR
 @with_launch
@@ -81,8 +111,9 @@ def fit(
     request_length: int | None,
     output_length: int | None,
     plain: bool,
-    keep: int,
+    keep: int | float,
     model: str | None,
+    buffer_only: bool,
     write: bool,
     answers: Answers,
     timeout_seconds: float,
@@ -91,6 +122,7 @@ def fit(
     gpus: str | None,
     nics: str | None,
     numa: int | None,
+    nodes: int | None,
     chosen: Chosen,
     color: str,
     launch: LaunchWords,
@@ -105,6 +137,8 @@ def fit(
     A host that is not there yet is described: --memory 2tb --gpus 8xH800 --nics 8xmlx5 --numa 2.
     Without a launch, --model makes a first one for all GPUs of the host; LAUNCH is then the file
     that --write makes.
+
+    Without a host, --keep 80% with --model and a workload says which hosts keep so much of it.
 
     Exit codes: 0 the sizes are found; 1 they are, and something that no size changes keeps the
     launch from starting; 2 nothing fits; 3 what decides cannot be read, or is not described; 64
@@ -129,6 +163,8 @@ def fit(
         raise click.UsageError("--goal hits goes with --trace FILE, recorded requests to answer")
     goal = "best" if goal == "hits" else goal
     numbers = WorkloadOptions(clients, rounds, request_length, output_length)
+    if buffer_only and model is None:
+        raise click.UsageError("--buffer-only goes with --model; a launch says it itself")
     given = trace is not None or any(number is not None for number in numbers)
     if given and goal not in (None, "best"):
         raise click.UsageError(f"a workload is for --goal best, and not for {goal}")
@@ -138,11 +174,15 @@ def fit(
     if formats & {"html", "svg"} and trace is None:
         raise click.UsageError("--format html and svg show a trace's curve: give --trace FILE")
     described = Description(memory, gpus, nics, numa)
+    if isinstance(keep, float):
+        if model is None or launch.words or trace or write or root != "/":
+            raise click.UsageError("--keep 80% goes with --model and a workload, and no launch")
+        return _machines(model, keep, numbers, described, nodes, launch, timeout_seconds, answers)
     host, assumptions = host_to_fit(root, described, timeout_seconds)
     first, path = None, ""
     if model is not None:
         path = within(timeout_seconds, "LAUNCH", lambda: _new_file(launch.words, write))
-        first = first_launch(model, host, described)
+        first = first_launch(model, host, described, buffer_only)
         launch = launch._replace(words=first.words(), is_command=True)
     if assumptions:
         launch = described.with_gpu(launch)
@@ -151,7 +191,7 @@ def fit(
         raise click.UsageError("--write: standard input is no file to write: give the launch's")
     goal = "best" if goal is None and given else goal
     words = (launch, host, described, assumptions, goal, keep, edits)
-    found = fitted(*words, timeout_seconds, chosen, Asked(numbers, trace))
+    found = fitted(*words, timeout_seconds, chosen, Asked(numbers, trace, nodes))
     if isinstance(found, Unknown):
         for name, written_to in answers:
             with output_to(written_to):
@@ -215,6 +255,48 @@ def _say(found: Fitted, format_: str, color: str, plain: bool) -> None:
         from preflight.pictures.hit_curve import say_picture
 
         say_picture(format_, hits.chosen, hits.answer)
+
+
+def _machines(
+    model: str,
+    target: float,
+    asked: WorkloadOptions,
+    described: Description,
+    nodes: int | None,
+    launch: LaunchWords,
+    timeout_seconds: float,
+    answers: Answers,
+) -> int:
+    from checks.base.unknown import Unknown
+    from checks.capture.secrets import public
+    from preflight.base import exit_codes
+    from preflight.base.output import Progress, columns, output_to, say, say_json
+    from preflight.fit.machines import machines, machines_object, machines_text
+
+    progress = Progress(after_seconds=2)
+    try:
+        given = model, target, asked, described, nodes, launch, timeout_seconds
+        found = machines(*given, progress.show)
+    finally:
+        progress.clear()
+    reason = found.reason if isinstance(found, Unknown) else None
+    code, word = exit_codes.UNKNOWN, "unknown"
+    if not isinstance(found, Unknown):
+        enough = any(map(found.enough, found.rows))
+        code, word = (0, "fits") if enough else (exit_codes.FAIL, "nothing-fits")
+    for name, written_to in answers:
+        with output_to(written_to):
+            if name == "json":
+                from preflight.base.envelope import envelope
+
+                told = None if isinstance(found, Unknown) else public(machines_object(found))
+                word = "error" if told is None else word
+                say_json(envelope("fit", code, told, word=word, reason=reason))
+            elif isinstance(found, Unknown):
+                say(f"UNKNOWN: {found.reason}")
+            else:
+                say(machines_text(found, columns()))
+    return code
 
 
 def _new_file(words: tuple[str, ...], write: bool) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -162,6 +162,31 @@ def gpu_bytes(gpus: str) -> int | None:
     """Return the memory of one GPU of ``8xH800``, as its driver tells it."""
     found = _devices("gpus", gpus)
     return None if found is None else found.model["memory_mib"] * MIB
+
+
+def usable_bytes(memory_bytes: int, nodes: int) -> int:
+    """Return what is available of so much memory."""
+    return DescribedHost(memory_bytes, None, None, nodes).usable[1] * nodes
+
+
+def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], Devices]]:
+    """Yield the GPUs that are described, or ``count`` of each kind: names, and the least of them.
+
+    Kinds within eight per cent of each other are one.
+    """
+    if gpus is not None:
+        found = _devices("gpus", gpus)
+        assert found is not None
+        yield (found.name,), found
+        return
+    names: list[str] = []
+    models = known_models("gpus")
+    for name in sorted(models, key=lambda name: models[name]["memory_mib"]):
+        if names and models[name]["memory_mib"] > models[names[0]]["memory_mib"] * 1.08:
+            yield tuple(names), Devices(count, names[0], models[names[0]])
+            names = []
+        names.append(name)
+    yield tuple(names), Devices(count, names[0], models[names[0]])
 
 
 def _assumptions(described: DescribedHost, one_node: bool) -> tuple[str, ...]:

@@ -38,18 +38,22 @@ from preflight.fit.launch_values import SizeValues
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_inputs import LaunchInputs
 from preflight.traces.formats import open_trace
-from preflight.traces.tiers import TierSizes
+from preflight.traces.tiers import BUFFERED_PART, TierSizes
 
-# Divisions that are replayed: of rounds, and of a recorded trace, which takes its time.
-GRID, TRACE_GRID = 20, 10
+# Divisions that are replayed at first, and how often around the best so far, nearer each time.
+GRID, _AROUND = 10, 4
 # More clients are replayed as so many, with tiers that are smaller by as much; at first, and for
 # what comes close.
-_FEW_CLIENTS, _CLIENTS = 48, 96
-# Orders of the clients that are averaged, and how many divisions are: one alone is up to two
-# hundredths off.
-_ORDERS, _RUNNERS_UP = 3, 5
-# Parts of a conversation by which rounds are replayed.
-_BLOCKS = 20
+_FEW_CLIENTS, _CLIENTS = 48, 128
+# Orders of the clients that are averaged, and divisions of the first that are looked at again: with
+# few clients in one order they are up to two hundredths off.
+_ORDERS, _RUNNERS_UP = 2, 2
+# Parts of a conversation by which rounds are replayed, at least; a tier takes a round as a whole.
+_BLOCKS = 10
+# With L2 as staging alone, conversations that it holds at a time.
+_STAGED = 8
+BUFFER_ONLY = "staging"
+_NOT_CHOSEN = ("now", BUFFER_ONLY)
 # Where nobody says what is asked: of what the largest tier of any division holds. With less all
 # divisions keep the same, with much more none keeps anything.
 _PRESSURE_PERCENT = 125
@@ -178,12 +182,15 @@ class Chooser:
         self._tried: list[Division] = []
         self._answered = Answered(())
         self.workload: MultiTurnWorkload | None = None
+        # A conversation comes back to the host that it was on, as a cache-aware router has it.
+        self._routing = "sticky" if (asked.hosts or 1) > 1 else None
 
-    def begin(self, values: SizeValues, inputs: LaunchInputs) -> int:
+    def begin(self, values: SizeValues, inputs: LaunchInputs, capped: bool = True) -> int:
         """Take ``inputs``, sized with ``values``; return the least L2 that is of use, in bytes.
 
-        Where SGLang demands it that is one larger than the GPU's. Raises UnknownFactError where
-        what the launch holds is not known, and UsageError for a workload that cannot be.
+        capped: it is no more than that of ``values``. Where SGLang demands it that is one larger
+        than the GPU's. Raises UnknownFactError where what the launch holds is not known, and
+        UsageError for a workload that cannot be.
         """
         request = CapacityRequest(Cluster(self._asked.hosts))
         self._values = values
@@ -203,7 +210,7 @@ class Chooser:
             if isinstance(given, Unknown):
                 raise UnknownFactError(given)
             self.workload = given
-        return min(least, size)
+        return min(least, size) if capped else least
 
     def capacity(self, values: SizeValues) -> CapacityAnswer:
         """Return what the launch holds with ``values``."""
@@ -213,6 +220,20 @@ class Chooser:
         servers = (_scaled(server, l2, segment) for server in self._base.servers)
         return self._base._replace(servers=tuple(servers))
 
+    def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
+        """Return the least that is kept of the workload, of all servers."""
+        return min(low for low, _ in self._rates(self.capacity(values), orders, clients, buffers))
+
+    def _rates(
+        self, found: CapacityAnswer, orders: int, clients: int, buffers: bool = False
+    ) -> Rates:
+        """Return what is kept of the rounds; what may not be prefetched is not there."""
+        assert self.workload is not None
+        if not buffers and not self._reads(found):
+            tiers = (one._replace(tiers=one.tiers._replace(pool=None)) for one in found.servers)
+            found = found._replace(servers=tuple(tiers))
+        return of_rounds(found, self.workload, orders, clients, self._routing, buffers)
+
     def order(self, frontier: Frontier) -> list[SizeValues]:
         """Return divisions that fit, the best first."""
         if self._asked.trace is None:
@@ -220,20 +241,65 @@ class Chooser:
             self._answered = Answered((), (), self.workload)
         else:
             self._tried = self._tried_on_trace(frontier)
-        return [one.values for one in self._tried if one.about != "now"]
+        return [one.values for one in self._tried if one.about not in _NOT_CHOSEN]
 
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
         grid = list(frontier.grid(GRID))
         self.workload = self.workload or _published([self.capacity(values) for values in grid])
         tried = [self._of_rounds("", values, 1, _FEW_CLIENTS) for values in grid]
         tried.sort(key=self._rank, reverse=True)
-        again = [("", one.values) for one in tried[:_RUNNERS_UP]]
-        every = (*again, *frontier.goals(self._now))
+        sizes = sorted((one.l2_bytes or 0) // GIGABYTE for one in grid)
+        step = max(1, (sizes[-1] - sizes[0]) // (len(sizes) - 1 or 1))
+        every = list(frontier.goals(self._now))
         best = [self._of_rounds(about, values, _ORDERS, _CLIENTS) for about, values in every]
+        # Finely: what comes close, then around the best, nearer each time.
+        again = {(one.values.l2_bytes or 0) // GIGABYTE for one in tried[:_RUNNERS_UP]}
+        done: set[int] = set()
+        for _ in range(_AROUND):
+            for size in sorted(again - done):
+                values = frontier.at(size * GIGABYTE)
+                best.append(self._of_rounds("", values, _ORDERS, _CLIENTS))
+            done |= again
+            step = max(1, step // 2)
+            middle = (max(best, key=self._rank).values.l2_bytes or 0) // GIGABYTE
+            near = (middle - step, middle + step)
+            again = {size for size in near if sizes[0] <= size <= sizes[-1]}
+        best += self._buffered(frontier)
         return sorted(best, key=self._rank, reverse=True) + tried[_RUNNERS_UP:]
 
+    def staged_bytes(self, values: SizeValues) -> int:
+        """Return a L2 that stages ``_STAGED`` conversations, from that of ``values``.
+
+        0 where the release has no such mode, the launch has it, or it is none for the server.
+        """
+        assert self.workload is not None
+        length, sizes = self.workload.context_tokens(self.workload.rounds), []
+        for server in self.capacity(values).servers:
+            given, host = server.deployment, server.tiers.host
+            if (
+                not given.given.release.buffer_only
+                or given.buffers
+                or given.server.mode == "decode"
+            ):
+                return 0
+            held = None if host is None else host.group_tokens
+            if not isinstance(held, Bounds) or not held.least:
+                return 0
+            tokens = _STAGED * length / BUFFERED_PART
+            sizes.append(int(tokens / held.least * (values.l2_bytes or 0)))
+        return -(-max(sizes) // GIGABYTE) * GIGABYTE
+
+    def _buffered(self, frontier: Frontier) -> Iterator[Division]:
+        """Yield the division with L2 as staging alone."""
+        l2 = self.staged_bytes(frontier.points[0])
+        if l2 and l2 <= (frontier.points[-1].l2_bytes or 0):
+            values = frontier.at(max(frontier.points[0].l2_bytes or 0, l2))
+            found = self.capacity(values)
+            rates = self._rates(found, _ORDERS, _CLIENTS, buffers=True)
+            yield Division(BUFFER_ONLY, values, rates, *self._held(found))
+
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
-        every = [("", values) for values in frontier.grid(TRACE_GRID)]
+        every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
         found = [self.capacity(values) for _, values in every]
         answers = self._replayed(found, tuple(self._held_now()))
@@ -249,23 +315,29 @@ class Chooser:
         return [tried[at] for at in order]
 
     def _of_rounds(self, about: str, values: SizeValues, orders: int, clients: int) -> Division:
-        assert self.workload is not None
         found, self._count = self.capacity(values), self._count + 1
         self._tell(f"fit: {self._count} divisions of the memory replayed")
-        return Division(
-            about, values, of_rounds(found, self.workload, orders, clients), *self._held(found)
-        )
+        rates = self._rates(found, orders, clients)
+        return Division(about, values, rates, *self._held(found))
 
-    def _rank(self, one: Division) -> tuple[bool, bool, float, int, int]:
+    def _rank(self, one: Division) -> tuple[bool, float, int, int]:
         """Return what a division is ordered by; with as much kept, L2 is nearer than L3."""
-        reads, l2 = self._reads(self.capacity(one.values)), one.values.l2_bytes or 0
-        return one.about != "now", reads, round(one.kept, 3), one.unique, l2
+        return (
+            one.about not in _NOT_CHOSEN,
+            round(one.kept, 3),
+            one.unique,
+            one.values.l2_bytes or 0,
+        )
 
     def answered(self, values: SizeValues) -> Answered | None:
         """Return what ``values`` were chosen by, with the goals by name; None where nothing was."""
         if not self._tried:
             return None
-        near = (one for one in self._tried if one.values.l2_bytes == values.l2_bytes)
+        near = (
+            one
+            for one in self._tried
+            if one.values.l2_bytes == values.l2_bytes and one.about != BUFFER_ONLY
+        )
         best = Division(
             "best", values, next(near, self._tried[0]).rates, *self._held(self.capacity(values))
         )
@@ -290,7 +362,8 @@ class Chooser:
         self, found: Sequence[CapacityAnswer], also: tuple[tuple[str, int], ...] = ()
     ) -> tuple[TraceAnswer, ...]:
         trace = open_trace(self._asked.trace or "", page_of(found[0]))
-        return trace_answers(found, trace, TraceRequest(also=also), self._tell)
+        routing = None if self._routing is None or found[0].router else "cache-aware"
+        return trace_answers(found, trace, TraceRequest(routing, also=also), self._tell)
 
     def _held_now(self) -> Iterator[tuple[str, int]]:
         """Yield the launch's own sizes in tokens."""
@@ -373,24 +446,38 @@ def _published(found: Sequence[CapacityAnswer]) -> MultiTurnWorkload:
 
 
 def of_rounds(
-    found: CapacityAnswer, workload: MultiTurnWorkload, orders: int, most_clients: int
+    found: CapacityAnswer,
+    workload: MultiTurnWorkload,
+    orders: int,
+    most_clients: int,
+    routing: str | None = None,
+    buffers: bool = False,
 ) -> Rates:
-    """Return the part of what was seen before that is still there, of each server."""
+    """Return the part of what was seen before that is still there, of each server.
+
+    routing: as ``TraceRequest`` has it, where the launch has no router. buffers: as if L2 were
+    staging (buffer_only).
+    """
     page, whole = page_of(found), workload.context_tokens(workload.rounds)
-    block = max(page, whole // _BLOCKS // page * page)
+    blocks = -(-_BLOCKS // workload.rounds) * workload.rounds
+    block = max(page, whole // blocks // page * page)
     fewer = workload._replace(clients=min(workload.clients, most_clients))
     times = workload.clients / fewer.clients
     rates = []
-    plans = replay_plans(found, TraceRequest())
+    plans = replay_plans(found, TraceRequest(None if found.router else routing))
     for plan in plans:
         if isinstance(plan, Unknown):
             continue
+        if buffers:
+            plan = plan._replace(rules=plan.rules._replace(buffers=True))
         # Its tiers hold the least, or the most; where these are near, the least stands for both.
         ends = plan.sizes if plan.sizes[0].l1 * 10 < plan.sizes[-1].l1 * 9 else plan.sizes[:1]
         parts = []
         for size in ends:
-            rest = (None if one is None else int(one / times) for one in size[1:])
-            smaller = plan._replace(sizes=(TierSizes(int(size.l1 / times), *rest),))
+            l2, *rest = (None if one is None else int(one / times) for one in size[1:])
+            # What is staging stages as much as it does.
+            l2 = size.l2 if plan.rules.buffers else l2
+            smaller = plan._replace(sizes=(TierSizes(int(size.l1 / times), l2, *rest),))
             both = [_kept(smaller, fewer, block, seed) for seed in range(orders)]
             parts.append(sum(both) / len(both))
         rates.append((min(parts), max(parts)))

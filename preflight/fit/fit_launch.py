@@ -110,6 +110,7 @@ class FirstLaunch(NamedTuple):
     ranks: int
     where: str
     nics: tuple[str, ...]
+    buffers: bool = False
 
     def script(self, name: str, l2_gb: int, segment_bytes: int) -> str:
         """Return the script. l2_gb: of each rank, in 10^9 bytes. segment_bytes: of all ranks."""
@@ -126,7 +127,8 @@ class FirstLaunch(NamedTuple):
                 devices=f"export MOONCAKE_DEVICE={nics}\n\n"
                 if nics
                 else "export MC_FORCE_TCP=1\n\n",
-                ib_device=' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else "",
+                ib_device=(' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else "")
+                + (" \\\n  --hicache-host-memory-mode buffer_only" if self.buffers else ""),
             )
 
     def words(self) -> tuple[str, ...]:
@@ -137,19 +139,21 @@ class FirstLaunch(NamedTuple):
         return "bash", "-c", self.script("launch.sh", 1, self.ranks * (64 << 20))
 
 
-def first_launch(model: str, host: Host, described: Description) -> FirstLaunch:
+def first_launch(
+    model: str, host: Host, described: Description, buffers: bool = False
+) -> FirstLaunch:
     """Return a launch of ``model`` on all GPUs of the host. Raises UsageError for none."""
     if described.gpus is not None:
         from preflight.fit.described_host import device_names
 
         gpus, nics = device_names(described.gpus, described.nics)
-        return FirstLaunch(model, gpus, f"{described.gpus}, as described", nics)
+        return FirstLaunch(model, gpus, f"{described.gpus}, as described", nics, buffers)
     count = len(read_gpus(host.root, None).on_pci)
     if not count:
         raise UsageError("--model: how many GPUs there are is not known: give --gpus, as 8xH100")
     names = host.root.names("/sys/class/infiniband")
     nics = () if isinstance(names, Unknown) else tuple(sorted(names))
-    return FirstLaunch(model, count, f"{count} GPUs of this host", nics)
+    return FirstLaunch(model, count, f"{count} GPUs of this host", nics, buffers)
 
 
 def with_first_launch(found: Fitted, first: FirstLaunch, path: str) -> Fitted:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Kind, Status
 from checks.base.needs import LaunchNeeds
+from checks.base.pages import MemoryKind
 from checks.base.recording import RecordingRoot
 from checks.base.root import Root
 from checks.base.units import KIB, format_bytes, format_need
@@ -35,6 +36,8 @@ from preflight.judging.launch_checks import launch_findings
 from preflight.processes.processes import LaunchOptions
 from preflight.settings.records import PoolTarget
 from preflight.settings.wishes import pools
+from preflight.sglang.admission_gate import asked_bytes
+from preflight.sglang.launch import server_ranks
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -319,7 +322,8 @@ class LaunchState(NamedTuple):
 class Judgement(NamedTuple):
     """What ``check`` would say. pools: the plan's. planned: the host with them.
 
-    room_bytes: what is available beyond all that is mapped and kept; 0 where that is not known.
+    room_bytes: what is available beyond all that is mapped and kept, or that SGLang's gate asks
+    for, about; it says where to look, and judges nothing.
     """
 
     values: SizeValues
@@ -427,7 +431,9 @@ def judged_values(
     findings += [Finding(_RESERVATION, Status.UNKNOWN, "huge pages", text=g.reason) for g in gaps]
     facts, planned = host.facts, host.root
     if ids is not None and any(found.status is Status.FAIL for found in findings):
-        return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings))
+        grown = sum((one.pages - (one.now_pages or 0)) * one.page_bytes for one in targets)
+        room = _kept(needs, facts, host.keep_bytes)[1] - host.keep_bytes - grown
+        return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
     wanted = None if ids is None else frozenset(ids)
     chosen = [
         (check, judge_one)
@@ -443,7 +449,7 @@ def judged_values(
     findings += launch_findings(sizing)
     kept, left = _kept(needs, facts, host.keep_bytes)
     findings = [found for found in (*findings, *kept) if not host.left_out(found.check)]
-    room = left - host.keep_bytes
+    room = min(left - host.keep_bytes, _gate_room(sizing, facts))
     return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
 
 
@@ -486,6 +492,32 @@ def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Findi
     text = f"{less} too little would be left (--keep)" if less else ""
     formula = f"{format_bytes(available)} available - {format_bytes(taken)} on regular pages"
     return [Finding(KEEP, status, "memory to keep", have, need, formula, text)], left
+
+
+def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
+    """Return how much more is available than SGLang's gate asks for of the last rank, about."""
+    memory: MemoryFacts | Unknown = facts.topic("memory")
+    available = memory if isinstance(memory, Unknown) else memory.value("MemAvailable")
+    if isinstance(available, Unknown) or sizing.shown is None:
+        return 0
+    inputs, room = sizing.inputs, available
+    for process in inputs.processes:
+        pools = inputs.memory.get(process.number)
+        ranks = None if process.server is None else server_ranks(process.server)
+        if pools is None or ranks is None or isinstance(ranks, Unknown):
+            continue
+        asked = asked_bytes(pools.pools, ranks.sharing, inputs.sglang)
+        own = [
+            one
+            for replay in sizing.shown.asked
+            if replay.process.id.command == process.number
+            for one in replay.allocations
+            if one.what is MemoryKind.HOST_POOL and not one.on_huge_pages
+        ]
+        others = sum(pool.taken_bytes for pool in pools.pools) * (ranks.here - 1) if own else 0
+        if asked is not None and pools.budget_bytes is None:
+            room = min(room, available - asked[0] - others)
+    return room
 
 
 # What sizes change back and forth: its remedy is a variable of the launch, never a size. And what

@@ -87,20 +87,6 @@ def largest_from(passes: Callable[[int], bool], low: int, most: int) -> int:
     return _end(passes, low, high)
 
 
-def largest_below(passes: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the largest below ``high`` that passes, where ``low`` does, and ``high`` does not.
-
-    It is looked for as if it were hardly below ``high``.
-    """
-    step = 1
-    while high - step > low:
-        if passes(high - step):
-            return _end(passes, high - step, high)
-        high -= step
-        step *= 8
-    return _end(passes, low, high)
-
-
 _WANTING = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 # An arena in which any segment lies: what is used of it is what an exact one has.
 _ENDLESS_ARENA = 1 << 50
@@ -254,14 +240,12 @@ class Solver:
             if either(near):
                 low = near
             elif either(least):
-                return largest_below(either, least, near)
+                return self._between(make, either, least, near)
         if step_bytes and either(low):
-            while (room := self.best(make(low)).room_bytes) >= step_bytes and low < most:
+            while (room := self._room(make(low))) >= step_bytes and low < most:
                 high = min(most, low + int(room / step_bytes))
                 if not either(high):
-                    if low == near:  # the answer is near it, not near to ``high``
-                        return largest_from(either, low, high - 1)
-                    return largest_below(either, low, high)
+                    return self._between(make, either, low, high)
                 low = high
             return largest_from(either, low, most)
 
@@ -277,6 +261,33 @@ class Solver:
         if found < most and exact(found + 1):
             return largest_from(exact, found + 1, most)
         return found
+
+    def _room(self, values: SizeValues) -> int:
+        return self.best(values).room_bytes
+
+    def _between(
+        self,
+        make: Callable[[int], SizeValues],
+        holds: Callable[[int], bool],
+        low: int,
+        high: int,
+    ) -> int:
+        """Return the last number that holds, where ``low`` does and ``high`` does not.
+
+        What room each leaves says where to look; the stretch is halved where that helps little.
+        """
+        poor = 0
+        while high - low > 1:
+            width, middle = high - low, (low + high) // 2
+            first, last = self._room(make(low)), self._room(make(high))
+            if last < 0 <= first and poor < 2:
+                middle = min(high - 1, max(low + 1, low + width * first // (first - last)))
+            if holds(middle):
+                low = middle
+            else:
+                high = middle
+            poor = poor + 1 if poor < 2 and (high - low) * 2 > width else 0
+        return low
 
     def grown(self, make: Callable[[int], SizeValues], low: int, most: int) -> int:
         """Return the largest from ``low`` on, which passes, where the answer is hardly above it."""

@@ -18,6 +18,8 @@ What is modelled, and where it was read (SGLang 0.5.23, ``unified_tree_core.py``
 - the store gets what L2 gets, once. Above the watermark it evicts a part of all its objects, by the
   end of their leases: one that is asked for is leased, and stays so long; one that was only written
   has no lease, so it goes at once where all others are leased;
+- with ``buffer_only`` L2 keeps nothing (0.5.23, ``buffer_mode/pipeline.py``): what is left in L1
+  goes through it into the store, and comes back through it, as a whole or not at all;
 - disks get what the store gets, or what it evicts, and keep the newest.
 
 What is not: a request is done before the next one comes, so prefetch that comes too late and writes
@@ -40,6 +42,8 @@ from preflight.traces.formats import Request
 TIERS = ("L1", "L2", "L3", "SSD")
 # SGLang's default of prefetch_threshold, in tokens (arguments of hicache_storage_backend).
 PREFETCH_THRESHOLD_TOKENS = 256
+# Of L2 that is staging alone: what may be under prefetch.
+BUFFERED_PART = 0.9
 
 
 class TierSizes(NamedTuple):
@@ -86,6 +90,7 @@ class Rules(NamedTuple):
 
     unified: SGLang's UnifiedRadixCache. HiRadixCache before it makes room for a whole copy in L2,
     or for all that it loads into L1, whatever is free; and keeps copies of what L1 holds too.
+    buffers: L2 is staging for the store (buffer_only), of which a part may be under prefetch.
     """
 
     write_policy: str = "write_through"
@@ -95,6 +100,7 @@ class Rules(NamedTuple):
     store: StoreRules = StoreRules()
     whole_nodes: bool = True
     unified: bool = True
+    buffers: bool = False
 
 
 @dataclass
@@ -254,8 +260,9 @@ class _Cache:
             stored = self._fetch(self._pool, blocks[len(found) :], block_tokens)
             if stored:
                 node = self._add(blocks[len(found) : len(found) + len(stored)])
-                node.l2 = True
-                self._free2 -= len(stored)
+                if not self._rules.buffers:
+                    node.l2 = True
+                    self._free2 -= len(stored)
                 self._load(node)
                 loaded.append(node)
                 found += stored
@@ -346,10 +353,11 @@ class _Cache:
     def _fetch(self, pool: StorePool, wanted: Sequence[int], block_tokens: int) -> list[str]:
         """Move from the store into L2 what has room there, or nothing where that is too little."""
         least = max(1, ceil(self._rules.prefetch_threshold / block_tokens))
-        if len(wanted) < least or (self._held and not self._held[-1].l2):
+        buffers = self._rules.buffers
+        if len(wanted) < least or (self._held and not self._held[-1].l2 and not buffers):
             return []
         stored = pool.find(wanted, self._now)
-        if len(stored) < least:
+        if len(stored) < least or (buffers and len(stored) > self._free2 * BUFFERED_PART):
             return []
         self._room(len(stored))
         del stored[self._free2 :]
@@ -365,6 +373,10 @@ class _Cache:
             node.left += 1
             if node.l2 or node.left < self._after:
                 continue
+            if self._rules.buffers:
+                if node.left == self._after and len(node.blocks) <= self._free2:
+                    self._store(node)
+                continue
             for each in self._held[: at + 1]:
                 if not each.l2:
                     if not self._room(len(each.blocks)):
@@ -375,6 +387,9 @@ class _Cache:
         node.l2 = True
         self._free2 -= len(node.blocks)
         self._flows.moved["L1", "L2"] += len(node.blocks)
+        self._store(node)
+
+    def _store(self, node: _Node) -> None:
         if self._pool is not None:
             for block in node.blocks:
                 self._pool.put(block, self._now)

@@ -121,6 +121,20 @@ def test_a_fetch_that_fills_the_second_tier_ends_there(policy: str, l2: int) -> 
         ),
         pytest.param("abc abc", sizes(2, 4), EAGER, ["", "11"], id="longer than L1"),
         pytest.param(
+            "ab cd ef ab",
+            sizes(2, 3, 9),
+            EAGER._replace(buffers=True),
+            ["", "", "", "33"],
+            id="buffer_only: the store has it, and L2 nothing",
+        ),
+        pytest.param(
+            "abc def abc",
+            sizes(3, 3, 9),
+            EAGER._replace(buffers=True),
+            ["", "", ""],
+            id="buffer_only: what is more than 0.9 of L2 is not fetched",
+        ),
+        pytest.param(
             "ab ab ab", sizes(4), EAGER._replace(caches=2), ["", "", "11"], id="round robin"
         ),
         pytest.param(

@@ -1,0 +1,371 @@
+"""From a workload to the machine: the smallest memory of a host that keeps a part of it.
+
+Each kind of GPU that is known, and each number of hosts that share a store, is tried as the host
+that ``--memory`` and ``--gpus`` describe, with a first launch of the model; what is kept is
+replayed as it is for the best division. What a launch takes of a host is sized once for each kind
+of GPU: beside L2 and the segment it does not depend on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from checks.base.units import GIB, GIGABYTE, format_bytes
+from checks.base.unknown import Unknown, UnknownFactError
+from checks.memory.judge import regular_bytes
+from preflight.base.shell import quote
+from preflight.base.usage_error import UsageError
+from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions, workload_of
+from preflight.fit.described_host import Devices, gpu_kinds, usable_bytes
+from preflight.fit.divisions import Chooser
+from preflight.fit.fit_launch import Description, first_launch, host_to_fit
+from preflight.fit.judged_values import Asked
+from preflight.fit.launch_values import SizeValues
+from preflight.inputs.host_source import size_within
+from preflight.inputs.launch_words import LaunchWords
+from preflight.render.text import fitted, wrapped
+from preflight.sglang.admission_gate import RESERVE_BYTES
+from preflight.sizing.launch_inputs import worst
+
+GPUS_A_HOST, HOSTS = 8, (1, 2, 4)
+# What a launch is sized with, large enough that whole pages and bins are no matter.
+_SIZED = SizeValues(16 * GIGABYTE, 64 * GIB)
+_LEAST_SEGMENT = 64 << 20  # of each rank: less on regular pages may not be mapped
+_MEMORY_STEP, _MOST_MEMORY = 8 * GIB, 64 << 40
+# Parts of the memory beside the least L2 that L2 gets.
+BUFFERED = -1.0  # as a part: staging alone
+_KEEP_BYTES = 10 * GIB
+_PARTS = (0.0, 0.06, 0.12, 0.18, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
+# How near the memory is looked for, and clients and orders that are replayed for a row.
+_NEAR, _CLIENTS, _ORDERS = 1.03, 64, 2
+_FEW_CLIENTS = 32
+Json = dict[str, Any]
+
+
+class HostRow(NamedTuple):
+    """One row. kinds: GPUs of one size. memory_bytes: of one host; None: none is enough, or that
+    which is given is too little to start.
+
+    kept: with it, with half and with twice of it; None for less than a launch takes. values: its
+    division, of one host. buffered_bytes: the memory with L2 as staging alone; None where the
+    release has no such mode.
+    """
+
+    kinds: tuple[str, ...]
+    gpus: int
+    hosts: int
+    memory_bytes: int | None
+    kept: tuple[float, float | None, float | None]
+    values: SizeValues
+    buffered_bytes: int | None = None
+
+
+class Machines(NamedTuple):
+    """The rows, and why other kinds have none, by the reason."""
+
+    model: str
+    target: float
+    workload: MultiTurnWorkload
+    rows: tuple[HostRow, ...]
+    left_out: dict[str, list[str]]
+    described: Description
+    hosts: int | None
+
+    def enough(self, row: HostRow) -> bool:
+        return row.memory_bytes is not None and row.kept[0] >= self.target
+
+
+class _Host:
+    """One kind of host, so many of which run the launch and share its store."""
+
+    def __init__(
+        self, words: LaunchWords, model: str, described: Description, asked: Asked, limit: float
+    ) -> None:
+        host, _ = host_to_fit("/", described, limit)
+        first = first_launch(model, host, described)
+        l2_bytes, segment_bytes = _SIZED.l2_bytes or 0, _SIZED.segment_bytes or 0
+        script = first.script("launch.sh", l2_bytes // GIGABYTE, segment_bytes)
+        launch = words._replace(words=("bash", "-c", script), is_command=True)
+        sized = size_within(described.with_gpu(launch), host, limit)
+        if isinstance(sized, Unknown) or sized is None:
+            raise UnknownFactError(sized or Unknown("the launch was not read"))
+        inputs = sized.sizing.inputs
+        if refused := worst(inputs.findings):
+            raise UnknownFactError(Unknown(refused.text))
+        taken = regular_bytes(sized.needs)
+        if isinstance(taken, Unknown):
+            raise UnknownFactError(taken)
+        self._ranks, self._nodes = first.ranks, described.numa_nodes or 1
+        # What pools of L2 take of the host, by byte that is set; and all else of a launch.
+        pools = [pool for memory in inputs.memory.values() for pool in memory.pools]
+        self._taken = sum(pool.bytes for pool in pools) / l2_bytes
+        self._beside = int(taken - self._taken * self._ranks * l2_bytes - segment_bytes)
+        # SGLang's gate, when the last rank asks: all others have their pools.
+        shares = self._ranks if inputs.sglang.ranks_share_memory else 1
+        self._gate = shares + self._taken * (self._ranks - 1)
+        self._chooser = Chooser(asked, SizeValues(), sized.options, host.root, lambda _: None)
+        self._least = self._chooser.begin(_SIZED, inputs, capped=False)
+        tiers = self._chooser.capacity(_SIZED).servers[0].tiers
+        workload, held = self._chooser.workload, tiers.gpu.group_tokens
+        if workload is not None and not isinstance(held, Unknown):
+            context = workload.context_tokens(workload.rounds)
+            if held is None or held.least < context:
+                why = "beside the model the GPUs hold less than one conversation"
+                if held is not None and held.most >= context:
+                    why = f"what the GPUs hold is known to {held.text()} tokens alone"
+                raise UnknownFactError(Unknown(why))
+        self._staging = self._chooser.staged_bytes(_SIZED)
+
+    def values(self, memory_bytes: int, part: float) -> SizeValues | None:
+        """Return a division of a host's memory; None where it has too little."""
+        available = usable_bytes(memory_bytes, self._nodes)
+        room = available - _KEEP_BYTES - self._beside
+        most = room - _LEAST_SEGMENT * self._ranks
+        high = int(min(most / self._taken / self._ranks, (available - RESERVE_BYTES) / self._gate))
+        if high < self._least:
+            return None
+        if part == BUFFERED:
+            high, part = min(high, self._staging), 1.0
+        l2 = (self._least + int((high - self._least) * part)) // GIGABYTE * GIGABYTE
+        return SizeValues(l2, int(room - l2 * self._taken * self._ranks))
+
+    def kept(
+        self, values: SizeValues | None, clients: int = _FEW_CLIENTS, orders: int = 1
+    ) -> float:
+        return -1.0 if values is None else self._chooser.kept(values, orders, clients)
+
+    def buffered(self, target: float, most: int) -> int | None:
+        """Return the least memory with L2 as staging alone; None where that is none, or more."""
+        if not self._staging:
+            return None
+        low, high = _MEMORY_STEP, most
+
+        def kept(memory_bytes: int, orders: int = 1, clients: int = _FEW_CLIENTS) -> float:
+            values = self.values(memory_bytes, BUFFERED)
+            return self._chooser.kept(values, orders, clients, True) if values else -1.0
+
+        while high > low * _NEAR:
+            middle = int((low * high) ** 0.5)
+            low, high = (low, middle) if kept(middle) >= target else (middle, high)
+        while high < most and kept(high, _ORDERS, _CLIENTS) < target:
+            high = int(high * _NEAR)
+        return -(-high // _MEMORY_STEP) * _MEMORY_STEP if high < most else None
+
+    def best(self, memory_bytes: int, parts: Iterable[float]) -> tuple[float, float]:
+        """Return what is kept at most, and the part of L2 with which it is."""
+        return max((self.kept(self.values(memory_bytes, part)), part) for part in parts)
+
+    def smallest(self, target: float, guess: int, part: float | None) -> tuple[int, float] | None:
+        """Return the least memory that keeps ``target``, and L2's part of it; None for none.
+
+        guess, part: of a host with less GPU memory, which needs as much or more.
+        """
+        low, high = _MEMORY_STEP, guess
+        if part is None or self.best(high, (part,))[0] < target:
+            kept, part = self.best(high, _PARTS[::2])
+            while kept < target:
+                low, high = high, high * 2
+                if high > _MOST_MEMORY:
+                    return None
+                kept, part = self.best(high, _PARTS[::2])
+        step = _NEAR
+        while high > low * _NEAR:
+            # Down from a guess that is near, in steps that grow; then by halves.
+            middle = max(int(high / step), int((low * high) ** 0.5))
+            for each in (part, *_beside(part)):
+                if self.kept(self.values(middle, each)) >= target:
+                    high, part, step = middle, each, step * step
+                    break
+            else:
+                low = middle
+        return high, part
+
+
+def _beside(part: float) -> Iterator[float]:
+    at = _PARTS.index(part)
+    yield from _PARTS[max(0, at - 1) : at]
+    yield from _PARTS[at + 1 : at + 2]
+
+
+def machines(
+    model: str,
+    target: float,
+    asked: WorkloadOptions,
+    described: Description,
+    hosts: int | None,
+    words: LaunchWords,
+    limit_seconds: float,
+    tell: Callable[[str], None],
+) -> Machines | Unknown:
+    """Return a row for each kind of GPU and number of hosts. Raises UsageError."""
+    workload = workload_of(asked, ())
+    if not isinstance(workload, MultiTurnWorkload):
+        raise UsageError("--keep 80% is of a workload: give --clients, --rounds, --request-length")
+    rows: list[HostRow] = []
+    left_out: dict[str, list[str]] = {}
+    fixed = described.memory_bytes is not None
+    guesses: dict[int, tuple[int, float]] = {}
+    for names, devices in gpu_kinds(described.gpus, GPUS_A_HOST):
+        one = described._replace(memory_bytes=4 << 40, gpus=f"{devices.number}x{devices.name}")
+        for count in (hosts,) if hosts else HOSTS:
+            tell(f"fit: hosts with {devices.name}, {len(rows)} rows so far")
+            try:
+                host = _Host(words, model, one, Asked(asked, hosts=count), limit_seconds)
+            except UnknownFactError as error:
+                left_out.setdefault(_plain(error.fact.reason), []).extend(names)
+                break
+            found = _smallest(host, described.memory_bytes, target, guesses.get(count))
+            if found is not None:
+                guesses[count] = found[:2]
+            rows.append(_row(host, names, devices, count, found, target, fixed))
+    answer = Machines(model, target, workload, tuple(rows), left_out, described, hosts)
+    if not rows:
+        return Unknown(next(iter(left_out), "no GPU is known"))
+    return answer
+
+
+def _plain(reason: str) -> str:
+    return "the weights do not fit" if "weights take" in reason else reason
+
+
+def _smallest(
+    host: _Host, fixed: int | None, target: float, guess: tuple[int, float] | None
+) -> tuple[int, float, float] | None:
+    """Return the memory, L2's part of it and what is kept; None where no memory is enough."""
+    if fixed is not None:
+        part = host.best(fixed, _PARTS)[1]
+        if host.values(fixed, part) is None:
+            return None
+        return fixed, part, host.kept(host.values(fixed, part), _CLIENTS, _ORDERS)
+    found = host.smallest(target, *(guess or (512 * GIB, None)))
+    if found is None:
+        return None
+    memory, part = found
+    # Once more with more clients and orders: one order alone is up to two hundredths off.
+    while (kept := host.kept(host.values(memory, part), _CLIENTS, _ORDERS)) < target:
+        memory = int(memory * _NEAR)
+    return -(-memory // _MEMORY_STEP) * _MEMORY_STEP, part, kept
+
+
+def _row(
+    host: _Host,
+    names: tuple[str, ...],
+    devices: Devices,
+    count: int,
+    found: tuple[int, float, float] | None,
+    target: float,
+    fixed: bool,
+) -> HostRow:
+    if found is None:
+        return HostRow(names, devices.number, count, None, (0.0, None, None), SizeValues())
+    memory, part, kept = found
+    near = part, *_beside(part)
+    half = host.best(memory // 2, near)[0]
+    twice = 1.0 if kept > 0.995 else host.best(memory * 2, near)[0]
+    each = kept, None if half < 0 else min(half, kept), max(twice, kept)
+    values = host.values(memory, part) or SizeValues()
+    buffered = None if fixed else host.buffered(target, memory)
+    return HostRow(names, devices.number, count, memory, each, values, buffered)
+
+
+def machines_text(found: Machines, width: int) -> str:
+    """Return the answer, without a final newline."""
+    clients, rounds, length = found.workload[:3]
+    asked = f"{clients:,} clients ask again in {rounds} rounds of {length:,} tokens"
+    fixed = found.described.memory_bytes
+    first = "What a host keeps" if fixed else "The smallest memory of a host that keeps"
+    wanted = f"{first} {found.target:.0%} of what {asked}: {found.model}"
+    if fixed:
+        wanted = (
+            f"What hosts of {format_bytes(fixed)} keep of what {asked}, where {found.target:.0%} "
+            f"is wanted: {found.model}"
+        )
+    lines = [*wrapped(wanted, width, 0), ""]
+    rows = [
+        (
+            f"{row.gpus} {'/'.join(row.kinds)}",
+            str(row.hosts),
+            "-" if row.memory_bytes is None else format_bytes(row.memory_bytes),
+            *("-" if part is None else f"{part:.0%}" for part in row.kept),
+            "-" if row.buffered_bytes is None else format_bytes(row.buffered_bytes),
+            "" if found.enough(row) else "too little",
+        )
+        for row in found.rows
+    ]
+    heads = ["GPUs of a host", "hosts", "memory", "keeps", "half", "twice", "buffer_only", ""]
+    for at, empty in ((7, ""), (6, "-")):
+        if all(row[at] == empty for row in rows):
+            del heads[at]
+            rows = [row[:at] + row[at + 1 :] for row in rows]
+    lines += fitted(rows, heads, width, right=range(1, 7), firm=range(1, 7)).splitlines()
+    for reason, names in found.left_out.items():
+        kinds = ", ".join(dict.fromkeys(names))
+        lines += wrapped(f"note: not on {kinds}: {reason}", width, 2)
+    for note in _notes(found):
+        lines += wrapped(f"note: {note}", width, 2)
+    if command := _next_command(found):
+        lines += ["", "the launch for one of them, and what limits it", f"  {command}"]
+    return "\n".join(lines)
+
+
+def _notes(found: Machines) -> Iterator[str]:
+    yield (
+        "half, twice: what half of that memory keeps, and twice of it; 2% of it is in use by an "
+        "idle host, and 10.00 GiB stay available"
+    )
+    if any(row.buffered_bytes for row in found.rows):
+        yield (
+            "buffer_only: the memory that is enough with --hicache-host-memory-mode buffer_only, "
+            "with which L2 is staging for the store and keeps nothing (fit --buffer-only)"
+        )
+    if found.described.gpus is None:
+        yield f"{GPUS_A_HOST} GPUs a host, for one server on all of them: --gpus says otherwise"
+    if any(row.hosts > 1 for row in found.rows):
+        yield (
+            "of several hosts each runs a server, all share the store, and a router that is "
+            "cache-aware brings a conversation back to the same one"
+        )
+
+
+def _next_command(found: Machines) -> str:
+    rows = [row for row in found.rows if found.enough(row)]
+    if not rows:
+        return ""
+    row = min(rows, key=lambda row: ((row.memory_bytes or 0) * row.hosts, row.hosts))
+    clients, rounds, length = found.workload[:3]
+    words = ["mooncake-preflight", "fit", "--model", quote(found.model)]
+    words += ["--memory", f"{(row.memory_bytes or 0) // GIB}gb"]
+    words += ["--gpus", f"{row.gpus}x{row.kinds[0]}"]
+    words += ["--nodes", str(row.hosts)] if row.hosts > 1 else []
+    words += ["--clients", str(clients), "--rounds", str(rounds), "--request-length", str(length)]
+    output = found.workload.output_tokens
+    words += ["--output-length", str(output)] if output > 1 else []
+    return " ".join([*words, "--write", "launch.sh"])
+
+
+def machines_object(found: Machines) -> Json:
+    """Return the answer of ``schemas/fit-v1.schema.json``."""
+    return {
+        "target": found.target,
+        "workload": found.workload._asdict(),
+        "machines": [
+            {
+                "gpus": list(row.kinds),
+                "gpus_a_host": row.gpus,
+                "hosts": row.hosts,
+                "memory_bytes": row.memory_bytes,
+                "enough": found.enough(row),
+                **dict(zip(("kept", "half", "twice"), row.kept, strict=True)),
+                "l2_bytes": row.values.l2_bytes,
+                "segment_bytes": row.values.segment_bytes,
+                "buffer_only_memory_bytes": row.buffered_bytes,
+            }
+            for row in found.rows
+        ],
+        "left_out": [
+            {"gpus": list(dict.fromkeys(names)), "reason": reason}
+            for reason, names in found.left_out.items()
+        ],
+        "notes": list(_notes(found)),
+    }
