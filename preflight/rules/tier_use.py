@@ -26,11 +26,12 @@ _KEYS, _HEARTBEAT = (
     "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT",
     "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS",
 )
-_BACKEND, _LIMIT, _QUOTA = (
+_BACKEND, _LIMIT, QUOTA = (
     "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR",
     "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES",
     "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE",
 )
+NO_QUOTA = 0, ""
 # A bucket that fills at fewer objects a second is one that nearly any service fills.
 _FEW_KEYS_A_SECOND = 5.0
 # A lease of less than a second was meant in seconds: the shortest default is 5,000 ms.
@@ -66,12 +67,32 @@ def ssd_bucket_lost(
 def ssd_limit_passed(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Seen]:
-    for process in processes if mooncake.forgets_carried_objects else ():  # the same release
-        environment = process.command.environment
-        word = environment.get(_LIMIT)
-        names = {_QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE", _BACKEND}
-        if word is not None and uses_offload(process) is True and not names & environment.keys():
-            yield Seen(f"{_LIMIT}={word.text} without {_QUOTA}", word.origin)
+    for process in processes:
+        word = process.command.environment.get(_LIMIT)
+        unbound = bucket_quota(process, mooncake) == NO_QUOTA
+        if word is not None and uses_offload(process) is True and unbound:
+            yield Seen(f"{_LIMIT}={word.text} without {QUOTA}", word.origin)
+
+
+def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
+    """Return the bytes that bound a process's SSD, and where they are set; NO_QUOTA for none.
+
+    None where the limit binds: up to 0.3.11.post1, and with another storage backend than buckets.
+    """
+    environment = process.command.environment
+    if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
+        return None
+    for name in (QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE"):
+        if name in environment:
+            word = environment[name]
+            size = 0 if word.unresolved else read_number(Reader.WHOLE, word.text).value or 0
+            return size, f"{name} at {word.origin}" if size or word.unresolved else ""
+    return NO_QUOTA
+
+
+def _writes_buckets(process: LaunchProcess) -> bool:
+    backend = process.command.environment.get(_BACKEND)
+    return backend is None or backend.text == "bucket_storage_backend"
 
 
 def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
@@ -81,15 +102,14 @@ def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
     fills a bucket.
     """
     environment = process.command.environment
-    backend = environment.get(_BACKEND)
-    buckets = backend is None or backend.text == "bucket_storage_backend"
     keys, seconds = (
         default
         if name not in environment
         else read_number(Reader.WHOLE, environment[name].text).value
         for name, default in ((_KEYS, BUCKET_KEYS), (_HEARTBEAT, HEARTBEAT_SECONDS))
     )
-    offloads = buckets and uses_offload(process) is True and mooncake.forgets_carried_objects
+    loses = mooncake.forgets_carried_objects and _writes_buckets(process)
+    offloads = loses and uses_offload(process) is True
     if not offloads or not keys or not seconds or keys / seconds < _FEW_KEYS_A_SECOND:
         return None
     return keys, seconds
