@@ -86,6 +86,10 @@ class Rules(NamedTuple):
 
     unified: SGLang's UnifiedRadixCache. HiRadixCache before it makes room for a whole copy in L2,
     or for all that it loads into L1, whatever is free; and keeps copies of what L1 holds too.
+    stores: what L2 gets goes to the store (with write_back from 0.5.9 on). asks: the store is
+    asked where L2 has the end of what is found (copied), where it has the end of what L1 has
+    (loaded, up to 0.5.9), or always, if only L1 has that for keys that nothing has (to 0.5.18).
+    partial: where L2 has no room for all that is asked for, less is.
     """
 
     write_policy: str = "write_through"
@@ -95,6 +99,9 @@ class Rules(NamedTuple):
     store: StoreRules = StoreRules()
     whole_nodes: bool = True
     unified: bool = True
+    stores: bool = True
+    asks: str = "copied"
+    partial: bool = True
 
 
 @dataclass
@@ -103,13 +110,14 @@ class Flows:
     blocks that were evicted; and blocks moved from tier to tier, as ("L1", "L2").
 
     saved: whole pages at most, and not the last token of a prompt, which is always computed.
-    too_long: requests that L1 cannot hold.
+    too_long: requests that L1 cannot hold. asked: blocks that the store was asked for.
     """
 
     requests: int = 0
     accesses: int = 0
     input_tokens: int = 0
     too_long: int = 0
+    asked: int = 0
     hits: Counter[str] = field(default_factory=Counter)
     saved: Counter[str] = field(default_factory=Counter)
     evicted: Counter[str] = field(default_factory=Counter)
@@ -251,7 +259,7 @@ class _Cache:
         for node in loaded:
             self._load(node)
         if self._pool is not None:
-            stored = self._fetch(self._pool, blocks[len(found) :], block_tokens)
+            stored = self._fetch(self._pool, blocks[len(found) :], block_tokens, loaded)
             if stored:
                 node = self._add(blocks[len(found) : len(found) + len(stored)])
                 node.l2 = True
@@ -343,12 +351,26 @@ class _Cache:
         self._enter(node)
         self._flows.moved["L2", "L1"] += len(node.blocks)
 
-    def _fetch(self, pool: StorePool, wanted: Sequence[int], block_tokens: int) -> list[str]:
-        """Move from the store into L2 what has room there, or nothing where that is too little."""
-        least = max(1, ceil(self._rules.prefetch_threshold / block_tokens))
-        if len(wanted) < least or (self._held and not self._held[-1].l2):
+    def _fetch(
+        self, pool: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
+    ) -> list[str]:
+        """Move from the store into L2 what has room there, or nothing where that is too little.
+
+        loaded: what L1 got from L2 for this request.
+        """
+        rules = self._rules
+        least = max(1, ceil(rules.prefetch_threshold / block_tokens))
+        deepest = [node for node in self._held if rules.asks != "loaded" or node not in loaded][-1:]
+        copied = all(node.l2 for node in deepest)
+        if len(wanted) < least or not (copied or rules.asks == "always"):
             return []
-        stored = pool.find(wanted, self._now)
+        if not rules.unified:  # room for all that is asked for, found or not
+            room = self._room(len(wanted))
+            wanted = wanted[: self._free2]
+            if len(wanted) < least or not (room or rules.partial):
+                return []
+        self._flows.asked += len(wanted)
+        stored = pool.find(wanted, self._now) if copied else []
         if len(stored) < least:
             return []
         self._room(len(stored))
@@ -375,7 +397,7 @@ class _Cache:
         node.l2 = True
         self._free2 -= len(node.blocks)
         self._flows.moved["L1", "L2"] += len(node.blocks)
-        if self._pool is not None:
+        if self._pool is not None and self._rules.stores:
             for block in node.blocks:
                 self._pool.put(block, self._now)
 
