@@ -144,19 +144,17 @@ def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
 
 @RULES.memory("write-back-stores-nothing")
 def write_back_stores_nothing(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    stores = server.hicache and server.value("hicache_storage_backend") is not None
     wrote_back = server.value("hicache_write_policy") == "write_back"
     certain = not versions.sglang.write_back_stores and not versions.sglang_unsure
-    if stores and wrote_back and certain:
+    if _stores(server) and wrote_back and certain:
         yield Seen("--hicache-write-policy write_back with a storage backend")
 
 
 @RULES.memory("l3-gets-less")
 def l3_gets_less(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    stores = server.hicache and server.value("hicache_storage_backend") is not None
     policy = server.value("hicache_write_policy")
     late = policy == "write_back" and versions.sglang.write_back_stores
-    if stores and (late or policy == "write_through_selective"):
+    if _stores(server) and (late or policy == "write_through_selective"):
         yield Seen(f"--hicache-write-policy {policy} with a storage backend")
 
 
@@ -188,7 +186,9 @@ def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("ssd-evicts-nothing")
 def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for master in _offering_masters(processes):
+    for master in processes:
+        if master.kind is not ProcessKind.MASTER or offers_offload(master) is not True:
+            continue
         forced = is_on(master.arguments, "mooncake_master", "offload_force_evict")
         evicts = is_on(master.arguments, "mooncake_master", "offload_on_evict")
         if evicts is not True or forced is not False:
@@ -227,10 +227,10 @@ def decode_offload_hashes_differ(server: SglangServer, versions: Versions) -> It
 
 @RULES.memory("eagle-l3-unread")
 def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    stores = server.hicache and server.value("hicache_storage_backend") is not None
     algorithm = server.value("speculative_algorithm")
     pairs = hashes_pairs(server, versions.sglang, versions.geometry) is True
-    if stores and pairs and not versions.sglang.asks_for_pairs and not versions.sglang_unsure:
+    certain = not versions.sglang.asks_for_pairs and not versions.sglang_unsure
+    if _stores(server) and pairs and certain:
         yield Seen(f"--speculative-algorithm {algorithm} with a storage backend")
 
 
@@ -309,21 +309,15 @@ def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterato
 def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Judge the budget of a release in which the ratio alone decides it."""
     ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
-    reads = server.hicache and server.value("hicache_storage_backend") is not None
     of_ratio = isinstance(ratio, float) and not (isinstance(size, int) and size > 0)
-    if reads and of_ratio and versions.sglang.budget_of_difference and not versions.sglang_unsure:
+    certain = versions.sglang.budget_of_difference and not versions.sglang_unsure
+    if _stores(server) and of_ratio and certain:
         share = versions.sglang.prefetch_budget(device=1000, host=int(1000 * ratio)) / 1000
         if 0 < share < 0.25:
             yield Seen(
                 f"--hicache-ratio {ratio:g}: prefetches of at most {share:.0%} of L1's tokens at a "
                 "time"
             )
-
-
-def _offering_masters(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:
-    for process in processes:
-        if process.kind is ProcessKind.MASTER and offers_offload(process) is True:
-            yield process
 
 
 def _owners(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:
@@ -337,6 +331,10 @@ def _owners(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:
             client = process.store.client
             if not isinstance(client, Unknown) and client.segment_bytes:
                 yield process
+
+
+def _stores(server: SglangServer) -> bool:
+    return server.hicache and server.value("hicache_storage_backend") is not None
 
 
 def _offloads_decode(server: SglangServer) -> bool:
