@@ -178,6 +178,10 @@ class SglangRelease(NamedTuple):
     asks_for_pairs: bool = False
     # With EAGLE, models with linear-attention layers hash single tokens (unified_tree_core.py).
     linear_hashes_single: bool = False
+    # The storage backend is asked where L2 has the end of what L1 has; from 0.5.10 on always, where
+    # L1 alone has that in vain; later where L2 has the end of what is found (scheduler.py).
+    asks_l3: str = "loaded"
+    partial_prefetch: bool = False  # where L2 has no room for all that is asked for, less is
     # As many tokens may be prefetched at a time as 0.8 x (L2 - L1); later 0.5 x L2
     # (cache_controller.py prefetch_capacity_limit).
     budget_of_difference: bool = True
@@ -238,9 +242,10 @@ _CHANGES = (
         binds_numa=True,
         blackwell_trtllm=True,
         raw_on_amd=frozenset({"tilelang"}),
+        asks_l3="always",
     ),
     _change("0.5.10.post1", asks_for_pairs=True),
-    _change("0.5.11", indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE),
+    _change("0.5.11", indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE, partial_prefetch=True),
     _change(
         "0.5.12",
         sliding_pools=True,
@@ -292,6 +297,7 @@ _CHANGES = (
         pins_in_chunks=True,
         buffer_only=True,
         unified_cache=True,
+        asks_l3="copied",
     ),
     _change("0.5.20", role_decides_row=True, raw_on_amd=frozenset({"tilelang", "aiter", "triton"})),
     _change(

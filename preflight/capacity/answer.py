@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from checks.base.root import Root
-from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
 from checks.storage.facts import Folder, read_storage
@@ -23,6 +22,7 @@ from preflight.capacity.deployment import (
     deployments,
     router_of,
 )
+from preflight.capacity.rates import SsdStream, lost_note, ssd_stream, with_rates
 from preflight.capacity.rounds import Tiers, cached_tokens, rounds, tier_models
 from preflight.capacity.tiers import (
     Eviction,
@@ -41,23 +41,26 @@ from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import is_on
-from preflight.rules.tier_use import BUCKET_BYTES, lossy_bucket, part_that_reaches_ssd
 from preflight.sizing.chosen_releases import choose_mooncake
 from preflight.sizing.launch_inputs import LaunchInputs, worst
 
 
 class CapacityRequest(NamedTuple):
-    """What the command line adds to the launch. watermark: the master's, where it is elsewhere."""
+    """What the command line adds to the launch. watermark: the master's, where it is elsewhere.
+
+    new_tokens_per_second: that the servers compute, of prompts and answers.
+    """
 
     cluster: Cluster = Cluster()
     wanted: WorkloadOptions = WorkloadOptions()
     watermark: float | None = None
+    new_tokens_per_second: float | None = None
 
 
 class ServerCapacity(NamedTuple):
     """One server. page_tokens: None where a variable decides it. notes: what to know about it.
 
-    deployment, tiers, eviction: what ``capacity`` follows from.
+    deployment, tiers, eviction, ssd: what ``capacity`` follows from.
     """
 
     subject: str
@@ -68,13 +71,14 @@ class ServerCapacity(NamedTuple):
     deployment: Deployment
     tiers: Tiers
     eviction: Eviction | Unknown
+    ssd: SsdStream | None
 
 
 class CapacityAnswer(NamedTuple):
     """workload: None where none was asked about.
 
     router: in front of the servers; None for none. unread: what of the launch is not in it.
-    source, processes: the launch.
+    source, processes: the launch. new_tokens_per_second: as asked.
     """
 
     servers: tuple[ServerCapacity, ...]
@@ -84,6 +88,7 @@ class CapacityAnswer(NamedTuple):
     unread: tuple[str, ...] = ()
     source: str = ""
     processes: tuple[LaunchProcess, ...] = ()
+    new_tokens_per_second: float | None = None
 
 
 class _StoreSetup(NamedTuple):
@@ -135,7 +140,8 @@ def compute_capacity(
     refused = worst(inputs.findings)
     notes = () if refused is None else (f"this launch does not start as it is: {refused.text}",)
     router = router_of(inputs.processes)
-    return CapacityAnswer(servers, workload, notes, router)
+    speed = asked.new_tokens_per_second
+    return CapacityAnswer(servers, workload, notes, router, new_tokens_per_second=speed)
 
 
 def _store(
@@ -173,12 +179,12 @@ def _server(
     objects: PageObjects | Unknown
     objects = request if isinstance(request, Unknown) else page_objects(request)
     pool = pool_tier(deployment, objects, store.pool, store.eviction)
-    disk, lost = None, tuple[str, ...]()
+    disk, ssd = None, None
     if pool is not None:
         counts = {**store.counts, deployment.process.name: deployment.ranks}
-        disk = offload_tier(inputs.processes, counts, objects, store.folders)
+        disk = offload_tier(inputs.processes, counts, objects, store.folders, store.mooncake)
         if disk is not None and not isinstance(objects, Unknown):
-            lost = tuple(_lost_note(inputs.processes, counts, objects, store.mooncake))
+            ssd = ssd_stream(inputs.processes, counts, objects, store.mooncake)
     tiers = Tiers(gpu_tier(deployment), host_tier(deployment), pool, disk, store.evicted_alone)
     page = None if isinstance(request, Unknown) else request.page_tokens
     length = _conversation(workload, asked, page or 1)
@@ -186,6 +192,9 @@ def _server(
     found: tuple[Round, ...] = ()
     if isinstance(workload, MultiTurnWorkload) and page is not None and deployment.reuses:
         found = rounds(workload, page, tier_models(deployment, tiers))
+    if asked.new_tokens_per_second is not None:
+        speed = asked.new_tokens_per_second
+        shown = tuple(with_rates(deployment, shown, found, speed, ssd, store.evicted_alone))
     capacity = Capacity(
         shown,
         objects if isinstance(objects, Unknown) else objects.token_bytes,
@@ -196,10 +205,10 @@ def _server(
     notes = (
         *_server_notes(deployment, tiers, workload),
         *_budget_note(capacity.prefetch, length, workload),
-        *lost,
+        *lost_note(ssd),
     )
-    name, evicts = deployment.process.name, store.eviction
-    return ServerCapacity(name, deployment.model, page, capacity, notes, deployment, tiers, evicts)
+    name, model, evicts = deployment.process.name, deployment.model, store.eviction
+    return ServerCapacity(name, model, page, capacity, notes, deployment, tiers, evicts, ssd)
 
 
 def prefetch_budget(deployment: Deployment, tiers: Tiers) -> Bounds | Unknown | None:
@@ -229,33 +238,6 @@ def _budget_note(
         yield (
             f"L3 will hardly be read: {budget.text()} tokens may be under prefetch at a time, and "
             f"one {what} has {length:,}: the next is served without it"
-        )
-
-
-def _lost_note(
-    processes: tuple[LaunchProcess, ...],
-    counts: Mapping[str, int],
-    objects: PageObjects,
-    mooncake: MooncakeRelease,
-) -> Iterator[str]:
-    """Yield how fast tokens must come to reach SSD, where less than a bucket is lost.
-
-    The objects of a page are spread evenly over the segments of the clients that offload.
-    """
-    found = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
-    clients = sum(counts.get(name, 1) for name, bucket in found if bucket)
-    for keys, seconds in [bucket for _, bucket in found if bucket][:1]:
-        bucket = min(keys, BUCKET_BYTES * len(objects.whole) // sum(objects.whole)) * clients
-        rate = int(bucket / seconds / len(objects.whole) * objects.page_tokens)
-        hour_bytes = rate * objects.token_bytes * 3600
-        half, little = (
-            format_bytes(int(hour_bytes * part * part_that_reaches_ssd(1, part)))
-            for part in (1, 0.1)
-        )
-        yield (
-            f"SSD gets half of what comes at {rate:,} new tokens a second ({half} an hour), "
-            f"a twentieth at {rate // 10:,} ({little} an hour): what fills no bucket is lost "
-            "(ssd-bucket-lost)"
         )
 
 

@@ -237,7 +237,8 @@ class Tier(NamedTuple):
     and tokens: what it holds before it evicts; Unknown with the input that is missing. formula: how
     that comes about, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``. conversations: of the length
     that was asked about, None without one. group_tokens: of a server's own tiers, what one cache of
-    those side by side holds. keys: of the store's pool, what its master keeps.
+    those side by side holds. keys: of the store's pool, what its master keeps. written, read: bytes
+    a second, None where no speed was given.
     """
 
     name: str
@@ -248,6 +249,8 @@ class Tier(NamedTuple):
     conversations: Bounds | Unknown | None = None
     group_tokens: Bounds | Unknown | None = None
     keys: Keys | Unknown | None = None
+    written: Bounds | None = None
+    read: Bounds | None = None
 
 
 class Round(NamedTuple):

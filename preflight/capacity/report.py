@@ -11,6 +11,7 @@ from preflight.base.envelope import subjects
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.curve import Paint, curve_text, whole_percent
 from preflight.capacity.deployment import Bounds, Keys, Round, Tier
+from preflight.capacity.rates import rate_sentence
 from preflight.capacity.workload import MultiTurnWorkload
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, fitted
@@ -37,6 +38,9 @@ def _server(
     yield _tiers(capacity.tiers, width)
     formulas = [f"{tier.name}: {tier.formula}" for tier in capacity.tiers if tier.formula]
     lines = *formulas, *_keys(capacity.keys), *_budget(capacity.prefetch)
+    speed = found.new_tokens_per_second
+    if speed is not None:
+        lines = *lines, *(rate_sentence(tier, speed) for tier in capacity.tiers)
     yield "\n".join(filled(line, width) for line in lines)
     if isinstance(found.workload, MultiTurnWorkload) and capacity.rounds:
         yield filled(_workload(found.workload), width)
@@ -200,6 +204,8 @@ def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, A
                 **fields(tier, "name", "what"),
                 "size_bytes": plain(tier.bytes),
                 **fields(tier, "tokens", "conversations", "formula"),
+                "written_bytes_per_second": plain(tier.written),
+                "read_bytes_per_second": plain(tier.read),
             }
             for tier in capacity.tiers
         ],

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
-from checks.releases.mooncake import mooncake_release
+from checks.releases.mooncake import MooncakeRelease, mooncake_release
 from checks.storage.facts import Folder
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import (
@@ -48,6 +48,7 @@ from preflight.processes.storage import offload_of
 from preflight.programs.memory_records import StoreClient
 from preflight.programs.mooncake_flags import value_of
 from preflight.programs.sglang_arguments import unresolved
+from preflight.rules.tier_use import NO_QUOTA, QUOTA, bucket_quota
 from preflight.sglang.host_pool_records import (
     HostPools,
     PoolKind,
@@ -372,12 +373,13 @@ def offload_tier(
     counts: Mapping[str, int],
     objects: PageObjects | Unknown,
     folders: Mapping[str, Folder | Unknown],
+    mooncake: MooncakeRelease,
 ) -> Tier | None:
     """Return what is offloaded to disks; None where nothing is.
 
     counts: of each process, by its name.
     """
-    limit, parts = 0, []
+    limit, parts, unread = 0, [], None
     for process in processes:
         offload = offload_of(process)
         if offload is None:
@@ -386,12 +388,20 @@ def offload_tier(
         path = offload.folder.value
         folder = folders.get(path) if isinstance(path, str) else None
         each, said = offload.limit_bytes, offload.limit_origin
-        if isinstance(folder, Folder) and folder.available_bytes < each * count:
+        if quota := bucket_quota(process, mooncake):
+            each, said = quota
+        if (each, said) == NO_QUOTA and isinstance(folder, Folder):
+            each, said = folder.size_bytes * 9 // 10, f"90% of the disk of {path}"
+        if not each:
+            unread = Unknown(f"no limit binds, and the disk of {path} was not read: give {QUOTA}")
+        elif isinstance(folder, Folder) and folder.available_bytes < each * count:
             each, said = folder.available_bytes // count, f"free in {path}"
         limit += each * count
         parts.append(f"{_times(count)}{format_bytes(each)} ({said})")
     if not parts:
         return None
+    if unread is not None:
+        return Tier("SSD", "SSD offload", unread, unread, "")
     formula = f"{' + '.join(parts)}, if the disk has as much"
     size = Bounds(limit, limit)
     if isinstance(objects, Unknown):

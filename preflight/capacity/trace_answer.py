@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from checks.releases.sglang import SglangRelease
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Router, Tier
 from preflight.traces.curve import Curve, CurveCounter, optimum
@@ -252,13 +253,11 @@ def plan_of(
         routing = Routing(asked.routing)
     else:
         routing = router.routing if router else Routing()
-    rules = Rules(
-        deployment.write_policy,
-        deployment.groups,
-        routing,
-        _threshold(server),
-        store,
-        unified=deployment.given.release.unified_cache,
+    rules = rules_of(deployment.given.release, deployment.write_policy)._replace(
+        caches=deployment.groups,
+        routing=routing,
+        prefetch_threshold=_threshold(server),
+        store=store,
         buffers=deployment.buffers,
     )
     least, most = (
@@ -267,6 +266,17 @@ def plan_of(
     )
     each = (least,) if least == most else (least, most)
     return ReplayPlan(each, rules, page, merged, tuple(notes))
+
+
+def rules_of(release: SglangRelease, write_policy: str) -> Rules:
+    """Return how a release moves blocks (its radix cache, scheduler.py)."""
+    return Rules(
+        write_policy,
+        unified=release.unified_cache,
+        stores=write_policy != "write_back" or release.write_back_stores,
+        asks=release.asks_l3,
+        partial=release.partial_prefetch,
+    )
 
 
 def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:

@@ -151,6 +151,8 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
         if answer.span_seconds:
             rate = max(least, most) / answer.span_seconds
             each = f", {format_bytes(int(rate))}/s on average"
+            if move[1] == "SSD" and server.ssd is not None and server.ssd.filling:
+                each += f", of which at most {percent(server.ssd.part(rate / size))} reach it"
         shown = _span(*(format_bytes(each) for each in sorted((least, most))))
         yield f"{move[0]} to {move[1]}: {shown}{each}"
     long = replay.least.too_long

@@ -63,6 +63,11 @@ if TYPE_CHECKING:
     type=NumberOption(0, 1e12, min_open=True),
     help="The server's speed: shows the trace's hits as seconds of prefill saved.",
 )
+@click.option(
+    "--new-tokens-per-second",
+    type=NumberOption(0, 1e12, min_open=True),
+    help="Tokens that the servers compute: shows what is written to each tier, and read, at that.",
+)
 @click.option("--clients", type=int, help="Conversations at once.")
 @click.option("--rounds", type=int, help="Questions of each conversation.")
 @click.option("--request-length", type=int, help="Tokens of a question.")
@@ -102,6 +107,7 @@ def capacity(
     hit_rate: float | None,
     routing: str | None,
     prefill_tokens_per_second: float | None,
+    new_tokens_per_second: float | None,
     clients: int | None,
     rounds: int | None,
     request_length: int | None,
@@ -155,6 +161,7 @@ def capacity(
         Cluster(nodes_in_cluster, other_segments),
         WorkloadOptions(clients, rounds, request_length, output_length, workload),
         eviction_watermark,
+        new_tokens_per_second,
     )
     found = capacity_of(launch, root, timeout_seconds, asked)
     if isinstance(found, Unknown):

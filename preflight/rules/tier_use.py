@@ -26,11 +26,12 @@ _KEYS, _HEARTBEAT = (
     "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT",
     "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS",
 )
-_BACKEND, _LIMIT, _QUOTA = (
+_BACKEND, _LIMIT, QUOTA = (
     "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR",
     "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES",
     "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE",
 )
+NO_QUOTA = 0, ""
 # A bucket that fills at fewer objects a second is one that nearly any service fills.
 _FEW_KEYS_A_SECOND = 5.0
 # A lease of less than a second was meant in seconds: the shortest default is 5,000 ms.
@@ -66,12 +67,32 @@ def ssd_bucket_lost(
 def ssd_limit_passed(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Seen]:
-    for process in processes if mooncake.forgets_carried_objects else ():  # the same release
-        environment = process.command.environment
-        word = environment.get(_LIMIT)
-        names = {_QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE", _BACKEND}
-        if word is not None and uses_offload(process) is True and not names & environment.keys():
-            yield Seen(f"{_LIMIT}={word.text} without {_QUOTA}", word.origin)
+    for process in processes:
+        word = process.command.environment.get(_LIMIT)
+        unbound = bucket_quota(process, mooncake) == NO_QUOTA
+        if word is not None and uses_offload(process) is True and unbound:
+            yield Seen(f"{_LIMIT}={word.text} without {QUOTA}", word.origin)
+
+
+def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
+    """Return the bytes that bound a process's SSD, and where they are set; NO_QUOTA for none.
+
+    None where the limit binds: up to 0.3.11.post1, and with another storage backend than buckets.
+    """
+    environment = process.command.environment
+    if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
+        return None
+    for name in (QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE"):
+        if name in environment:
+            word = environment[name]
+            size = 0 if word.unresolved else read_number(Reader.WHOLE, word.text).value or 0
+            return size, f"{name} at {word.origin}" if size or word.unresolved else ""
+    return NO_QUOTA
+
+
+def _writes_buckets(process: LaunchProcess) -> bool:
+    backend = process.command.environment.get(_BACKEND)
+    return backend is None or backend.text == "bucket_storage_backend"
 
 
 def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
@@ -81,15 +102,14 @@ def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
     fills a bucket.
     """
     environment = process.command.environment
-    backend = environment.get(_BACKEND)
-    buckets = backend is None or backend.text == "bucket_storage_backend"
     keys, seconds = (
         default
         if name not in environment
         else read_number(Reader.WHOLE, environment[name].text).value
         for name, default in ((_KEYS, BUCKET_KEYS), (_HEARTBEAT, HEARTBEAT_SECONDS))
     )
-    offloads = buckets and uses_offload(process) is True and mooncake.forgets_carried_objects
+    loses = mooncake.forgets_carried_objects and _writes_buckets(process)
+    offloads = loses and uses_offload(process) is True
     if not offloads or not keys or not seconds or keys / seconds < _FEW_KEYS_A_SECOND:
         return None
     return keys, seconds
@@ -124,19 +144,17 @@ def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
 
 @RULES.memory("write-back-stores-nothing")
 def write_back_stores_nothing(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    stores = server.hicache and server.value("hicache_storage_backend") is not None
     wrote_back = server.value("hicache_write_policy") == "write_back"
     certain = not versions.sglang.write_back_stores and not versions.sglang_unsure
-    if stores and wrote_back and certain:
+    if _stores(server) and wrote_back and certain:
         yield Seen("--hicache-write-policy write_back with a storage backend")
 
 
 @RULES.memory("l3-gets-less")
 def l3_gets_less(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    stores = server.hicache and server.value("hicache_storage_backend") is not None
     policy = server.value("hicache_write_policy")
     late = policy == "write_back" and versions.sglang.write_back_stores
-    if stores and (late or policy == "write_through_selective"):
+    if _stores(server) and (late or policy == "write_through_selective"):
         yield Seen(f"--hicache-write-policy {policy} with a storage backend")
 
 
@@ -168,7 +186,9 @@ def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("ssd-evicts-nothing")
 def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for master in _offering_masters(processes):
+    for master in processes:
+        if master.kind is not ProcessKind.MASTER or offers_offload(master) is not True:
+            continue
         forced = is_on(master.arguments, "mooncake_master", "offload_force_evict")
         evicts = is_on(master.arguments, "mooncake_master", "offload_on_evict")
         if evicts is not True or forced is not False:
@@ -207,10 +227,10 @@ def decode_offload_hashes_differ(server: SglangServer, versions: Versions) -> It
 
 @RULES.memory("eagle-l3-unread")
 def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    stores = server.hicache and server.value("hicache_storage_backend") is not None
     algorithm = server.value("speculative_algorithm")
     pairs = hashes_pairs(server, versions.sglang, versions.geometry) is True
-    if stores and pairs and not versions.sglang.asks_for_pairs and not versions.sglang_unsure:
+    certain = not versions.sglang.asks_for_pairs and not versions.sglang_unsure
+    if _stores(server) and pairs and certain:
         yield Seen(f"--speculative-algorithm {algorithm} with a storage backend")
 
 
@@ -289,21 +309,15 @@ def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterato
 def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Judge the budget of a release in which the ratio alone decides it."""
     ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
-    reads = server.hicache and server.value("hicache_storage_backend") is not None
     of_ratio = isinstance(ratio, float) and not (isinstance(size, int) and size > 0)
-    if reads and of_ratio and versions.sglang.budget_of_difference and not versions.sglang_unsure:
+    certain = versions.sglang.budget_of_difference and not versions.sglang_unsure
+    if _stores(server) and of_ratio and certain:
         share = versions.sglang.prefetch_budget(device=1000, host=int(1000 * ratio)) / 1000
         if 0 < share < 0.25:
             yield Seen(
                 f"--hicache-ratio {ratio:g}: prefetches of at most {share:.0%} of L1's tokens at a "
                 "time"
             )
-
-
-def _offering_masters(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:
-    for process in processes:
-        if process.kind is ProcessKind.MASTER and offers_offload(process) is True:
-            yield process
 
 
 def _owners(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:
@@ -317,6 +331,10 @@ def _owners(processes: tuple[LaunchProcess, ...]) -> Iterator[LaunchProcess]:
             client = process.store.client
             if not isinstance(client, Unknown) and client.segment_bytes:
                 yield process
+
+
+def _stores(server: SglangServer) -> bool:
+    return server.hicache and server.value("hicache_storage_backend") is not None
 
 
 def _offloads_decode(server: SglangServer) -> bool:

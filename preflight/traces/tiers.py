@@ -91,6 +91,10 @@ class Rules(NamedTuple):
     unified: SGLang's UnifiedRadixCache. HiRadixCache before it makes room for a whole copy in L2,
     or for all that it loads into L1, whatever is free; and keeps copies of what L1 holds too.
     buffers: L2 is staging for the store (buffer_only), of which a part may be under prefetch.
+    stores: what L2 gets goes to the store (with write_back from 0.5.9 on). asks: the store is
+    asked where L2 has the end of what is found (copied), where it has the end of what L1 has
+    (loaded, up to 0.5.9), or always, if only L1 has that for keys that nothing has (to 0.5.18).
+    partial: where L2 has no room for all that is asked for, less is.
     """
 
     write_policy: str = "write_through"
@@ -101,6 +105,9 @@ class Rules(NamedTuple):
     whole_nodes: bool = True
     unified: bool = True
     buffers: bool = False
+    stores: bool = True
+    asks: str = "copied"
+    partial: bool = True
 
 
 @dataclass
@@ -109,13 +116,14 @@ class Flows:
     blocks that were evicted; and blocks moved from tier to tier, as ("L1", "L2").
 
     saved: whole pages at most, and not the last token of a prompt, which is always computed.
-    too_long: requests that L1 cannot hold.
+    too_long: requests that L1 cannot hold. asked: blocks that the store was asked for.
     """
 
     requests: int = 0
     accesses: int = 0
     input_tokens: int = 0
     too_long: int = 0
+    asked: int = 0
     hits: Counter[str] = field(default_factory=Counter)
     saved: Counter[str] = field(default_factory=Counter)
     evicted: Counter[str] = field(default_factory=Counter)
@@ -257,7 +265,7 @@ class _Cache:
         for node in loaded:
             self._load(node)
         if self._pool is not None:
-            stored = self._fetch(self._pool, blocks[len(found) :], block_tokens)
+            stored = self._fetch(self._pool, blocks[len(found) :], block_tokens, loaded)
             if stored:
                 node = self._add(blocks[len(found) : len(found) + len(stored)])
                 if not self._rules.buffers:
@@ -350,14 +358,27 @@ class _Cache:
         self._enter(node)
         self._flows.moved["L2", "L1"] += len(node.blocks)
 
-    def _fetch(self, pool: StorePool, wanted: Sequence[int], block_tokens: int) -> list[str]:
-        """Move from the store into L2 what has room there, or nothing where that is too little."""
-        least = max(1, ceil(self._rules.prefetch_threshold / block_tokens))
-        buffers = self._rules.buffers
-        if len(wanted) < least or (self._held and not self._held[-1].l2 and not buffers):
+    def _fetch(
+        self, pool: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
+    ) -> list[str]:
+        """Move from the store into L2 what has room there, or nothing where that is too little.
+
+        loaded: what L1 got from L2 for this request.
+        """
+        rules = self._rules
+        least = max(1, ceil(rules.prefetch_threshold / block_tokens))
+        deepest = [node for node in self._held if rules.asks != "loaded" or node not in loaded][-1:]
+        copied = rules.buffers or all(node.l2 for node in deepest)
+        if len(wanted) < least or not (copied or rules.asks == "always"):
             return []
-        stored = pool.find(wanted, self._now)
-        if len(stored) < least or (buffers and len(stored) > self._free2 * BUFFERED_PART):
+        if not rules.unified:  # room for all that is asked for, found or not
+            room = self._room(len(wanted))
+            wanted = wanted[: self._free2]
+            if len(wanted) < least or not (room or rules.partial):
+                return []
+        self._flows.asked += len(wanted)
+        stored = pool.find(wanted, self._now) if copied else []
+        if len(stored) < least or (rules.buffers and len(stored) > self._free2 * BUFFERED_PART):
             return []
         self._room(len(stored))
         del stored[self._free2 :]
@@ -390,7 +411,7 @@ class _Cache:
         self._store(node)
 
     def _store(self, node: _Node) -> None:
-        if self._pool is not None:
+        if self._pool is not None and self._rules.stores:
             for block in node.blocks:
                 self._pool.put(block, self._now)
 

@@ -31,6 +31,7 @@ def answer_to(
     other_bytes: int = 0,
     watermark: float | None = None,
     model_config: str | None = None,
+    new_tokens_per_second: float | None = None,
 ) -> CapacityAnswer:
     """What ``capacity`` says of ``script`` on a large host without anything of note."""
     place = folder / "launch.sh"
@@ -46,7 +47,10 @@ def answer_to(
         model_config=model_config,
     )
     asked = CapacityRequest(
-        Cluster(nodes_in_cluster, other_bytes), wanted or WorkloadOptions(), watermark
+        Cluster(nodes_in_cluster, other_bytes),
+        wanted or WorkloadOptions(),
+        watermark,
+        new_tokens_per_second,
     )
     found = capacity_of(words, str(host), 60.0, asked)
     assert not isinstance(found, Unknown)

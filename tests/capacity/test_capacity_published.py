@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from checks.base.units import GIB
+from checks.base.unknown import Unknown
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
 from preflight.capacity.rounds import rounds_requests
 from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of
 from preflight.capacity.workload import MultiTurnWorkload
-from tests.builders.capacity_launches import answer_to, server_of, tokens_of
+from tests.builders.capacity_launches import answer_to, server_of, tier_of, tokens_of
 from tests.paths import ROOT
 
 # The releases whose masters have had each of the two defaults, 0.95 and 0.90.
@@ -151,13 +152,18 @@ def test_dgx_the_published_hit_rates_lie_between_the_bounds(tmp_path: Path) -> N
 
 
 def test_dgx_with_ssd_offload_it_holds_on(tmp_path: Path) -> None:
-    """Offload may fill 2 TiB by default: 14.9 million tokens, for a workload of 819 200."""
-    server = server_of(tmp_path, DGX_SSD, gpu_bytes=40 * GIB)
+    """In the page's releases offload may fill 2 TiB by default: 14.9 million tokens, for a workload
+    of 819 200. From 0.3.12 on no limit binds: what the disk has decides, which was not read here.
+    """
+    server = server_of(tmp_path, DGX_SSD, gpu_bytes=40 * GIB, mooncake=RELEASES[0])
     assert tokens_of(server, "SSD") == Bounds(14_913_024, 14_913_024)
     rounds = server.capacity.rounds
     assert first_evicting(rounds, "L3") == 7
     assert first_maybe(rounds, "SSD") is None
     assert all(each.hits[-1] == ("SSD", 1.0, 1.0) for each in rounds)
+    newer = server_of(tmp_path, DGX_SSD, gpu_bytes=40 * GIB, mooncake=RELEASES[1])
+    assert isinstance(tier_of(newer, "SSD").tokens, Unknown)
+    assert newer.capacity.rounds[-1].hits[-1][2] == 1.0
 
 
 @pytest.mark.slow
@@ -167,7 +173,7 @@ def test_dgx_with_ssd_offload_it_holds_on(tmp_path: Path) -> None:
         pytest.param(H800_L2, {"gpu_bytes": 80 * GIB}, id="H800, L2"),
         pytest.param(H800_POOL, {"gpu_bytes": 80 * GIB}, id="H800, pool"),
         pytest.param(DGX, {"gpu_bytes": 40 * GIB}, id="DGX"),
-        pytest.param(DGX_SSD, {"gpu_bytes": 40 * GIB}, id="DGX, SSD"),
+        pytest.param(DGX_SSD, {"gpu_bytes": 40 * GIB, "mooncake": "0.3.10"}, id="DGX, SSD"),
         pytest.param(A10, {"gpu_bytes": 24 * GIB, "other_bytes": 150 * GIB}, id="A10"),
     ],
 )

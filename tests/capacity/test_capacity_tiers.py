@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import mooncake_release
 from checks.storage.facts import Folder
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import Bounds, Keys
+from preflight.capacity.report import capacity_text
 from preflight.capacity.tiers import (
     MASTER_KEY_BYTES,
     Eviction,
@@ -338,11 +340,28 @@ def test_a_pool_that_is_not_known_says_what_is_missing(
     assert reason in tokens.reason
 
 
-def test_offload_of_the_ranks_counts_each_of_them(tmp_path: Path) -> None:
+LIMIT, QUOTA = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES", "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE"
+
+
+@pytest.mark.parametrize(
+    ("mooncake", "name", "bound"),
+    [
+        ("0.3.11.post1", LIMIT, True),
+        ("0.3.12", LIMIT, False),
+        ("0.3.12", QUOTA, True),
+        ("0.3.14", f"MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR=other {LIMIT}", True),
+    ],
+)
+def test_offload_of_the_ranks_counts_each_of_them(
+    mooncake: str, name: str, bound: bool, tmp_path: Path
+) -> None:
     """1 TiB for each of two ranks; a page of 64 tokens is 10 485 760 bytes."""
-    variables = "MOONCAKE_ENABLE_SSD_OFFLOAD=true MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
-    script = f"{variables}=1099511627776 {STORE}"
-    tier = tier_of(server_of(tmp_path, script), "SSD")
+    script = f"MOONCAKE_ENABLE_SSD_OFFLOAD=true {name}=1099511627776 {STORE}"
+    tier = tier_of(server_of(tmp_path, script, mooncake=mooncake), "SSD")
+    if not bound:
+        assert isinstance(tier.tokens, Unknown)
+        assert QUOTA in tier.tokens.reason
+        return
     assert tier.bytes == Bounds(2 << 40, 2 << 40)
     assert tier.tokens == Bounds(*[(2 << 40) // 10_485_760 * 64] * 2)
 
@@ -359,21 +378,68 @@ def test_what_fills_no_bucket_does_not_reach_the_ssd(tmp_path: Path) -> None:
     assert not any("ssd-bucket-lost" in one for one in server_of(tmp_path, small).notes)
 
 
+def test_eight_ranks_leave_most_of_their_ssd_empty(tmp_path: Path) -> None:
+    """A page of 64 tokens of Qwen3-8B is 16 objects of 576 KiB: 466 are a bucket of 256 MiB.
+
+    500 tokens a second are 125 objects, over eight ranks 156 in ten seconds each: 17% of 70.3 MiB.
+    """
+    script = STORED.format(model="Qwen/Qwen3-8B", tp=8, size=60, segment="80gb")
+    script = f"MOONCAKE_ENABLE_SSD_OFFLOAD=1 {QUOTA}=150000000000 {script}"
+    found = answer_to(tmp_path, script, new_tokens_per_second=500.0)
+    written = {tier.name: tier.written for tier in found.servers[0].capacity.tiers}
+    assert written["L2"] == written["L3"] == Bounds(500 * 147_456, 500 * 147_456)
+    assert written["SSD"] is not None
+    assert written["SSD"].most == pytest.approx(500 * 147_456 * 156.25 / 455 / 2, rel=0.01)
+    assert "of 1.09 TiB at most 42.44 GiB fill in an hour" in capacity_text(
+        found, 100, lambda text, _: text, True
+    )
+
+
 @pytest.mark.parametrize(
-    ("free_bytes", "limit_bytes", "said"),
+    ("policy", "sglang", "least", "most"),
     [
-        (1 << 40, 1 << 40, "free in /disk"),
-        (1 << 50, 2 << 40, "default of Mooncake"),
+        ("write_back", "0.5.8", 0, 0),
+        ("write_back", "0.5.9", 0, 1),
+        ("write_through_selective", "0.5.23", 0, 1),
+    ],
+)
+def test_what_a_write_policy_writes_to_l3(
+    policy: str, sglang: str, least: int, most: int, tmp_path: Path
+) -> None:
+    script = STORED.format(model="Qwen/Qwen3-8B", tp=1, size=60, segment="80gb")
+    script = f"{script} --hicache-write-policy {policy}"
+    wanted = WorkloadOptions(clients=20, rounds=10, request_length=4096)
+    found = server_of(
+        tmp_path,
+        script,
+        sglang=sglang,
+        new_tokens_per_second=1.0,
+        wanted=wanted,
+        gpu_bytes=80 * GIB,
+    )
+    tier = tier_of(found, "L3")
+    assert tier.written == Bounds(least * 147_456, most * 147_456)
+    assert tier.read is not None
+
+
+@pytest.mark.parametrize(
+    ("mooncake", "free_bytes", "limit_bytes", "said"),
+    [
+        ("0.3.11.post1", 1 << 40, 1 << 40, "free in /disk"),
+        ("0.3.11.post1", 1 << 50, 2 << 40, "default of Mooncake"),
+        ("0.3.12", 1 << 40, 1 << 40, "free in /disk"),
+        ("0.3.12", 1 << 50, (1 << 50) * 9 // 10, "90% of the disk of /disk"),
     ],
 )
 def test_a_disk_that_has_less_free_than_the_limit_decides(
-    free_bytes: int, limit_bytes: int, said: str
+    mooncake: str, free_bytes: int, limit_bytes: int, said: str
 ) -> None:
-    """Without a limit Mooncake fills 2 TiB."""
+    """Without a limit Mooncake fills 2 TiB, from 0.3.12 on 90% of the disk."""
     environment = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "/disk"}
     processes = understood(("mooncake_client --enable_offload=true", environment))
     folder = Folder("/disk", False, False, True, True, False, 1 << 50, free_bytes, True)
-    tier = offload_tier(processes, {}, PageObjects(64, (1 << 20, 1 << 20)), {"/disk": folder})
+    objects, release = PageObjects(64, (1 << 20, 1 << 20)), mooncake_release(mooncake)
+    tier = offload_tier(processes, {}, objects, {"/disk": folder}, release)
     assert tier is not None
     assert tier.bytes == Bounds(limit_bytes, limit_bytes)
     assert tier.tokens == Bounds(*[limit_bytes // (2 << 20) * 64] * 2)

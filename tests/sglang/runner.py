@@ -60,7 +60,7 @@ class Recorder:
     def empty(self, *dims: Any, **options: Any) -> Any:
         """In place of torch.empty: releases to 0.5.6 call it for the pool itself."""
         shape = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
-        if options.get("device") == "cpu" and options.get("dtype") is not None:
+        if options.get("device") == "cpu" and options.get("dtype") and math.prod(shape):
             return self.tensor(tuple(shape), options["dtype"])
         return self._empty(*dims, **options)
 
