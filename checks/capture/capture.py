@@ -276,7 +276,8 @@ def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
         _fill(answers.modes, about.pop("modes"), lambda mode: isinstance(mode, int))
         _fill(answers.calls, calls, lambda _: True)
         folders: dict[str, Any] = {}
-        _fill(folders, about.pop("folders"), _is_listing)
+        listed = about.pop("folders")
+        _fill(folders, listed, lambda x: isinstance(x, list) and {*map(type, x)} <= {str})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CaptureError(f"--root {path}: not a capture as it was written: {error!r}") from None
     for name, entries in folders.items():
@@ -291,7 +292,3 @@ def _fill(into: dict[str, Any], recorded: Json, good: Any) -> None:
         if not isinstance(answer, Unknown) and not good(answer):
             raise ValueError(f"{name}: {str(answer)[:40]}")
         into[name] = answer
-
-
-def _is_listing(entries: object) -> bool:
-    return isinstance(entries, list) and all(isinstance(entry, str) for entry in entries)

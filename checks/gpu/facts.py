@@ -117,11 +117,13 @@ def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
     )
     unasked = Unknown("not asked: the launch registers no GPU memory", absent=True)
     module, version = _kernel_module(driver)
+    visible = root.call("gpus.visible_devices") if nvidia else None
+    wrong = Unknown("gpus.visible_devices: not a text")
     return GpuFacts(
         accelerators,
         _nvml(root) if nvidia else none,
         nodes,
-        _visible(root) if nvidia else None,
+        visible if visible is None or isinstance(visible, str | Unknown) else wrong,
         (_abilities(root) if registers else unasked) if nvidia else none,
         _peer_modules(root),
         _names(root, MEMORY_PEERS),
@@ -145,23 +147,15 @@ def _names(root: Root, folder: str) -> tuple[str, ...] | Unknown:
 
 def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
     content = root.text("/proc/modules")
-    loaded = (
-        set()
-        if isinstance(content, Unknown)
-        else {row.split(" ")[0] for row in content.split("\n")}
+    rows = [] if isinstance(content, Unknown) else content.split("\n")
+    loaded = {row.split(" ")[0] for row in rows}
+    # A module shows in /sys/module when it is loaded or built in.
+    found = tuple(
+        module
+        for module in PEER_MODULES
+        if module in loaded or not isinstance(root.mode(f"/sys/module/{module}"), Unknown)
     )
-    for module in PEER_MODULES:
-        # A module shows here when it is loaded or built in.
-        found = root.mode(f"/sys/module/{module}")
-        if not isinstance(found, Unknown):
-            loaded.add(module)
-    if (
-        isinstance(content, Unknown)
-        and not content.absent
-        and not loaded.intersection(PEER_MODULES)
-    ):
-        return content
-    return tuple(module for module in PEER_MODULES if module in loaded)
+    return content if isinstance(content, Unknown) and not content.absent and not found else found
 
 
 def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown]:
@@ -178,13 +172,6 @@ def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown
     if "Kernel Module" in first:
         return "proprietary", version
     return Unknown(f"{DRIVER_VERSION}: names no kernel module: {first[:60]!r}"), version
-
-
-def _visible(root: Root) -> str | Unknown | None:
-    answer = root.call("gpus.visible_devices")
-    if answer is None or isinstance(answer, str | Unknown):
-        return answer
-    return Unknown("gpus.visible_devices: not a text")
 
 
 @or_unknown

@@ -109,11 +109,9 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
     if unit.running is not None and unit.configured == Limit(None, None):
         text += f"; {unit.source} says unlimited, but {daemon} runs with what it had before"
         advice = f"restart {unit.name}.service"
-    return found.warned(text, advice, (_unit_setting(unit.name, memlock),), need="unlimited")
-
-
-def _unit_setting(unit: str, now: Limit) -> Setting:
-    return Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(now), unit=f"{unit}.service")
+    now, service = soft_text(memlock), f"{unit.name}.service"
+    setting = Setting(Kind.ULIMIT, "memlock", "unlimited", now, unit=service)
+    return found.warned(text, advice, (setting,), need="unlimited")
 
 
 def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:

@@ -217,10 +217,12 @@ class MemoryFacts(NamedTuple):
 def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
     """Read the host's memory below ``root``."""
     size, available, refuses = _shm(root)
+    policy = root.integer(OVERCOMMIT)
+    wrong = Unknown(f"{OVERCOMMIT}: no policy of the kernel: {policy}")
     return MemoryFacts(
         read_meminfo(root),
         memory_headroom(root),
-        _overcommit(root),
+        policy if isinstance(policy, Unknown) or policy in (0, 1, 2) else wrong,
         root.count(MAX_MAP_COUNT),
         root.count("/proc/sys/vm/swappiness"),
         size,
@@ -229,13 +231,6 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
         memory_headroom(root, throttles=False),
         refuses,
     )
-
-
-def _overcommit(root: Root) -> int | Unknown:
-    policy = root.integer(OVERCOMMIT)
-    if isinstance(policy, Unknown) or policy in (0, 1, 2):
-        return policy
-    return Unknown(f"{OVERCOMMIT}: no policy of the kernel: {policy}")
 
 
 def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:

@@ -53,7 +53,8 @@ def _memory_of(
 ) -> Finding:
     where = node_list(numbers)
     finding = passed(where)
-    processes = [p for p in everything if _lies_on(p, numbers)]
+    bound = [{*(p.among or (() if p.node is None else (p.node,)))} for p in everything]
+    processes = [p for p, own in zip(everything, bound, strict=True) if own and own <= {*numbers}]
     shares = [p.bound_bytes[n] for p in everything for n in numbers if n in p.bound_bytes]
     need = sum(shares)
     for process in processes:
@@ -106,12 +107,6 @@ def _memory_of(
     return finding.failed(
         f"{short} is missing: the OOM killer ends a rank, though other nodes have some"
     )
-
-
-def _lies_on(process: ProcessNeeds, nodes: tuple[int, ...]) -> bool:
-    """Return whether all memory of ``process`` is bound to some of these nodes."""
-    bound = process.among or (() if process.node is None else (process.node,))
-    return bool(bound) and set(bound) <= set(nodes)
 
 
 @CHECKS.check("numa.gpu-nic-distance", the_launch)

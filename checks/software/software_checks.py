@@ -136,7 +136,10 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
         if file.releases:
             said = f"release {' or '.join(file.releases)}"
             evidence.append(Evidence(f"{engine.package}/{file.name}", said))
-    evidence += [_compared(record) for record in records]
+    for record in records:
+        listed = f"{record.listed} files of Mooncake, {len(record.changed)} differ"
+        source = f"RECORD of {record.wheel.name} {record.wheel.version}"
+        evidence.append(Evidence(source, "there is none" if record.listed is None else listed))
     master = software.master if isinstance(software.master, Master) else None
     if master is not None:
         said = f"release {' or '.join(master.releases) or 'unknown'}: {master.source}"
@@ -158,13 +161,6 @@ def _shadowed(engine: Environment) -> bool:
     """Return whether an import takes a folder that came with none of the wheels."""
     folder = (engine.package or "").rpartition("/")[0]
     return engine.package is not None and folder not in [one.folder for one in engine.mooncake]
-
-
-def _compared(record: Record) -> Evidence:
-    """Return what came of comparing a wheel's files with its RECORD."""
-    listed = f"{record.listed} files of Mooncake, {len(record.changed)} differ"
-    source = f"RECORD of {record.wheel.name} {record.wheel.version}"
-    return Evidence(source, "there is none" if record.listed is None else listed)
 
 
 def _told(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:

@@ -159,7 +159,13 @@ def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
         *_flags(sized),
         *_keys(sized),
         *_findings(findings, ignored),
-        *_may_arise(seen),
+        *(
+            (
+                AnswerKey(Section.ADVISORIES, one.advisory.check, one.process.name),
+                f"may arise, where {one.advisory.arises}: {one.advisory.summary}",
+            )
+            for one in may_arise(seen)
+        ),
         *_settings(seen, findings),
     ]
     return dict(lines)
@@ -353,13 +359,6 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
 }
 
 
-def _may_arise(seen: JudgedHost) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the known problems that take something which only happens while it runs."""
-    for one in may_arise(seen):
-        text = f"may arise, where {one.advisory.arises}: {one.advisory.summary}"
-        yield AnswerKey(Section.ADVISORIES, one.advisory.check, one.process.name), text
-
-
 def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tuple[AnswerKey, str]]:
     for found in findings:
         if found.status not in _JUDGED:
@@ -457,8 +456,17 @@ def differences_text(
     parts = ["\n".join(wrapped(f"from {names[0]} to {names[1]}", width))]
     for section in Section:
         rows = [one for one in found if one.key.section is section]
-        quiet = [one for one in rows if _of_the_release(one)] if verbosity < 1 else []
-        lines = _verdict_as_before(old, new) if section is Section.VERDICT else []
+        # Flags that come or go with the release, and that nobody gave.
+        quiet = [
+            one
+            for one in rows
+            if verbosity < 1
+            and NO_FLAG in one[1:]
+            and any(isinstance(text, DefaultValue) for text in one[1:])
+        ]
+        key = AnswerKey(Section.VERDICT, "check", "verdict")
+        same = section is Section.VERDICT and old[key] == new[key]
+        lines = [f"  check: verdict: {new[key]}, as before"] if same else []
         told = _folded([one for one in rows if one not in quiet])
         lines += [line for one in told for line in _lines(one, paint, width)]
         if quiet:
@@ -471,12 +479,6 @@ def differences_text(
         if lines:
             parts.append("\n".join([section.value, *lines]))
     return "\n\n".join(parts)
-
-
-def _verdict_as_before(old: Answer, new: Answer) -> list[str]:
-    """Return the line of check's verdict where both sides have the same."""
-    key = AnswerKey(Section.VERDICT, "check", "verdict")
-    return [f"  check: verdict: {new[key]}, as before"] if old[key] == new[key] else []
 
 
 def _folded(rows: list[Change]) -> list[Change]:
@@ -492,12 +494,6 @@ def _folded(rows: list[Change]) -> list[Change]:
             subject = fold_alike(names, MOST_NAMES)
             found.append(one._replace(key=one.key._replace(subject=subject)))
     return found
-
-
-def _of_the_release(one: Change) -> bool:
-    """Return whether a flag comes or goes, and nobody gave it."""
-    both = (one.old, one.new)
-    return NO_FLAG in both and any(isinstance(text, DefaultValue) for text in both)
 
 
 def _lines(one: Change, paint: Paint, width: int) -> list[str]:

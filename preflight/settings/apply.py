@@ -70,7 +70,7 @@ def steps_of(
         for step in _files(plan, root, writer):
             if step.kind == "link":
                 refused += [step.path] if step.before is not None else []
-            elif not force and (writer.is_link(step.path) or not is_ours(step.before or "")):
+            elif not (force or (is_ours(step.before or "") and not writer.is_link(step.path))):
                 refused.append(step.path)
             files.append(step)
     steps = (*values, *files)
@@ -99,15 +99,11 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
             continue
         now = root.word(path)
         before = None if isinstance(now, Unknown) else " ".join(now.split())
-        if before is not None and _enough(setting, before):
-            continue
+        if before is not None:  # nothing is ever lowered that is a size
+            value, decided = safer(setting.kind, setting.name, before, setting.wanted)
+            if before == setting.wanted or (decided and value == before):
+                continue
         yield ApplyStep("value", path, before, setting.wanted, setting.name)
-
-
-def _enough(setting: Planned, before: str) -> bool:
-    """Return whether a value is as wanted or more: nothing is ever lowered that is a size."""
-    value, decided = safer(setting.kind, setting.name, before, setting.wanted)
-    return before == setting.wanted or (decided and value == before)
 
 
 def _path(setting: Planned) -> str | None:

@@ -122,7 +122,9 @@ def plan(
         found = [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
         told = f"correct memory.host first: have {short.have}, need {short.need}"
         conflicts.append(f"{SHM} is left out: {told}")
-    merged, more = _merge(_of_one_size_or_ipc(found))
+    if any(wish.setting.kind is Kind.IPC for wish in found):  # then a size of its own is in vain
+        found = [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
+    merged, more = _merge(found)
     contained = bool(context.container) or any(
         process.container is not None for process in (needs.processes if needs else ())
     )
@@ -181,16 +183,6 @@ def _kept(name: str, value: str) -> Wish:
 
 def _key(setting: Setting) -> tuple[Kind, str, str]:
     return setting.kind, setting.name, setting.unit
-
-
-def _of_one_size_or_ipc(found: list[Wish]) -> list[Wish]:
-    """Return the wishes without a size of /dev/shm, where the host's is wanted.
-
-    With the host's /dev/shm a size of one's own has no effect.
-    """
-    if any(wish.setting.kind is Kind.IPC for wish in found):
-        return [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
-    return found
 
 
 def _merge(found: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:

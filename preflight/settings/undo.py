@@ -218,7 +218,10 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
     boot = boot_id(root)
     for entry in reversed(journal.entries[since:]):
         try:
-            result = put_back(entry, root, writer, boot)
+            if entry.kind == "value":
+                result = _value(entry, root, writer, boot)
+            else:
+                result = (_link if entry.kind == "link" else _file)(entry, writer)
         except OSError as error:
             result = Undone(f"{entry.path}: not put back: {error.strerror}", False, False)
         if result.settled or result.now is not None:
@@ -229,13 +232,6 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
                 result = result._replace(text=f"{result.text} ({error})")
         found.append(result)
     return found
-
-
-def put_back(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
-    """Put one entry's old state back. Raises OSError."""
-    if entry.kind == "value":
-        return _value(entry, root, writer, boot)
-    return _link(entry, writer) if entry.kind == "link" else _file(entry, writer)
 
 
 def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:

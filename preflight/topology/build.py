@@ -10,7 +10,7 @@ from checks.base.fold import ranges
 from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.gpu.facts import GpuFacts, NvmlGpu
+from checks.gpu.facts import NvmlGpu
 from checks.gpu.hardware_use import gpu_function, nics_of, physical_gpus
 from checks.numa.facts import NumaNode
 from checks.pci.facts import ACCELERATOR_VENDORS, PathClass, PciFunction
@@ -26,7 +26,9 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
     GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
     left out, where that is known.
     """
-    addresses = gpu_addresses(facts.gpus)
+    usable = physical_gpus(facts.gpus)
+    everything = tuple(gpu.address for gpu in facts.gpus.on_pci)
+    addresses = everything if isinstance(usable, Unknown) else usable
     users = _gpu_users(facts, needs)
     gpus = tuple(
         _gpu(facts, index, address, users.get(address, ()))
@@ -39,12 +41,6 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
         (gpu.name, nic.name): _path(facts, gpu.address, nic.name) for gpu in gpus for nic in nics
     }
     return Topology(tuple(_node(node) for node in facts.numa.nodes), gpus, nics, paths)
-
-
-def gpu_addresses(gpus: GpuFacts) -> tuple[str, ...]:
-    """Return those of the GPUs that this process may use; of all where that is not known."""
-    usable = physical_gpus(gpus)
-    return tuple(gpu.address for gpu in gpus.on_pci) if isinstance(usable, Unknown) else usable
 
 
 def _node(node: NumaNode) -> TopologyNode:

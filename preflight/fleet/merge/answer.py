@@ -5,7 +5,7 @@ The sentences that the HTML page has too stand here as functions of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from preflight.base.one_line import clean
 from preflight.fleet.base.decode import Json
@@ -29,7 +29,6 @@ from preflight.fleet.reports.rows import (
     STATUSES,
     TIMEOUT,
     OnNodes,
-    Unusable,
     nodes_object,
 )
 from preflight.render.plain_data import plain
@@ -102,7 +101,7 @@ def pool_text(fleet: Fleet) -> str:
 
     by_count = sorted(pool.shares, key=lambda share: -len(share[1]))
     parts = [
-        f"{len(names)} x {format_bytes(size)}" + (f" ({nodes_text(names)})" if at else "")
+        f"{len(names)} x {format_bytes(size)}" + f" ({nodes_text(names)})" * (at > 0)
         for at, (size, names) in enumerate(by_count[:MOST_VARIANTS])
     ]
     if len(by_count) > MOST_VARIANTS:
@@ -125,11 +124,13 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
         few = [one for one in fleet.findings if not _common(fleet, one)]
         many = [one for one in fleet.findings if _common(fleet, one)]
         few_head = "Findings on few nodes" if many else "Findings"
+        waived = [(one.finding, nodes_text(one.nodes)) for one in fleet.waived[:MOST_ROWS]]
+        ignored = [f"{clean(one.check)} on {on}: {cut(one.ignored or '')}" for one, on in waived]
         parts += [
             _statuses(fleet, paint),
             _findings(few_head, few, paint, width),
             _findings("Findings on most nodes", many, paint, width),
-            "\n".join(_waived(fleet, width)),
+            "\n".join(filled(f"ignored: {text}", width) for text in ignored),
             _drift(fleet, width),
             filled(pool_text(fleet), width),
             _unusable(fleet, width),
@@ -187,12 +188,6 @@ def _finding(one: OnNodes, paint: Paint, width: int) -> str:
     return "\n".join(lines)
 
 
-def _waived(fleet: Fleet, width: int) -> Iterator[str]:
-    for one in fleet.waived[:MOST_ROWS]:
-        where = f"{clean(one.finding.check)} on {nodes_text(one.nodes)}"
-        yield filled(f"ignored: {where}: {cut(one.finding.ignored or '')}", width)
-
-
 def _drift(fleet: Fleet, width: int) -> str:
     if not fleet.drift:
         return ""
@@ -205,21 +200,18 @@ def _drift(fleet: Fleet, width: int) -> str:
 
 
 def _unusable(fleet: Fleet, width: int) -> str:
-    lines = [filled(_unusable_text(one), width, 2) for one in fleet.unusable[:MOST_ROWS]]
+    lines = []
+    for one in fleet.unusable[:MOST_ROWS]:
+        more = f" (and {plural(one.times - 1, 'line')} like it)" if one.times > 1 else ""
+        text = f"  {clean(one.where)}: {one.trouble.value}: {cut(one.reason, 160)}{more}"
+        lines.append(filled(text, width, 2))
     lines += rest_of(MOST_ROWS, fleet.unusable)
     repeats = sum(fleet.repeats.values())
     if repeats:
         nodes = nodes_text(sorted(fleet.repeats))
         lines.append(filled(f"  {repeats} more of {nodes}, the same again", width))
-    return (
-        "\n".join(["Reports that are not used, or that are there twice", *lines]) if lines else ""
-    )
-
-
-def _unusable_text(one: Unusable) -> str:
-    """Return ``gpu007.json: truncated: it ends after 8000 bytes, within the report``."""
-    more = f" (and {plural(one.times - 1, 'line')} like it)" if one.times > 1 else ""
-    return f"  {clean(one.where)}: {one.trouble.value}: {cut(one.reason, 160)}{more}"
+    head = ["Reports that are not used, or that are there twice"] if lines else []
+    return "\n".join(head + lines)
 
 
 def _passed(fleet: Fleet, width: int, verbosity: int) -> str:

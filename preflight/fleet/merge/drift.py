@@ -115,11 +115,9 @@ def _folded(found: Iterable[Drift]) -> Iterator[Drift]:
     """Yield facts of several devices that differ alike as one: ``mlx5_0-7.firmware``."""
     from preflight.check.report import fold
 
-    def likeness(one: Drift) -> object:
-        values = (*one.others, *([] if one.most is None else [one.most]))
-        held = tuple((other.value, tuple(other.nodes)) for other in values)
-        return re.sub(r"\d+", "0", one.fact), one.most is None, held, tuple(one.unread)
-
-    for group in grouped((likeness(one), one) for one in found).values():
+    alike = (
+        (repr(one._replace(fact=re.sub(r"\d+", "0", one.fact), facts=())), one) for one in found
+    )
+    for group in grouped(alike).values():
         facts = tuple(one.fact for one in group)
         yield group[0]._replace(fact=fold(facts), facts=facts)

@@ -85,7 +85,8 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
 
     expected: names of its nodes; None where only the reports say which there are.
     """
-    found = settled(reports.rows)
+    given = reports.rows
+    found = settled(given)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
     # where another node's is like it; with an expected set, what is not in it is no node.
     patterns = {_pattern(name) for name in found.rows} if expected is None else set()
@@ -108,7 +109,8 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         _verdict(rows, wanting, bool(drifts)),
         tuple(_nodes(names, rows, wanting, drifts)),
         None if expected is None else len(expected),
-        sum(not _stands_in(row) for row in reports.rows),
+        # A report may stand in place of one that the node did not give.
+        sum(not {*NOT_REACHED, *NO_REPORT} & {one.check for one in row.findings} for row in given),
         tuple(wanting),
         tuple(waived),
         tuple(passed),
@@ -117,11 +119,6 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         tuple(reports.unusable),
         found.repeats,
     )
-
-
-def _stands_in(row: NodeRow) -> bool:
-    """Return whether a report is in place of one that the node did not give."""
-    return any(one.check in (*NOT_REACHED, *NO_REPORT) for one in row.findings)
 
 
 def _pattern(name: str) -> str:
@@ -134,10 +131,13 @@ def _absences(
     unusable: Sequence[Unusable],
     expected: Sequence[str] | None,
 ) -> Iterable[OnNodes]:
-    broken = {one.node: one for one in unusable}
-    reasons = grouped(
-        (_no_report(broken.get(name)), name) for name in names if name not in found.rows
-    )
+    words = {Trouble.UNREADABLE: "unreadable"}
+    broken = {
+        one.node: f"no report but one that is {words.get(one.trouble, one.trouble.value)}"
+        for one in unusable
+    }
+    absent = [name for name in names if name not in found.rows]
+    reasons = grouped((broken.get(name, "no report"), name) for name in absent)
     for reason, nodes in reasons.items():
         text = "nothing is known of it: start nothing on it"
         yield OnNodes(FleetFinding("fleet.report", "unknown", "node", reason, "", text), nodes)
@@ -159,13 +159,6 @@ def _absences(
         )
         have = f"{sum(one.times for one in strays)} that cannot be used"
         yield OnNodes(FleetFinding("fleet.unusable", status, "reports", have, "", text), [])
-
-
-def _no_report(broken: Unusable | None) -> str:
-    if broken is None:
-        return "no report"
-    unread = broken.trouble is Trouble.UNREADABLE
-    return f"no report but one that is {'unreadable' if unread else broken.trouble.value}"
 
 
 def _findings(

@@ -109,7 +109,10 @@ class Program(NamedTuple):
         script = _SCRIPT + _JOINED if joined else _SCRIPT
         # Constant but for the words: a login shell may be any.
         line = f"exec sh -c '{script}' sh {shlex.join(self._words(words, carried))}"
-        return Question(line, _archive() + content if carried else content, carried)
+        if carried:  # the program stands in front of what it reads itself
+            archive, start = zipapp(), _CARRIED.encode()
+            content = b"%d\n%s%d\n%s%s" % (len(start), start, len(archive), archive, content)
+        return Question(line, content, carried)
 
     def _words(self, words: Sequence[str], carried: bool) -> tuple[str, ...]:
         own = (self.python, "-c", _READ_IT) if carried else self.command
@@ -144,12 +147,6 @@ def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
     if not found:
         raise UsageError(f"{option} is empty: give {give}")
     return found
-
-
-def _archive() -> bytes:
-    """Return what a carried program is started with, in front of what it reads itself."""
-    archive, start = zipapp(), _CARRIED.encode()
-    return b"%d\n%s%d\n%s" % (len(start), start, len(archive), archive)
 
 
 @cache

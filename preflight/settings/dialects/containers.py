@@ -85,7 +85,7 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
     devices, unnamed = _devices(plan)
     lists = {
         "cap_add": [setting.name for setting in plan.of(Kind.CAPABILITY)],
-        "security_opt": [_colon(s.name, s.wanted) for s in plan.of(Kind.SECURITY)],
+        "security_opt": [f"{s.name}:{s.wanted}".rstrip(":") for s in plan.of(Kind.SECURITY)],
         "devices": [f"{name}:{name}" for name in devices],
     }
     service |= {key: [*map(_literal, found)] for key, found in lists.items() if found}
@@ -112,7 +112,3 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
 def _literal(value: str) -> str:
     """Return a value for Compose, which fills in ${...} of each and takes $$ for a dollar sign."""
     return value.replace("$", "$$")
-
-
-def _colon(name: str, wanted: str) -> str:
-    return f"{name}:{wanted}" if wanted else name
