@@ -28,10 +28,7 @@ _NAME = r"(?<![\w.\-$])(?P<name>-{0,2}[A-Za-z_][\w.\-]*)"
 _NAME_ALONE = re.compile(r"[\w.\-]+")
 _QUOTED = r"\\?\"(?:[^\"\\\n]|\\[^\"\n])*(?:\\?\"|(?=\n|\Z))|'[^'\n]*(?:'|(?=\n|\Z))"
 # A name with its sign, and its value behind it: NAME=value, of shells, units and the kernel's line.
-_SET = (
-    re.compile(rf"{_NAME}="),
-    re.compile(rf"{_QUOTED}|\$\{{[^{{}}\n]*\}}|[^\s\"';&|,)}}]+"),
-)
+_SET = (re.compile(rf"{_NAME}="), re.compile(rf"{_QUOTED}|\$\{{[^{{}}\n]*\}}|[^\s\"';&|,)}}]+"))
 _OF_TEXTS = (
     # name: value and name = value, of YAML, JSON and INI
     (

@@ -121,9 +121,6 @@ def _cuda_attributes() -> list[dict[str, int | None]]:
     for index in range(count.value):
         library.cuDeviceGet(ctypes.byref(device), index)
         found.append(
-            {
-                "rdma": attribute(GPU_DIRECT_RDMA_SUPPORTED),
-                "dma_buf": attribute(DMA_BUF_SUPPORTED),
-            }
+            {"rdma": attribute(GPU_DIRECT_RDMA_SUPPORTED), "dma_buf": attribute(DMA_BUF_SUPPORTED)}
         )
     return found

@@ -11,12 +11,7 @@ from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
 from checks.base.unknown import RUN_INSIDE, Unknown, known
 from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
-from checks.limits.runtimes import (
-    DAEMON_OF_UNIT,
-    Limit,
-    UnitLimit,
-    runtime_units,
-)
+from checks.limits.runtimes import DAEMON_OF_UNIT, Limit, UnitLimit, runtime_units
 from checks.memlock.demand import (
     NO_RDMA,
     declares_ipc_lock,

@@ -20,12 +20,7 @@ from checks.base.finding import (
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, must_be_read, or_unknown
-from checks.gpu.hardware_use import (
-    nic_node,
-    nics_of,
-    probes_numactl,
-    splits_segment,
-)
+from checks.gpu.hardware_use import nic_node, nics_of, probes_numactl, splits_segment
 from checks.numa.facts import MemoryPolicy, NumaFacts
 from checks.numa.nodes import STATUS, node_list
 from checks.rdma.facts import RdmaFacts

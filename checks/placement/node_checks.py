@@ -12,13 +12,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import Quantity, format_bytes
 from checks.base.unknown import Unknown, known
 from checks.gpu.facts import GpuFacts
-from checks.gpu.hardware_use import (
-    gpu_function,
-    nic_node,
-    nics_in_use,
-    nics_of,
-    visible_gpus,
-)
+from checks.gpu.hardware_use import gpu_function, nic_node, nics_in_use, nics_of, visible_gpus
 from checks.memory.facts import MemoryFacts
 from checks.numa.facts import NumaFacts
 from checks.numa.nodes import NODES, node_list

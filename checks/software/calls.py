@@ -26,11 +26,7 @@ WANTED = ("engine", "store", "_store", "mooncake_master", "mooncake_client")
 PROGRAMS = ("mooncake_master", "mooncake_client")
 # What stands in a compiled file only where that part is built in: its class, or TENT's namespace.
 # Read in the wheels 0.3.9 to 0.3.14, the EFA ones too, and in Mooncake's transfer_engine.cpp.
-PARTS = {
-    "efa": b"EfaTransport",
-    "redis": b"RedisStoragePlugin",
-    "tent": b"8mooncake4tent",
-}
+PARTS = {"efa": b"EfaTransport", "redis": b"RedisStoragePlugin", "tent": b"8mooncake4tent"}
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
 _NT_GNU_BUILD_ID = 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29

@@ -35,10 +35,7 @@ from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.sglang_arguments import SettingValue, file_text, unresolved
 from preflight.programs.store_processes import StoreProcess
 
-_ALIASES = {
-    "plugin_locations": "runtime_plugin_locations",
-    "external_backends": "storage_plugins",
-}
+_ALIASES = {"plugin_locations": "runtime_plugin_locations", "external_backends": "storage_plugins"}
 
 
 class _Row(NamedTuple):

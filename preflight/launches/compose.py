@@ -409,13 +409,7 @@ def _read(launch: LaunchText) -> Reading:
     }
     beneath = {f"./{name}": given for name, given in near.items()}
     texts = {**near, **beneath, **dict(launch.env_texts)}
-    reading = read_compose(
-        launch.text,
-        launch.path,
-        variables,
-        texts,
-        launch.beside,
-    )
+    reading = read_compose(launch.text, launch.path, variables, texts, launch.beside)
     return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
 
 

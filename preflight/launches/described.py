@@ -12,15 +12,7 @@ from typing import NamedTuple
 
 from preflight.launches.launch_kind import Beside, LaunchText, started_by_python
 from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types
-from preflight.launches.source import (
-    Command,
-    Origin,
-    Reading,
-    SourceError,
-    SourceNote,
-    Word,
-    brief,
-)
+from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
 
 
 class _Unread(NamedTuple):
@@ -217,10 +209,7 @@ def _is_python_file(name: str) -> bool:
 
 
 def _python(
-    words: Sequence[Word],
-    environment: Mapping[str, Word],
-    beside: Beside,
-    given: Word | None,
+    words: Sequence[Word], environment: Mapping[str, Word], beside: Beside, given: Word | None
 ) -> Reading | None:
     """Return what ``python3 FILE``, ``-c TEXT`` or a text on standard input starts.
 

@@ -161,10 +161,7 @@ def _brace_end(text: str, position: int) -> int | None:
 
 
 def read_compose_env_file(
-    text: str,
-    name: str,
-    surroundings: Mapping[str, Word],
-    before: Mapping[str, Word] | None = None,
+    text: str, name: str, surroundings: Mapping[str, Word], before: Mapping[str, Word] | None = None
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
     """Return the variables of one file, whose values see ``surroundings`` and the lines above.
 

@@ -9,13 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from checks.base.units import MIB
 from checks.base.unknown import Inside, Unknown
-from preflight.launches.container import (
-    ContainerSettings,
-    Mount,
-    Published,
-    Size,
-    image_words,
-)
+from preflight.launches.container import ContainerSettings, Mount, Published, Size, image_words
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, not_read, pods
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files

@@ -95,16 +95,7 @@ def _read(
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     return told_apart(
         read_kind(
-            LaunchText(
-                path,
-                text,
-                marked,
-                environment,
-                env_texts,
-                beside,
-                arguments,
-                host_words,
-            )
+            LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
         )
     )
 

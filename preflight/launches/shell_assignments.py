@@ -11,15 +11,8 @@ from preflight.launches.shell_conditions import TRUE, Truth
 from preflight.launches.shell_expansion import expand, number, value
 from preflight.launches.shell_state import ELEMENT_COSTS
 from preflight.launches.shell_text import Pieces, ShellText
-from preflight.launches.source import (
-    Origin,
-    Word,
-    brief,
-)
-from preflight.launches.variables import (
-    Layers,
-    Variables,
-)
+from preflight.launches.source import Origin, Word, brief
+from preflight.launches.variables import Layers, Variables
 
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node

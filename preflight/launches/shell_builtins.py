@@ -12,11 +12,7 @@ from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Trut
 from preflight.launches.shell_expansion import fields, number, value
 from preflight.launches.shell_flow import STARTED
 from preflight.launches.shell_text import ShellText
-from preflight.launches.source import (
-    Origin,
-    Word,
-    brief,
-)
+from preflight.launches.source import Origin, Word, brief
 
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node

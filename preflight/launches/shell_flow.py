@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING
 
 from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_kind import Beside, HostWords
-from preflight.launches.shell_conditions import (
-    OPEN,
-    TRUE,
-    Conditions,
-    Truth,
-)
+from preflight.launches.shell_conditions import OPEN, TRUE, Conditions, Truth
 from preflight.launches.shell_expansion import expand
 from preflight.launches.shell_parts import (
     STATEMENTS,
@@ -31,12 +26,7 @@ from preflight.launches.shell_parts import (
     parts_of,
     says,
 )
-from preflight.launches.shell_state import (
-    Changes,
-    ShellState,
-    doubts_of,
-    plain,
-)
+from preflight.launches.shell_state import Changes, ShellState, doubts_of, plain
 from preflight.launches.shell_text import ShellText
 from preflight.launches.shell_ways import either_of
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 from checks.base.needs import RunAs
 from preflight.launches.described import STARTERS, is_described
 from preflight.launches.env_files import env_file_settings
-from preflight.launches.launchers import (
-    enters_container,
-    starts_anew,
-    starts_server,
-)
+from preflight.launches.launchers import enters_container, starts_anew, starts_server
 from preflight.launches.run_as import changed_user
 from preflight.launches.set_limits import OWN_SHELL, prlimit
 from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBuiltins
@@ -23,30 +19,11 @@ from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_flow import STARTED
 from preflight.launches.shell_output import TALKS, written_out
-from preflight.launches.shell_parts import (
-    WRITES,
-    Part,
-    Redirection,
-    ShellFunction,
-    redirections_of,
-)
+from preflight.launches.shell_parts import WRITES, Part, Redirection, ShellFunction, redirections_of
 from preflight.launches.shell_text import ALONE, Pieces, ShellText
-from preflight.launches.source import (
-    Command,
-    Origin,
-    Reading,
-    SourceError,
-    Word,
-    brief,
-)
-from preflight.launches.variables import (
-    may_be_absent,
-)
-from preflight.launches.wrappers import (
-    SHELLS,
-    is_ordinary,
-    strip_wrappers,
-)
+from preflight.launches.source import Command, Origin, Reading, SourceError, Word, brief
+from preflight.launches.variables import may_be_absent
+from preflight.launches.wrappers import SHELLS, is_ordinary, strip_wrappers
 
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node
@@ -344,10 +321,7 @@ class ShellPrograms(ShellBuiltins):
         }
         limits = tuple(one for one in command.limits if one.origin != command.run_as.origin)
         return command._replace(
-            container=settings,
-            environment={**environment, **own},
-            limits=limits,
-            run_as=RunAs(),
+            container=settings, environment={**environment, **own}, limits=limits, run_as=RunAs()
         )
 
     def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:

@@ -166,11 +166,7 @@ def _read(launch: LaunchText) -> Reading:
 
 
 def _beside(
-    called: str,
-    job: Node,
-    workers: Sequence[Command],
-    variables: Mapping[str, Word],
-    path: str,
+    called: str, job: Node, workers: Sequence[Command], variables: Mapping[str, Word], path: str
 ) -> Iterator[Command]:
     """Yield what a job starts beside its workers: NATS and etcd, and what answers requests."""
     first, last = workers[0], workers[-1]

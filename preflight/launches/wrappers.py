@@ -6,11 +6,7 @@ from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
 from preflight.launches.container import ContainerSettings, Published
-from preflight.launches.container_run import (
-    ENGINES,
-    container_run,
-    run_position,
-)
+from preflight.launches.container_run import ENGINES, container_run, run_position
 from preflight.launches.launchers import (
     IN_JOB,
     LAUNCHERS,
@@ -22,12 +18,7 @@ from preflight.launches.launchers import (
     step_gpus,
 )
 from preflight.launches.run_as import changed_user, login_limits, opens_login, options_not_read
-from preflight.launches.set_limits import (
-    entered,
-    of_job,
-    of_ray,
-    wrapper_limits,
-)
+from preflight.launches.set_limits import entered, of_job, of_ray, wrapper_limits
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 from preflight.launches.variables import Layers, matching, unread
 

@@ -20,20 +20,13 @@ from preflight.launches.source import (
 )
 from preflight.launches.variables import matching, may_be_absent
 from preflight.processes.other_programs import Servers, unknown_beside
-from preflight.processes.processes import (
-    GFLAGS_PROGRAMS,
-    LaunchProcess,
-    ProcessKind,
-    with_router,
-)
+from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind, with_router
 from preflight.programs.launch_names import NameRow, row_of
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
 
 # Programs that hold memory of their own, which nothing here counts.
-UNCOUNTED = {
-    ProcessKind.ENGINE: "the memory that it takes",
-}
+UNCOUNTED = {ProcessKind.ENGINE: "the memory that it takes"}
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
     "config-not-read env-file-not-read env-from-not-read extends-not-read "

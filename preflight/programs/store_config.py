@@ -18,11 +18,7 @@ from checks.base.unknown import NoFile, Unknown
 from checks.releases.sglang import StoreReader, store_reader
 from preflight.launches.source import Origin, PartlyKnown, ReadFile, Word
 from preflight.launches.variables import may_be_absent
-from preflight.programs.consumer_grammar import (
-    sglang_env_bool,
-    sglang_env_int,
-    store_segment_bytes,
-)
+from preflight.programs.consumer_grammar import sglang_env_bool, sglang_env_int, store_segment_bytes
 from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
 
 

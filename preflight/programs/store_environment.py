@@ -74,10 +74,7 @@ def _hugepage_bytes(
 
 
 def _arena_bytes(
-    environment: Mapping[str, str],
-    release: MooncakeRelease,
-    flags: ArenaFlags,
-    notes: list[Note],
+    environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags, notes: list[Note]
 ) -> int | None:
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:

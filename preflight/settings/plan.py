@@ -54,10 +54,7 @@ _LESS = ("vm.overcommit_memory", "kernel.io_uring_disabled", "MC_MTU")
 _LISTS = ("net.ipv4.ip_local_reserved_ports", "cpuset.mems", "cpuset.cpus")
 _NUMBER = re.compile(r"-?\d{1,20}", re.ASCII)
 _OF_A_CONTAINER = (Kind.GPUS, Kind.NETWORK, Kind.IPC, Kind.MEMORY, Kind.HUGEPAGES)
-_MEASURED = (
-    *(Kind.SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT, Kind.SHM_SIZE),
-    *_OF_A_CONTAINER,
-)
+_MEASURED = (*(Kind.SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT, Kind.SHM_SIZE), *_OF_A_CONTAINER)
 _STATUSES = list(Status)
 
 

@@ -7,15 +7,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
-    RESOLVER_NOGROUP,
-    NodeSet,
-    NodeSetException,
-)
-from ClusterShell.NodeUtils import (  # type: ignore[import-untyped]
-    GroupResolverError,
-    GroupSourceError,
-)
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # type: ignore[import-untyped]
+from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError  # type: ignore[import-untyped]
 from ClusterShell.RangeSet import RangeSetException  # type: ignore[import-untyped]
 
 from preflight.base.usage_error import UsageError

@@ -96,11 +96,7 @@ def _file(path: str, content: str) -> list[dict[str, Any]]:
     return [
         _task(f"Make {folder}", "ansible.builtin.file", path=folder, state="directory"),
         _task(
-            f"Write {path}",
-            "ansible.builtin.copy",
-            dest=path,
-            content=f"{content}\n",
-            mode="0644",
+            f"Write {path}", "ansible.builtin.copy", dest=path, content=f"{content}\n", mode="0644"
         ),
     ]
 
