@@ -208,9 +208,8 @@ def _abilities(root: Root) -> tuple[CudaAbility, ...] | Unknown:
     answer = known(root.call("gpus.cuda_attributes"))
     if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
         return Unknown("gpus.cuda_attributes: not a list of GPUs")
-    return tuple(
-        CudaAbility(_flag(entry.get("rdma")), _flag(entry.get("dma_buf"))) for entry in answer
-    )
+    flags = ((_flag(entry.get("rdma")), _flag(entry.get("dma_buf"))) for entry in answer)
+    return tuple(CudaAbility(*each) for each in flags)
 
 
 def _flag(value: object) -> bool | None:

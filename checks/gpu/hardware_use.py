@@ -135,10 +135,8 @@ def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
     if not number.isdecimal() or len(number) > 4:
         return None
     entries = process.environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if any(
-        not entry.strip().isdecimal() or int(entry) >= int(number)
-        for entry in filter(None, entries)
-    ):
+    entries = [entry.strip() for entry in filter(None, entries)]
+    if any(not entry.isdecimal() or int(entry) >= int(number) for entry in entries):
         return Unknown("CUDA_VISIBLE_DEVICES goes beyond the GPUs of the job, which Slurm may hide")
     return GivenGpus(int(number))
 

@@ -284,9 +284,8 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
     )
     problem = _dma_buf_problem(system, gpus)
     have = f"{gpus.kernel_module} kernel module" if isinstance(gpus.kernel_module, str) else ""
-    finding = finding._replace(
-        have=have, evidence=(Evidence(DRIVER_VERSION, str(gpus.kernel_module_version)),)
-    )
+    evidence = (Evidence(DRIVER_VERSION, str(gpus.kernel_module_version)),)
+    finding = finding._replace(have=have, evidence=evidence)
     if problem is None:
         return finding._replace(have=f"{have}, attribute 124 = 1")
     if isinstance(problem, Unknown):

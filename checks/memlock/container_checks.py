@@ -77,9 +77,8 @@ def runtime_limit(
         return
     contained = [process for process in needs.rdma_processes if process.container is not None]
     if not contained:
-        text = (
-            "the launch's RDMA processes run in no container" if needs.rdma_processes else NO_RDMA
-        )
+        none = "the launch's RDMA processes run in no container"
+        text = none if needs.rdma_processes else NO_RDMA
         yield skip(text)
         return
     yield from fold(_of_process(system, limits, process) for process in contained)
@@ -202,10 +201,8 @@ def _inert_here(limits: LimitFacts) -> Finding:
     here = passed("this container")
     effective = here.known(limits.effective_capabilities)
     bounding = here.known(limits.bounding_capabilities)
-    evidence = (
-        Evidence(STATUS, f"CapEff: {effective:016x}"),
-        Evidence(STATUS, f"CapBnd: {bounding:016x}"),
-    )
+    sets = (("CapEff", effective), ("CapBnd", bounding))
+    evidence = tuple(Evidence(STATUS, f"{name}: {bits:016x}") for name, bits in sets)
     held, allowed = (bool(mask >> IPC_LOCK_BIT & 1) for mask in (effective, bounding))
     have = "in effect" if held else "allowed, not in effect" if allowed else "not added"
     found = passed("this container", f"IPC_LOCK {have}", evidence=evidence)

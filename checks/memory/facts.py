@@ -240,9 +240,8 @@ def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
     numbers = []
     for key in ("size_bytes", "available_bytes"):
         value = answer.get(key) if isinstance(answer, dict) else None
-        numbers.append(
-            value if isinstance(value, int) else Unknown(f"memory.space {SHM}: has no {key}")
-        )
+        wrong = Unknown(f"memory.space {SHM}: has no {key}")
+        numbers.append(value if isinstance(value, int) else wrong)
     told = answer if isinstance(answer, dict) else {}
     refuses = [why for key, why in SHM_REFUSALS.items() if told.get(key) is True]
     return numbers[0], numbers[1], "".join(refuses[:1])

@@ -48,9 +48,8 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
     for process in processes:
         if isinstance(process.regular_bytes, int) and process.regular_bytes:
             counts[process.regular_bytes] = counts.get(process.regular_bytes, 0) + 1
-    terms = [
-        f"{n} x {format_bytes(size)}" if n > 1 else format_bytes(size) for size, n in counts.items()
-    ]
+    sizes = ((n, format_bytes(size)) for size, n in counts.items())
+    terms = [f"{n} x {size}" if n > 1 else size for n, size in sizes]
     if huge_bytes:
         terms.append(f"{format_bytes(huge_bytes)} of huge pages")
     return " + ".join(terms)
@@ -61,10 +60,8 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge all processes together."""
     found = passed("regular memory")
     table = found.known(memory.meminfo)
-    need_bytes, available = (
-        found.known(regular_bytes(needs)),
-        found.known(table.value("MemAvailable")),
-    )
+    need_bytes = found.known(regular_bytes(needs))
+    available = found.known(table.value("MemAvailable"))
     found = found._replace(
         have=format_bytes(available, "{} available"),
         need=format_need(need_bytes, available),
@@ -179,9 +176,8 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
             key = (container.origin, container.memory_bytes)
             inside.setdefault(key, []).append(process)
     for (origin, limit_bytes), processes in inside.items():
-        need_bytes = sum(
-            each.regular_bytes for each in processes if isinstance(each.regular_bytes, int)
-        )
+        taken = (each.regular_bytes for each in processes)
+        need_bytes = sum(size for size in taken if isinstance(size, int))
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
         sizes = sizes_taken(processes)
         formula = _formula(processes)
@@ -252,10 +248,8 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
         yield found._replace(settings=tuple(described))
         return
     found = passed(SHM)
-    size_bytes, available = (
-        found.known(memory.shm_size_bytes),
-        found.known(memory.shm_available_bytes),
-    )
+    size_bytes = found.known(memory.shm_size_bytes)
+    available = found.known(memory.shm_available_bytes)
     have = format_bytes(available, f"{{}} left of {format_bytes(size_bytes)}")
     evidence = (Evidence(f"statvfs {SHM}", f"{available} of {size_bytes} bytes"),)
     if memory.shm_refuses and need_bytes:
@@ -301,9 +295,8 @@ def _shm(
         if size_bytes >= need_bytes:
             advice += f", or {_REMOVE} (ls -l {SHM})"
         formula = "one page for the message queue of each tensor-parallel server, the least"
-        return passed(subject, have, need, formula, evidence=evidence).failed(
-            text, advice, settings
-        )
+        found = passed(subject, have, need, formula, evidence=evidence)
+        return found.failed(text, advice, settings)
     if ranks > 1 and available_bytes <= RUNTIME_SHM_BYTES:
         text = f"{ranks} ranks share it with NCCL and torch, which need more than 64 MiB"
         formula = f"{need} at least, and what NCCL and torch take"
@@ -343,10 +336,8 @@ def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Findi
         yield found
         return
     bare = passed("overcommit", have)
-    limit, committed = (
-        bare.known(memory.value("CommitLimit")),
-        bare.known(memory.value("Committed_AS")),
-    )
+    limit = bare.known(memory.value("CommitLimit"))
+    committed = bare.known(memory.value("Committed_AS"))
     need_bytes = 0 if needs is None else bare.known(regular_bytes(needs))
     left = max(0, limit - committed)
     found = found._replace(

@@ -207,9 +207,8 @@ def measured(
     devices: those that it is given by name, () for its own discovery.
     """
     given = [f"{key}={process.environment[key]}" for key in VARIABLES if key in process.environment]
-    return parse_locations(
-        root.call("mooncake.local_topology", interpreter, ",".join(devices), *given)
-    )
+    names = ",".join(devices)
+    return parse_locations(root.call("mooncake.local_topology", interpreter, names, *given))
 
 
 def differences(

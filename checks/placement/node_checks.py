@@ -94,13 +94,10 @@ def _memory_of(
     if isinstance(swap, Unknown):
         return finding.unknown(f"{short} is missing, and whether swap helps is not known")
     if swap > 0:
-        text = (
-            f"{short} is missing on the node: memory is swapped out, though other nodes have some"
-        )
+        text = f"{short} is missing on it: memory is swapped out, though other nodes have some"
         return finding.warned(text)
-    return finding.failed(
-        f"{short} is missing: the OOM killer ends a rank, though other nodes have some"
-    )
+    text = "the OOM killer ends a rank, though other nodes have some"
+    return finding.failed(f"{short} is missing: {text}")
 
 
 @CHECKS.check("numa.gpu-nic-distance", the_launch)

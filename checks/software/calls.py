@@ -260,9 +260,7 @@ class Loader:
 
 def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
     origin = os.path.dirname(os.path.realpath(path))
-    return tuple(
-        folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in folders
-    )
+    return tuple(one.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for one in folders)
 
 
 def read_elf(path: str) -> Elf | None:
@@ -291,9 +289,8 @@ def _read_elf(descriptor: int) -> Elf | None:
     dynamic = b""
     build_id = ""
     for index in range(entries):
-        kind, _, offset, address, _, size, _, align = struct.unpack_from(
-            "<IIQQQQQQ", table, index * entry_bytes
-        )
+        at = index * entry_bytes
+        kind, _, offset, address, _, size, _, align = struct.unpack_from("<IIQQQQQQ", table, at)
         if kind == _PT_LOAD:
             loads.append((address, offset, size))
         elif kind == _PT_DYNAMIC:
@@ -301,10 +298,8 @@ def _read_elf(descriptor: int) -> Elf | None:
         elif kind == _PT_NOTE and not build_id:
             notes = os.pread(descriptor, min(size, _DYNAMIC_LIMIT_BYTES), offset)
             build_id = _build_id(notes, align)
-    tags = [
-        struct.unpack_from("<qQ", dynamic, offset)
-        for offset in range(0, len(dynamic) // 16 * 16, 16)
-    ]
+    places = range(0, len(dynamic) // 16 * 16, 16)
+    tags = [struct.unpack_from("<qQ", dynamic, place) for place in places]
     strings = next((value for tag, value in tags if tag == _DT_STRTAB), None)
     if strings is None:
         return Elf(machine, (), (), (), build_id)

@@ -140,9 +140,8 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
         files = _files(root.call("software.libraries", engine.package))
     programs = _programs(search)
     records = _records(root, engine)
-    found = SoftwareFacts(
-        environments, files, programs, records, _master(root, environments, programs)
-    )
+    master = _master(root, environments, programs)
+    found = SoftwareFacts(environments, files, programs, records, master)
     package = engine.package if isinstance(engine, Environment) else None
     if package is None or needs is None or not any(asked_parts(needs)):
         return found

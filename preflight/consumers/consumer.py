@@ -237,9 +237,8 @@ class ConsumerParts:
     def rdma(self) -> bool:
         """Whether one of its clients registers with NICs."""
         clients = [one.store.client for one in self.clients]
-        return any(
-            isinstance(one, StoreClient) and one.protocol is Protocol.RDMA for one in clients
-        )
+        rdma = Protocol.RDMA
+        return any(isinstance(one, StoreClient) and one.protocol is rdma for one in clients)
 
 
 _LISTS = (

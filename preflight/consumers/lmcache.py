@@ -163,9 +163,8 @@ def _validate(values: dict[str, Any]) -> None:
             if values[name] is None:
                 raise ValueError(f"{name} is required when enable_controller=True")
         if not values["lmcache_worker_ports"]:
-            raise ValueError(
-                "lmcache_worker_ports is required and cannot be empty when enable_controller=True"
-            )
+            why = "is required and cannot be empty when enable_controller=True"
+            raise ValueError(f"lmcache_worker_ports {why}")
     extra = values["extra_config"] or {}
     nixl = extra.get("enable_nixl_storage") and values["nixl_buffer_device"] == "cpu"
     if nixl and "nixl_use_hugepages" in extra:
@@ -201,11 +200,8 @@ _SETUP_DEFAULTS = {
     "device_name": "",
 }
 # Mooncake's own, where setup(dict) names no size (types.h).
-_MOONCAKE_DEFAULTS = {
-    "global_segment_size": str(16 * MIB),
-    "local_buffer_size": str(16 * MIB),
-    "protocol": "tcp",
-}
+_MOONCAKE_DEFAULTS = dict.fromkeys(("global_segment_size", "local_buffer_size"), str(16 * MIB))
+_MOONCAKE_DEFAULTS["protocol"] = "tcp"
 # Of the multiprocess server: what never reaches Mooncake, and pools that nobody here counts.
 _L2_KEYS = frozenset("type num_workers eviction per_op_workers".split())
 _OTHER_POOLS = ("--gds-l1-path", "--l1-devdax-path")
@@ -367,9 +363,8 @@ class _Takes(ConsumerParts):
         scheme, separator, _ = url.partition("://")
         if scheme == "mooncakestore" and separator:
             self._store()
-            self.ignored.append(
-                f"the address of remote_url {url}: LMCache takes the master from elsewhere"
-            )
+            why = "LMCache takes the master from elsewhere"
+            self.ignored.append(f"the address of remote_url {url}: {why}")
         elif not separator:
             self.misread.append(f"Invalid remote url: {url}: LMCache goes on without it")
         elif scheme not in _NO_MEMORY:

@@ -385,9 +385,8 @@ class _Connectors(ConsumerParts):
             word = self.environment.get(name)
             if word is not None and word.text and not may_be_absent(word, name):
                 where = "no file" if path is None else path.text
-                self.ignored.append(
-                    f"{name} ({word.origin}): MooncakeStoreConnector reads {where} alone"
-                )
+                reads = f"MooncakeStoreConnector reads {where} alone"
+                self.ignored.append(f"{name} ({word.origin}): {reads}")
 
     def _socket(self, name: str) -> None:
         """Add a socket of every data-parallel engine here, by the folder that they lie in."""

@@ -225,9 +225,8 @@ def _waiver(row: Mapping[str, Any]) -> Waiver:
 
 def without_secrets(answer: Answer) -> Answer:
     """Return an answer as a locked one is, to be held against one."""
-    return {
-        AnswerKey(key.section, *map(public, key[1:])): public(text) for key, text in answer.items()
-    }
+    lines = ((AnswerKey(key.section, *map(public, key[1:])), text) for key, text in answer.items())
+    return {key: public(text) for key, text in lines}
 
 
 def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
@@ -237,9 +236,8 @@ def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey,
     yield AnswerKey(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
     for product in ("mooncake", "sglang"):
         release = release_of(sized, product)
-        said = (
-            f"{release.value} (assumed: nothing says which)" if release.assumed else release.value
-        )
+        assumed = " (assumed: nothing says which)" * release.assumed
+        said = f"{release.value}{assumed}"
         yield AnswerKey(Section.VERDICT, product, "release"), str(said)
 
 

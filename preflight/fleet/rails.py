@@ -262,9 +262,8 @@ def rails_text(answer: RailAnswer, paint: Paint, width: int, verbosity: int) -> 
     rows = []
     for rail, lanes in answer.table.items():
         for lane, nodes in lanes.items():
-            own = (
-                lane.network if isinstance(lane.network, str) else f"unknown: {lane.network.reason}"
-            )
+            own = lane.network
+            own = own if isinstance(own, str) else f"unknown: {own.reason}"
             kind = lane.gid_type or lane.link_layer
             rows.append((clean(rail), kind, clean(own), nodes_text(nodes)))
     shown = rows if verbosity > 0 else rows[:MOST_ROWS]

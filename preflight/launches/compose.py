@@ -167,9 +167,8 @@ class _ServiceReader:
         for item in () if self.one("network_mode") == "host" else self.node.at("ports").items:
             said = self.word(item)
             if item.text is None:
-                target, port, address = (
-                    self.word(item.at(key)) for key in ("target", "published", "host_ip")
-                )
+                keys = ("target", "published", "host_ip")
+                target, port, address = (self.word(item.at(key)) for key in keys)
                 if item.at("protocol").text == "udp" or not port.text:
                     continue
                 # A range is what a single port is taken of.
@@ -221,10 +220,8 @@ class _ServiceReader:
             said = f"{called} has a quote that never closes"
             self.notes.append(SourceNote("unterminated", said, whole.origin))
             return []
-        return [
-            Word(text, whole.origin, tuple(n for n in whole.unresolved if n in text))
-            for text in texts
-        ]
+        given = whole.unresolved
+        return [Word(text, whole.origin, tuple(n for n in given if n in text)) for text in texts]
 
     def refuse_item(self, called: str, item: Node) -> None:
         if item.plain:
@@ -280,10 +277,8 @@ class _ServiceReader:
             if item.text is not None:
                 yield volume(self.word(item).text)
                 continue
-            said = {
-                name: self.word(item.at(name)).text
-                for name in ("target", "type", "source", "read_only")
-            }
+            keys = ("target", "type", "source", "read_only")
+            said = {name: self.word(item.at(name)).text for name in keys}
             size = self.word(item.at("tmpfs", "size")).text
             yield Mount(
                 said["target"],

@@ -149,9 +149,8 @@ def container_run(
             if behind.startswith("-"):
                 # Half of what people write so is an option of the engine that came too late.
                 text += f"; {brief(behind)} stands behind the image, so it is the program's, not "
-                text += (
-                    f"{words[start].text.rpartition('/')[2]}'s: options stand in front of the image"
-                )
+                engine = words[start].text.rpartition("/")[2]
+                text += f"{engine}'s: options stand in front of the image"
             notes.append(SourceNote("image-command", text, origin))
     wrapper = tuple([word.text for word in words[start : image + 1]])
     others = tuple([(name, word.text) for name, word in options if name not in ("env", "env-file")])

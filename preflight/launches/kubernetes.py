@@ -108,9 +108,7 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
             note = SourceNote(identifier, said, Origin(name, item.line))
             readings.append(Reading((), (note,)))
     if apart > 1:
-        said = (
-            f"{apart} pods are read as if one of each ran on the same host: give only those that do"
-        )
+        said = f"{apart} pods are read as if one of each ran on one host: give only those that do"
         readings.append(Reading((), (SourceNote("pods-together", said, Origin(name)),)))
     return joined(readings)
 

@@ -104,15 +104,8 @@ class LaunchKind(NamedTuple):
 
 # Modules with their ``KIND``, by name, since they read words as a script does: the first that
 # recognises a text reads it.
-KINDS = (
-    "systemd_unit",
-    "dockerfile",
-    "python_program",
-    "compose",
-    "kubernetes",
-    "srt_slurm",
-    "shell_script",
-)
+KINDS = tuple("systemd_unit dockerfile python_program compose kubernetes srt_slurm".split())
+KINDS += ("shell_script",)
 
 
 def started_by_python(launch: LaunchText) -> Reading | None:
@@ -149,9 +142,8 @@ def read_kind(launch: LaunchText) -> Reading:
     keys = {key.replace("_", "-") for document in launch.documents or () for key in document.fields}
     if "model-path" in keys or ("model" in keys and keys & _OF_VLLM):
         program = "python3 -m sglang.launch_server" if "model-path" in keys else "vllm serve"
-        raise SourceError(
-            f"{launch.path} is read by a server: give {program} --config {quote(name)}"
-        )
+        give = f"give {program} --config {quote(name)}"
+        raise SourceError(f"{launch.path} is read by a server: {give}")
     if launch.documents and "values" in name:
         said = f"give what helm template CHART -f {quote(name)} prints"
         raise SourceError(f"{launch.path} looks like the values of a Helm chart: {said}")

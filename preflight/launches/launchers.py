@@ -151,9 +151,8 @@ def launched(
         script = _joined(behind) if behind else None
         return Launched(remote.start, script, False, True, (), _note(words[first], name))
     texts = [word.text for word in words[first:]]
-    if (name in TYPISTS and types(texts)) or (
-        name in SEVERAL_PROGRAMS and {":", "--multi-prog"} & {*texts}
-    ):
+    several = name in SEVERAL_PROGRAMS and {":", "--multi-prog"} & {*texts}
+    if several or (name in TYPISTS and types(texts)):
         return None
     if name in _EXEC_ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
         return None
@@ -183,9 +182,8 @@ def launched(
             return None
     elsewhere = name in _ELSEWHERE or name in _EXEC_ENGINES
     written = words[start] if is_script else None
-    return Launched(
-        start, written, module, elsewhere, _settings(words[first:start]), _note(words[first], name)
-    )
+    settings, note = _settings(words[first:start]), _note(words[first], name)
+    return Launched(start, written, module, elsewhere, settings, note)
 
 
 def _joined(words: Sequence[Word]) -> Word:

@@ -203,10 +203,7 @@ class _Program:
         if value is not None and value is not False:
             yield flag
             listed = value if isinstance(value, list | tuple) else [value]
-            texts = [
-                json.dumps(one, default=str) if isinstance(one, dict) else str(one)
-                for one in listed
-            ]
+            texts = [json.dumps(x, default=str) if isinstance(x, dict) else str(x) for x in listed]
             yield from (flag._replace(text=text) for text in texts if value is not True)
 
     def changes(self) -> Iterator[tuple[_Place, str, Word]]:

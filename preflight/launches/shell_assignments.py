@@ -74,9 +74,8 @@ class ShellAssignments(ShellBlocks):
             if keyed:
                 state.lose(name, origin, array=True)
                 return
-            old = (
-                (before if before is not None else () if held is None else (held,)) if adds else ()
-            )
+            whole = () if held is None else (held,)
+            old = (whole if before is None else before) if adds else ()
             fits = state.budget.spend(ELEMENT_COSTS * (len(old) + len(words)))
             state.assign_array(name, (*old, *words) if fits else tuple(words))
             if held is not None:

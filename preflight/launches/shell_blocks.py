@@ -273,10 +273,8 @@ class ShellBlocks(ShellFlow):
         )
         if not known or uncounted:
             head = " ".join([name, *["in"] * bool(values), *map(text.text, values)])
-            said = (
-                f"for {brief(head)}: how many times it runs is not known; "
-                f"read once, with {name} unknown"
-            )
+            unknown = f"how many times it runs is not known; read once, with {name} unknown"
+            said = f"for {brief(head)}: {unknown}"
             note = SourceNote("loop-not-counted", said, origin)
             self.state.lose(name, origin)
             self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)

@@ -342,9 +342,8 @@ class ShellFlow(ABC):
         if doubts or any(map(_is_of_launch, self.commands[count:])):
             note = asked if isinstance(asked, SourceNote) else asked()
             self.doubts = (*self.doubts, note) if doubts else self.doubts
-            self.commands[count:] = [
-                one._replace(doubts=(*one.doubts, note)) for one in self.commands[count:]
-            ]
+            doubted = (one._replace(doubts=(*one.doubts, note)) for one in self.commands[count:])
+            self.commands[count:] = doubted
 
     def started(self) -> bool:
         """Tell whether anything was started yet that a launch is about."""
@@ -404,9 +403,8 @@ class ShellFlow(ABC):
         self, text: ShellText, parts: Sequence[Part], truth: Truth, several: bool = False
     ) -> SourceNote:
         """Say which condition nothing decides, and for want of what."""
-        written = [
-            f"{part.operator} {text.text(part.node)}" for part in parts if part.node is not None
-        ]
+        done = [part for part in parts if part.node is not None]
+        written = [f"{part.operator} {text.text(part.node)}" for part in done]
         node = next(part.node for part in parts if part.node is not None)
         return self.open_note(" ".join(written), text.origin(node), truth.ran, several)
 

@@ -314,11 +314,8 @@ class ShellPrograms(ShellBuiltins):
         if found is None or command.container is not None:
             return command
         settings, environment = found
-        own = {
-            name: word
-            for name, word in command.environment.items()
-            if not may_be_absent(word, name)
-        }
+        held = command.environment.items()
+        own = {name: word for name, word in held if not may_be_absent(word, name)}
         limits = tuple(one for one in command.limits if one.origin != command.run_as.origin)
         return command._replace(
             container=settings, environment={**environment, **own}, limits=limits, run_as=RunAs()
@@ -420,9 +417,8 @@ class ShellPrograms(ShellBuiltins):
         arguments = [word.text for word in words[1:]]
         folder = self.state.folder()
         if program in ("readlink", "realpath") and folder is not None:
-            arguments = [
-                text if text.startswith(("-", "/")) else f"{folder}/{text}" for text in arguments
-            ]
+            full = ("-", "/")
+            arguments = [one if one.startswith(full) else f"{folder}/{one}" for one in arguments]
         found = written_out(program, arguments)
         if program == "pwd":
             found = None if folder is None else folder + "\n"

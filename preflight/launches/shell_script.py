@@ -101,9 +101,8 @@ def in_environment(
             return word
         text = _OPEN_PART.sub(part, word.text)
         names = [name for name in word.unresolved if name in text or name[:1] in "<{"]
-        return word._replace(
-            text=text, unresolved=tuple(names) if text != word.text else word.unresolved
-        )
+        left = tuple(names) if text != word.text else word.unresolved
+        return word._replace(text=text, unresolved=left)
 
     def of_command(one: Command) -> Command:
         if one.container is not None or one.place is not None:

@@ -320,11 +320,8 @@ class ShellText:
                 continue
             if child.start_byte > place:
                 gap = self._raw(place, child.start_byte)
-                if (
-                    node.type == "concatenation"
-                    and node.parent.type != "expansion"
-                    and gap.isspace()
-                ):
+                several = node.type == "concatenation" and node.parent.type != "expansion"
+                if several and gap.isspace():
                     text = self.text(node)  # the grammar took several words for one
                     found.append(Piece("unread", text, False, beginning(text, 40)))
                     return

@@ -178,11 +178,9 @@ def with_last(reading: Reading, waited: bool) -> Reading:
     What stands around a script says that: a unit.
     """
     *others, last = reading.commands or (None,)
-    return (
-        reading
-        if last is None
-        else reading._replace(commands=(*others, last._replace(waited=waited)))
-    )
+    if last is None:
+        return reading
+    return reading._replace(commands=(*others, last._replace(waited=waited)))
 
 
 def told_apart(reading: Reading) -> Reading:
@@ -322,9 +320,8 @@ def placeholder_in(text: str) -> str:
     if match is None:
         return ""
     around = f"{text[: match.start()]}{text[match.end() :]}"
-    alone = not _WHOLE.match(match.group()) or re.fullmatch(
-        r"(?:\w+://)?(?::\w+)?(?:/[\w./-]*)?", around
-    )
+    address = re.fullmatch(r"(?:\w+://)?(?::\w+)?(?:/[\w./-]*)?", around)
+    alone = not _WHOLE.match(match.group()) or address
     return match.group() if alone else ""
 
 

@@ -242,9 +242,8 @@ def _is_shell(wrapper: Sequence[str]) -> bool:
     """Return whether a wrapper that nothing stands behind starts a shell."""
     name = wrapper[0].rpartition("/")[2]
     letters = "".join(word for word in wrapper[1:] if re.fullmatch(r"-[A-Za-z]+", word))
-    return name in ("at", "batch", "ssh", "su", "runuser") or (
-        name == "sudo" and bool({*"is"} & {*letters})
-    )
+    interactive = name == "sudo" and bool({*"is"} & {*letters})
+    return interactive or name in ("at", "batch", "ssh", "su", "runuser")
 
 
 def _user_behind(
@@ -376,6 +375,5 @@ def shell_call(words: Sequence[Word], start: int) -> ShellCall:
         index += 1
     index = min(index, len(words))
     more = index < len(words)
-    return ShellCall(
-        index, more and "c" in letters, "c" not in letters and ("s" in letters or not more)
-    )
+    reads = "c" not in letters and ("s" in letters or not more)
+    return ShellCall(index, more and "c" in letters, reads)

@@ -107,9 +107,8 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
         beside = (one for one in GPU_RESOURCES if one in settings.pod_resources and one != name)
         asked = () if count == "0" else (name,)
         known = count.isdecimal()
-        return (
-            GivenGpus(int(count), (), (*asked, *beside)) if known else Unknown(f"{name}: {count}")
-        )
+        given = GivenGpus(int(count), (), (*asked, *beside)) if known else None
+        return given or Unknown(f"{name}: {count}")
     if settings.gpus is not None:
         return settings.gpus
     if variable is not None and variable.unresolved:

@@ -315,9 +315,8 @@ def take_group(
     mine = [group for group in groups if group.address and group.address in own]
     if mine:  # a host has several addresses
         together = frozenset(number for group in mine for number in group.own)
-        return TakenGroup(
-            mine[0]._replace(own=together), f"{mine[0].address} is this host's", groups
-        )
+        group = mine[0]._replace(own=together)
+        return TakenGroup(group, f"{mine[0].address} is this host's", groups)
     caching = {p.number for p in processes if p.server is not None and p.server.hicache}
     first = next((group for group in groups if caching & group.numbers), groups[0])
     which = "first with HiCache" if first.numbers & caching else "first"
@@ -391,19 +390,15 @@ def _bound(process: LaunchProcess) -> str:
         return ""
     server = process.server
     values = [] if server is None else [server.value("host")]
-    if (
-        process.kind is ProcessKind.CLIENT
-        and (word := value_of(process.arguments, "host")) is not None
-    ):
+    client = process.kind is ProcessKind.CLIENT
+    if client and (word := value_of(process.arguments, "host")) is not None:
         values.append(word.text)
-    if process.kind is ProcessKind.STORE_SERVICE or (
-        server is not None and server.store is not None
-    ):
+    stores = server is not None and server.store is not None
+    if stores or process.kind is ProcessKind.STORE_SERVICE:
         word = process.command.environment.get("MOONCAKE_LOCAL_HOSTNAME")
         values.append("" if word is None or word.unresolved else word.text)
-    return next(
-        (host for value in values if isinstance(value, str) and (host := _plain(value))), ""
-    )
+    plain = (_plain(value) for value in values if isinstance(value, str))
+    return next(filter(None, plain), "")
 
 
 def _plain(value: str) -> str:

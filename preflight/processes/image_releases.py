@@ -118,6 +118,5 @@ def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str
         if each.container == command.container:
             for product, release, _ in pip_pins(each):
                 pins.setdefault(product, set()).add(release)
-    return found | {
-        name: Named(next(iter(one)), "pip") for name, one in pins.items() if len(one) == 1
-    }
+    single = {name: one for name, one in pins.items() if len(one) == 1}
+    return found | {name: Named(next(iter(one)), "pip") for name, one in single.items()}

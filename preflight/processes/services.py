@@ -213,10 +213,8 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
             given = value_of(process.arguments, "metadata_server")
             default = Default("default of --metadata_server")
             origin = default if given is None else str(given.origin)
-        if (
-            process.kind in (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
-            or process.consumer is not None
-        ):
+        clients = (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
+        if process.kind in clients or process.consumer is not None:
             yield from _metadata(process, SettingValue(own.metadata, origin), bound)
         both = (own.hostname, own.master)
         if not all(isinstance(one, str) and split_address(one).host in OWN_HOST for one in both):

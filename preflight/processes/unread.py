@@ -83,12 +83,8 @@ _CACHES = (
 MOST_NAMED = 6
 # What of their variables says nothing of memory.
 _OF_NO_MEMORY = re.compile(r"\w+_(?:LOG_LEVEL|LOG_FORMAT|TRACK_USAGE|USE_EXPERIMENTAL)")
-_ENGINES = (
-    ProcessKind.SGLANG,
-    ProcessKind.VLLM,
-    ProcessKind.DYNAMO_SGLANG,
-    ProcessKind.DYNAMO_VLLM,
-)
+_SGLANG, _VLLM = ProcessKind.SGLANG, ProcessKind.VLLM
+_ENGINES = (_SGLANG, _VLLM, ProcessKind.DYNAMO_SGLANG, ProcessKind.DYNAMO_VLLM)
 # Programs that load Mooncake's library, or are told by variables what to hold.
 _READERS = (*_ENGINES, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 # Variables that a launcher gives to each process that it starts.
@@ -229,9 +225,8 @@ def _placeholders(
             if flags is not None and name not in flags:
                 continue
             if left_out and name.lstrip("-").replace("_", "-") not in _DECIDE_NOTHING:
-                why = (
-                    f"a placeholder, in {name or process.kind.value}: nothing here says what it is"
-                )
+                where = name or process.kind.value
+                why = f"a placeholder, in {where}: nothing here says what it is"
                 yield NotRead(left_out, why, word.origin, f"write a value in place of {left_out}")
 
 

@@ -125,9 +125,8 @@ def _cuda_graph_config(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"--cuda-graph-config must be JSON: {error}") from None
     if isinstance(value, dict):
         return value
-    raise argparse.ArgumentTypeError(
-        f"--cuda-graph-config must be a JSON object, got {type(value).__name__}"
-    )
+    kind = type(value).__name__
+    raise argparse.ArgumentTypeError(f"--cuda-graph-config must be a JSON object, got {kind}")
 
 
 def _lora(text: str) -> Any:

@@ -171,9 +171,8 @@ def unresolved(word: Word) -> Unknown:
     """Return why a word's text is not known, and what gives its variables."""
     if all(map(is_own_argument, word.unresolved)):
         reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
-        return Unknown(
-            reason, advice="name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
-        )
+        advice = "name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
+        return Unknown(reason, advice=advice)
     shown = list(dict.fromkeys(open_name(word, name) for name in word.unresolved))
     given_in_pod = operators_in(word)
     if given_in_pod:
@@ -296,9 +295,8 @@ def _eligible(
     """
     starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
-        if row["kind"] == "help" or any(
-            flag.startswith(start) for flag in row["flags"] for start in starts
-        ):
+        named = any(flag.startswith(start) for flag in row["flags"] for start in starts)
+        if named or row["kind"] == "help":
             yield row
 
 
@@ -412,9 +410,8 @@ def merged_words(
     entries = _entries(path.text, read_file)
     if isinstance(entries, Unknown):
         return entries
-    given = tuple(
-        Word(text, Origin(path.text)) for text in _as_words(entries, *_kinds_of_keys(table))
-    )
+    texts = _as_words(entries, *_kinds_of_keys(table))
+    given = tuple(Word(text, Origin(path.text)) for text in texts)
     return (*given, *words[:place], *words[place + 2 :])
 
 

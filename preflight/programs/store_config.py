@@ -191,9 +191,8 @@ def _from_json(
     if host is not None:
         settings["local_hostname"] = host
     elif reader.hostname_first and settings["local_hostname"].value in (None, "", 0):
-        settings["local_hostname"] = SettingValue(
-            "localhost", Default("default of SGLang: empty in JSON")
-        )
+        origin = Default("default of SGLang: empty in JSON")
+        settings["local_hostname"] = SettingValue("localhost", origin)
     unused = [
         (entry.variable, str(environment[entry.variable].origin))
         for key, entry in KEYS.items()
@@ -239,9 +238,8 @@ def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> SettingVa
     """
     for variable in reader.hostnames:
         word = environment.get(variable)
-        if word is not None and (
-            word.text or variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
-        ):
+        empty = variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
+        if word is not None and (word.text or empty):
             return _word_setting(variable, word)
     return None
 

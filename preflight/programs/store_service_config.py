@@ -123,10 +123,8 @@ def read_service_config(
         file = "" if path is None else path.text
         return ServiceConfig(_unknown(config), (config,), (), (), given.port, file)
     refused: list[str] = []
-    values = {
-        key: _read(config.get(key, entry.default), entry.read, key, refused)
-        for key, entry in KEYS.items()
-    }
+    said = {key: config.get(key, entry.default) for key, entry in KEYS.items()}
+    values = {key: _read(said[key], entry.read, key, refused) for key, entry in KEYS.items()}
     unknown = [(key, "") for key in config if key not in KEYS]
     misread: list[str] = []
     for word in given.overrides:
@@ -233,9 +231,8 @@ def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
         if word is not None:
             config[key] = word_value(word)
     if config.get("master_server_address", "") == "":
-        return (
-            "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set."
-        )
+        either = "'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER'"
+        return f"Neither the environment variable {either} is set."
     return config
 
 

@@ -192,9 +192,8 @@ def _wanted(consent: Consent, question: str) -> bool:
     if consent.yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError(
-            "nobody can be asked, because standard input is not a terminal: give --yes"
-        )
+        text = "nobody can be asked, because standard input is not a terminal: give --yes"
+        raise UsageError(text)
     import click
 
     return click.confirm(question, err=True)
@@ -208,10 +207,8 @@ def _show(steps: Steps, plan: Plan, persist: bool, consent: Consent) -> None:
         say("left for you:", err=consent.as_json)
         for setting, how in steps.left:
             wanted = wanted_text(setting.setting) or "removed"
-            say(
-                f"  {setting.setting.label}: {setting.now or 'not set'} -> {wanted}: {how}",
-                err=consent.as_json,
-            )
+            change = f"{setting.now or 'not set'} -> {wanted}: {how}"
+            say(f"  {setting.setting.label}: {change}", err=consent.as_json)
     for note in overruled(plan) if persist else ():
         say(note, err=consent.as_json)
     passing = [s for s in plan.settings if not s.lasts and s.kind in (Kind.SYSCTL, Kind.SYSFS)]

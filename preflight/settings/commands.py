@@ -187,9 +187,7 @@ def _package_tool(distribution: str) -> str:
     words = distribution.lower()
     if any(name in words for name in ("debian", "ubuntu")):
         return "apt-get"
-    if any(
-        name in words for name in ("rhel", "fedora", "centos", "rocky", "alma", "amzn", "alinux")
-    ):
+    if any(name in words for name in "rhel fedora centos rocky alma amzn alinux".split()):
         return "dnf"
     return ""
 
@@ -251,9 +249,8 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
             "cpuset.mems": (f"--cpuset-mems={value}",),
         }.get(file)
         if options and value not in _NO_LIMIT:
-            return [
-                comment(f"on the host: {context.engine} update {shell.line(options)} CONTAINER")
-            ]
+            line = shell.line(options)
+            return [comment(f"on the host: {context.engine} update {line} CONTAINER")]
         if options:
             return [comment(f"start the container without {options[0].partition('=')[0]}")]
         return [comment("on the host, in the cgroup of this container:"), by_hand]
@@ -276,11 +273,8 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
         return [*_on_the_host(context), *map(comment, lines)] if context.container else lines
     number = "-1" if value == "unlimited" else value
     if name in NOT_OF_A_CONTAINER and context.container in ("compose", "docker", "podman"):
-        return [
-            comment(
-                f"no container engine knows --ulimit {name}: raise it in the unit of the daemon"
-            )
-        ]
+        why = "raise it in the unit of the daemon"
+        return [comment(f"no container engine knows --ulimit {name}: {why}")]
     if context.container == "compose":
         return [comment(f"in the service: ulimits: {{{name}: {number}}}")]
     if context.container in ("docker", "podman"):
@@ -315,9 +309,8 @@ def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
 def _environment(setting: Setting, context: Context) -> Lines:
     name = setting.name
     if not is_variable(name):
-        return [
-            comment(f"{name!r} is not a valid name of a variable: set it where the launch does")
-        ]
+        why = "is not a valid name of a variable: set it where the launch does"
+        return [comment(f"{name!r} {why}")]
     if setting.described_by:  # its container gets it from there, and from no shell
         place, pair = _VARIABLE_OF.get(setting.described_by, ("the container's -e", ""))
         if not setting.wanted:

@@ -111,9 +111,8 @@ def plan(
     mended = {_key(wish.setting) for wish in found}
     found += [wish for wish in variables if _key(wish.setting) not in mended]
     found += [_kept(name, value) for name, value in (kept or {}).items() if name != NR_HUGEPAGES]
-    short = next(
-        (f for f in findings if f.check == "memory.host" and f.status is Status.FAIL), None
-    )
+    failed = (f for f in findings if f.check == "memory.host" and f.status is Status.FAIL)
+    short = next(failed, None)
     if short is not None and any(wish.setting.kind is Kind.SHM_SIZE for wish in found):
         # A tmpfs of more than there is ends by the OOM killer, as the pools themselves would.
         found = [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]

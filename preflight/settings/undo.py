@@ -144,9 +144,8 @@ class Journal:
         except (ValueError, AttributeError, RecursionError):
             raise JournalError(_not_ours(self.path, "not a journal of this program")) from None
         if schema != SCHEMA:
-            raise JournalError(
-                _not_ours(self.path, f"its schema is {schema!r}, and this program has {SCHEMA}")
-            )
+            why = f"its schema is {schema!r}, and this program has {SCHEMA}"
+            raise JournalError(_not_ours(self.path, why))
         try:
             return [_entry(row) for row in plain["entries"]]
         except (KeyError, TypeError, ValueError):
@@ -174,10 +173,8 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 def _unwritable(path: str, error: OSError) -> str:
-    return (
-        f"{path}: {error.strerror}: nothing was changed, because the journal has to be written "
-        "first"
-    )
+    first = "nothing was changed, because the journal has to be written first"
+    return f"{path}: {error.strerror}: {first}"
 
 
 def _not_ours(path: str, why: str) -> str:

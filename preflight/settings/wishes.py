@@ -147,16 +147,14 @@ def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds
         grants = []
     else:
         grants = [grant(system, limits, one) for one in locking]
-    if grants and all(
-        granted.by_launch and granted.limit == Limit(None, None) for granted in grants
-    ):
+    none = Limit(None, None)
+    if grants and all(granted.by_launch and granted.limit == none for granted in grants):
         now = "unlimited"
     reason = Reason("memlock.limit", "memory that is registered with a NIC or a ring is locked")
     yield Wish(Setting(Kind.ULIMIT, "memlock", "unlimited", now), False, reason)
     reason = Reason("memlock.limit", "lifts memlock where nothing can set it (Kubernetes)")
-    yield Wish(
-        Setting(Kind.CAPABILITY, "IPC_LOCK", "added", _added(container, "IPC_LOCK")), False, reason
-    )
+    now = _added(container, "IPC_LOCK")
+    yield Wish(Setting(Kind.CAPABILITY, "IPC_LOCK", "added", now), False, reason)
 
 
 def _binding(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish]:
@@ -201,9 +199,8 @@ def _devices(
         if nic.uverbs is not None:
             path = f"{DEVICE_NODES}/{nic.uverbs}"
             reason = Reason("rdma.uverbs-permission", f"the launch uses {nic.name}")
-            yield Wish(
-                Setting(Kind.DEVICE, path, path, path if path in given else ""), False, reason
-            )
+            now = path if path in given else ""
+            yield Wish(Setting(Kind.DEVICE, path, path, now), False, reason)
     if nics and isinstance(rdma.connection_manager, DeviceNode):
         path = f"{DEVICE_NODES}/rdma_cm"
         reason = Reason("", "libraries that connect by address open it")
@@ -300,9 +297,8 @@ def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[
             if _READ.match(name):
                 values.setdefault(name, {}).setdefault(value, process)
     found, conflicts, secrets = [], [], []
-    elsewhere = [
-        one for one in (needs.processes if needs is not None else ()) if one not in processes
-    ]
+    everything = () if needs is None else needs.processes
+    elsewhere = [one for one in everything if one not in processes]
     if processes and elsewhere:
         others = fold_alike([one.name for one in elsewhere], 2)
         conflicts.append(

@@ -118,10 +118,8 @@ def _status(found: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
     lost = any(view.devices.lost and view.devices.names == () for view in views)
     if lost or any(view.differs for view in views):
         seen.add(Status.WARN)
-    return next(
-        (status for status in (Status.FAIL, Status.UNKNOWN, Status.WARN) if status in seen),
-        Status.PASS,
-    )
+    order = (Status.FAIL, Status.UNKNOWN, Status.WARN)
+    return next((status for status in order if status in seen), Status.PASS)
 
 
 WITHOUT_CUDA = "mooncake-transfer-engine-non-cuda"
@@ -315,8 +313,7 @@ def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]
             split.setdefault(process.segment_nodes, []).append(process.name)
     for nodes, names in split.items():
         listed = ", ".join(str(node) for node in sorted(nodes))
-        where = (
-            "NICs" if seen.devices.chosen in _WITHOUT_NAMES else f"devices of {seen.devices.how}"
-        )
+        unnamed = seen.devices.chosen in _WITHOUT_NAMES
+        where = "NICs" if unnamed else f"devices of {seen.devices.how}"
         who = fold_names(names) if len(names) > 1 else names[0]
         yield f"{who}: the segment is split over nodes {listed}, where the {where} sit"

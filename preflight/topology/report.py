@@ -187,11 +187,8 @@ def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
 
 def _device_object(device: TopologyDevice) -> dict[str, Any]:
     node = device.node if device.unread is None else device.unread
-    return {
-        **fields(device, "name", "address"),
-        "numa_node": node,
-        **fields(device, "what", "used_by"),
-    }
+    uses = fields(device, "what", "used_by")
+    return {**fields(device, "name", "address"), "numa_node": node, **uses}
 
 
 def _view_object(seen: MooncakeView) -> dict[str, Any]:

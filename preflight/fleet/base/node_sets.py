@@ -41,9 +41,8 @@ def _folded(names: tuple[str, ...], slurm: bool) -> str:
     if not slurm:
         return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
     alone = [name for name in names if not name[-1].isdigit()]
-    rest = NodeSet.fromlist(
-        [name for name in names if name[-1].isdigit()], resolver=RESOLVER_NOGROUP
-    )
+    numbered = [name for name in names if name[-1].isdigit()]
+    rest = NodeSet.fromlist(numbered, resolver=RESOLVER_NOGROUP)
     rest.fold_axis = (-1,)
     return ",".join(filter(None, (str(rest), *in_order(alone))))
 

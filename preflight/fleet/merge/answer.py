@@ -270,10 +270,7 @@ def fleet_object(fleet: Fleet) -> Json:
             "unread": nodes_object(pool.unread),
         },
         "unusable": [
-            {
-                **{name: one for name, one in plain(text).items() if name != "times"},
-                "count": text.times,
-            }
+            {**{key: x for key, x in plain(text).items() if key != "times"}, "count": text.times}
             for text in fleet.unusable
         ],
         "repeats": dict(fleet.repeats),

@@ -115,9 +115,8 @@ def _folded(found: Iterable[Drift]) -> Iterator[Drift]:
     """Yield facts of several devices that differ alike as one: ``mlx5_0-7.firmware``."""
     from preflight.check.report import fold
 
-    alike = (
-        (repr(one._replace(fact=re.sub(r"\d+", "0", one.fact), facts=())), one) for one in found
-    )
+    signs = re.compile(r"\d+")
+    alike = ((repr(x._replace(fact=signs.sub("0", x.fact), facts=())), x) for x in found)
     for group in grouped(alike).values():
         facts = tuple(one.fact for one in group)
         yield group[0]._replace(fact=fold(facts), facts=facts)

@@ -26,17 +26,7 @@ _JOINED = ' | tr -d "\\n"; echo'
 # without its C half. psutil has C for any Python 3 of this machine's kind; on another, addresses
 # are unknown.
 OWN = ("checks", "mooncake_preflight", "preflight")
-OTHERS = (
-    "ClusterShell",
-    "click",
-    "markupsafe",
-    "packaging",
-    "psutil",
-    "tabulate",
-    "tomli",
-    "yaml",
-    "pynvml",
-)
+OTHERS = tuple("ClusterShell click markupsafe packaging psutil tabulate tomli yaml pynvml".split())
 # Python 3.11 has it under another name; 3.10 does not, and may be what a node has.
 _OWN_NAMES = {"tomli": "tomllib"}
 # Python and tables; no C that is for this machine's Python alone, and no notes of an editor.

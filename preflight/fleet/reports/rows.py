@@ -141,9 +141,8 @@ class NodeLaunch(NamedTuple):
         """Return the known addresses of services, sorted. kind: ``master``; ``metadata`` of any."""
         kinds = {one.kind for one in self.services if one.kind.startswith(f"{kind}-")}
         wanted = {kind} if kind == "master" else kinds
-        return tuple(
-            sorted(one.address for one in self.services if one.kind in wanted and one.address)
-        )
+        found = {one.address for one in self.services if one.kind in wanted and one.address}
+        return tuple(sorted(found))
 
     def hosts_of(self, kind: str) -> tuple[str, ...]:
         """Return the known hosts of services of one kind, in small letters."""

@@ -125,9 +125,7 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
         f"ExecStart=/bin/sh -c 'test \"$$(cat {file})\" -ge {pages} || echo {pages} > {file}'"
         for file, pages in files
     ]
-    reads = [
-        f"ExecStartPost=/bin/sh -c 'test \"$$(cat {file})\" -ge {pages}'" for file, pages in files
-    ]
+    reads = [f"ExecStartPost=/bin/sh -c 'test \"$$(cat {f})\" -ge {pages}'" for f, pages in files]
     lines = [
         header(plan.source, UNIT_FILE),
         "[Unit]",
@@ -199,9 +197,7 @@ def _counts(plan: Plan, size: int, own: tuple[PoolWriter, ...]) -> str:
     if not nodes:
         return str(max(sum(mine.values()), 0 if later is None else later[0]))
     every = tuple(sorted({*plan.pool_nodes, *nodes}))
-    shares = {
-        **dict.fromkeys(every, 0),
-        **shares_after_boot(own, size, plan.default_page_bytes, every),
-    }
+    booted = shares_after_boot(own, size, plan.default_page_bytes, every)
+    shares = {**dict.fromkeys(every, 0), **booted}
     counts = {node: max(mine.get(node, 0), shares[node]) for node in every}
     return ",".join(f"{node}:{pages}" for node, pages in counts.items() if pages)

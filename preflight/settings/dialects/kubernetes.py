@@ -138,7 +138,6 @@ def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
     for setting in plan.of(Kind.MEMORY):
         notes.append(f"memory: {setting.reasons[0].text}: raise it to what you have measured")
     if plan.pools:
-        notes.append(
-            "the Kubernetes node must have the huge pages: see --format sysctl, sysfs or cmdline"
-        )
+        text = "the Kubernetes node must have the huge pages: see --format sysctl, sysfs or cmdline"
+        notes.append(text)
     return notes

@@ -22,9 +22,8 @@ _NOTHING = "the plan has no limit to set"
 
 def ulimits(plan: Plan) -> dict[str, str]:
     """Return the limits of the launch's own processes by name: bytes, a count, or ``unlimited``."""
-    return {
-        setting.name: setting.wanted for setting in plan.of(Kind.ULIMIT) if not setting.setting.unit
-    }
+    limits = (setting for setting in plan.of(Kind.ULIMIT) if not setting.setting.unit)
+    return {setting.name: setting.wanted for setting in limits}
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
