@@ -183,11 +183,8 @@ class Consumer(NamedTuple):
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
         """Return the store clients of one worker; the scheduler's are counted with the first."""
         first = self.is_first(rank)
-        return tuple(
-            one.store
-            for one in self.clients
-            if first or not (one.in_scheduler or (mla and one.first_if_mla))
-        )
+        others = (one for one in self.clients if first or not one.in_scheduler)
+        return tuple(one.store for one in others if first or not (mla and one.first_if_mla))
 
 
 def _within(first: str, release: str, last: str) -> bool:

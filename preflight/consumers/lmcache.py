@@ -402,17 +402,13 @@ class _Takes(ConsumerParts):
         setup = mooncake_setup(raw)
         for key, (right, instead) in _RIGHT_KEYS.items():
             if setup.get(key) and right not in setup:
-                self.misread.append(
-                    f"{key} {setup[key]!r} of {where}: Mooncake reads mooncake_{right} there, and "
-                    f"takes {instead}"
-                )
+                reads = f"Mooncake reads mooncake_{right} there, and takes {instead}"
+                self.misread.append(f"{key} {setup[key]!r} of {where}: {reads}")
         self.uncounted += _egm_pool(setup)
         problem, client = setup_client(setup)
         if problem:
-            self.misread.append(
-                f"LMCache's store ({where}): {problem}: it says that setup completed, and stores "
-                "nothing there"
-            )
+            goes_on = "it says that setup completed, and stores nothing there"
+            self.misread.append(f"LMCache's store ({where}): {problem}: {goes_on}")
         if client is not None:
             store = _store_of(client, setup)._replace(file="" if path is None else where)
             self._client(store, setup.get("tenant_id", "default"))
@@ -511,10 +507,8 @@ def _l1_pool(flags: Mapping[str, Word], text: str, found: ConsumerParts) -> list
         if shared:
             says = "ValueError: l1-use-hugepages is incompatible with shared memory."
             found.refused_by.append(RefusedBy(RELEASE, says))
-        error = (
-            f"RuntimeError: Insufficient hugepages: {-(-size // HUGEPAGE_BYTES)} required for a "
-            f"{size} byte L1 buffer"
-        )
+        required = f"{-(-size // HUGEPAGE_BYTES)} required for a {size} byte L1 buffer"
+        error = f"RuntimeError: Insufficient hugepages: {required}"
         return [WorkerPool(OwnPool(size, size, found.rdma, False, HUGEPAGE_BYTES, error))]
     first = attempt(lambda: int(flags["l1-init-size-gb"].text) * GIB)
     lazy = "no-l1-use-lazy" not in flags and not shared

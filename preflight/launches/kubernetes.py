@@ -57,11 +57,8 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
     """
     readings: list[Reading] = []
     objects = list(_objects(load_documents(text, name)))
-    maps = {
-        item.at("metadata", "name").text: item.at("data").fields
-        for item in objects
-        if item.at("kind").text == "ConfigMap"
-    }
+    kept = [item for item in objects if item.at("kind").text == "ConfigMap"]
+    maps = {item.at("metadata", "name").text: item.at("data").fields for item in kept}
     secrets = {
         item.at("metadata", "name").text: {**_decoded(item), **item.at("stringData").fields}
         for item in objects
@@ -142,10 +139,11 @@ def _mounted_files(
                 paths = {
                     item.at("key").text: item.at("path").text for item in one.at("items").items
                 }
+                items = data.items() if one.fields else ()
                 chosen = [
                     (paths.get(key) or key, node)
-                    for key, node in data.items()
-                    if one.fields and (not paths or key in paths)
+                    for key, node in items
+                    if not paths or key in paths
                 ]
                 volumes.setdefault(volume.at("name").text, []).extend(chosen)
     files: dict[str, Word] = {}
@@ -389,10 +387,8 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
     limits = container.at("resources", "limits").fields
     pages = {**container.at("resources", "requests").fields, **limits}
     volumes = {item.at("name").text: item for item in pod.at("volumes").items}
-    mounts = [
-        _mount(item, volumes.get(item.at("name").text, Node(None)))
-        for item in container.at("volumeMounts").items
-    ]
+    none, mounted = Node(None), container.at("volumeMounts").items
+    mounts = [_mount(item, volumes.get(item.at("name").text, none)) for item in mounted]
     shm = [mount for mount in mounts if mount.target.rstrip("/") == "/dev/shm"]
     own, shared = container.at("securityContext"), pod.at("securityContext")
     capabilities = own.at("capabilities")
@@ -428,16 +424,11 @@ def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:
     """
     for container in (*pod.at("initContainers").items, *pod.at("containers").items):
         limits, requests = (container.at("resources", key).fields for key in ("limits", "requests"))
-        found = [
-            (why, node.line)
-            for key, node in (*limits.items(), *requests.items())
-            if (why := _misspelt(key, node.text))
-        ]
-        found += [
-            (why, node.line)
-            for key, node in requests.items()
-            if (why := _unlike(key, node.text, limits.get(key, Node(None))))
-        ]
+        given = (*limits.items(), *requests.items())
+        found = [(why, node.line) for key, node in given if (why := _misspelt(key, node.text))]
+        for key, node in requests.items():
+            if why := _unlike(key, node.text, limits.get(key, Node(None))):
+                found.append((why, node.line))
         asked = {**requests, **limits}
         pages = [node.line for key, node in asked.items() if key.startswith("hugepages-")]
         if pages and "cpu" not in asked and "memory" not in asked:

@@ -76,11 +76,8 @@ def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Rea
         changes[name] = Word(value, origin)
         start += 1
     surroundings = environment_words(environment)
-    return shell_script.read_words(
-        words[start:],
-        Layers(surroundings, changes) if changes else surroundings,
-        beside=read_small_file,
-    )
+    held = Layers(surroundings, changes) if changes else surroundings
+    return shell_script.read_words(words[start:], held, beside=read_small_file)
 
 
 def _read(
@@ -93,11 +90,8 @@ def _read(
     host_words: HostWords = lambda command: None,
 ) -> Reading:
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
-    return told_apart(
-        read_kind(
-            LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
-        )
-    )
+    launch = LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
+    return told_apart(read_kind(launch))
 
 
 def _text(path: str) -> str:

@@ -88,12 +88,9 @@ def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
         elif kind in _ULIMIT:
             name, unit = _ULIMIT[kind]
             bound = _ulimit_bound(word, unit)
-            yield SetLimit(
-                name,
-                bound if soft or not hard else Bound.STAYS,
-                bound if hard or not soft else Bound.STAYS,
-                str(word.origin),
-            )
+            stays = Bound.STAYS
+            low, high = bound if soft or not hard else stays, bound if hard or not soft else stays
+            yield SetLimit(name, low, high, str(word.origin))
 
 
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:

@@ -420,11 +420,8 @@ class ShellFlow(ABC):
             # What it is made of may be what is not set: ``mode=$MODE``.
             roots = own if held is None else held.unresolved
             names += [root for root in roots if _NAME_OR_NUMBER.fullmatch(root)]
-        why = (
-            f"{', '.join(dict.fromkeys(names))} is not set"
-            if names
-            else "it is known only when the script runs"
-        )
+        unset = ", ".join(dict.fromkeys(names))
+        why = f"{unset} is not set" if names else "it is known only when the script runs"
         if ran and not names:
             why = "that program is not run here"
         read = "read each way" if several else "read both ways, with what it starts"

@@ -206,10 +206,8 @@ def _read_stripped(
         near = _metered(beside, budget)
         started = described(stripped.words, stripped.environment, near, given)
         if started is not None:
-            commands = tuple(
-                command._replace(wrappers=(*stripped.wrappers, *command.wrappers))
-                for command in started.commands
-            )
+            outer, inner = stripped.wrappers, started.commands
+            commands = tuple(one._replace(wrappers=(*outer, *one.wrappers)) for one in inner)
             return Reading(commands, (*notes, *started.notes), started.files)
     script = _script_words(stripped.words)
     found = beside(script[0].text) if script and not script[0].unresolved else None

@@ -34,9 +34,9 @@ def may_be_absent(word: Word, name: str) -> bool:
 def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
     """Return the caller's variables as words; those that are words keep their origin."""
     origin = Origin("environment")
+    given = environment.items()
     return {
-        name: value if isinstance(value, Word) else Word(value, origin)
-        for name, value in environment.items()
+        name: value if isinstance(value, Word) else Word(value, origin) for name, value in given
     }
 
 

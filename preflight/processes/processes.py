@@ -49,10 +49,8 @@ class ProcessKind(Enum):
 _CONSUMERS = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM, ProcessKind.LMCACHE)
 _WITH_ROUTER = "sglang_router.launch_server"
 # What Dynamo makes of its own values of SGLang's flags; those that it takes away are defaults here.
-_DYNAMOS_VALUES = {
-    "--disaggregation-mode": {"agg": "null", "pd": "null", "encode": "null"},
-    "--load-format": {"gms": "auto"},
-}
+_MODES = dict.fromkeys(("agg", "pd", "encode"), "null")
+_DYNAMOS_VALUES = {"--disaggregation-mode": _MODES, "--load-format": {"gms": "auto"}}
 
 
 def _by_name(kinds: Mapping[ProcessKind, str]) -> dict[str, ProcessKind]:

@@ -300,11 +300,8 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             yield NotRead(process.kind.value, why, process.command.origin)
         loop = any(note.id == "loop-not-counted" for note in process.command.doubts)
         count = count_of(process)
-        if (
-            isinstance(count, Unknown)
-            and not loop
-            and process.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
-        ):
+        kinds = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
+        if isinstance(count, Unknown) and not loop and process.kind not in kinds:
             yield NotRead(process.kind.value, count.reason, process.command.origin)
 
 
@@ -438,11 +435,8 @@ def _loads(process: LaunchProcess, cache: _Cache) -> bool:
 def _holds_metadata(processes: Sequence[LaunchProcess]) -> bool:
     """Return whether a launch has Redis for Mooncake's metadata, which are few."""
     texts = (word.text for process in processes for word in process.command.words)
-    variables = (
-        word.text
-        for process in processes
-        for _, word in matching(process.command.environment, _OF_METADATA)
-    )
+    given = (matching(process.command.environment, _OF_METADATA) for process in processes)
+    variables = (word.text for each in given for _, word in each)
     return any("redis://" in text for text in (*texts, *variables))
 
 
@@ -461,9 +455,5 @@ def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 def _files(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     for process in processes:
         if process.unread is not None:
-            yield NotRead(
-                process.kind.value,
-                process.unread.reason,
-                process.command.origin,
-                process.unread.advice,
-            )
+            why, origin = process.unread, process.command.origin
+            yield NotRead(process.kind.value, why.reason, origin, why.advice)

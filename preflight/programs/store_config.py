@@ -296,10 +296,9 @@ def _partly(text: PartlyKnown) -> dict[str, Any] | None:
 def _from_environment(
     extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
 ) -> StoreConfig:
-    settings = {
-        key: _absent(key) if key in reader.absent else _from_variable(key, environment, reader)
-        for key in KEYS
-    }
+    own = [key for key in KEYS if key not in reader.absent]
+    settings = {key: _absent(key) for key in KEYS}
+    settings |= {key: _from_variable(key, environment, reader) for key in own}
     settings["local_hostname"] = _hostname(environment, reader) or SettingValue(
         "localhost", Default(f"default of SGLang: {reader.hostnames[0]} is not set")
     )

@@ -72,13 +72,8 @@ def read_store_service(
         return unread._replace(hostname=config)
     values = config.values
     offload = values["enable_ssd_offload"]
-    client = _client(
-        values["global_segment_size"],
-        values["local_buffer_size"],
-        values["protocol"],
-        offload,
-        environment,
-    )
+    sizes = (values["global_segment_size"], values["local_buffer_size"], values["protocol"])
+    client = _client(*sizes, offload, environment)
     return StoreProcess(
         client,
         config.refused,

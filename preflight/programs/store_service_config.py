@@ -182,12 +182,8 @@ def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
 def _option(name: str) -> str | None:
     if name == "-D":
         return "-D/--define"
-    options = {
-        "--config": "--config",
-        "--define": "-D/--define",
-        "--port": "--port",
-        "--max-wait-time": "--max-wait-time",
-    }
+    options = {name: name for name in ("--config", "--port", "--max-wait-time")}
+    options["--define"] = "-D/--define"
     near = [option for option in options if len(name) > 2 and option.startswith(name)]
     return options[near[0]] if len(near) == 1 else None
 

@@ -342,10 +342,8 @@ def _shm(setting: Setting, context: Context) -> Lines:
     if context.container == "compose":
         return [comment(f"in the service, where it has no ipc: host: shm_size: '{size}'")]
     if context.container in ("docker", "podman"):
-        return [
-            *_start(context, f"--shm-size={size}"),
-            comment("(not with --ipc=host: that is the host's /dev/shm)"),
-        ]
+        not_with = comment("(not with --ipc=host: that is the host's /dev/shm)")
+        return [*_start(context, f"--shm-size={size}"), not_with]
     if context.container == "kubernetes":
         volume = f"{{medium: Memory, sizeLimit: {size}}}"
         return [comment(f"in the pod: an emptyDir {volume} mounted at /dev/shm")]
@@ -366,12 +364,8 @@ def _device(setting: Setting, context: Context) -> Lines:
     if setting.words and not context.container:
         return [shell.line(setting.words, context.sudo)]
     if not setting.now:  # it is not there, and no mode of it lets anybody in
-        return [
-            comment(
-                f"{path} does not exist here: start the service that makes it, or run where it "
-                "exists"
-            )
-        ]
+        why = "start the service that makes it, or run where it exists"
+        return [comment(f"{path} does not exist here: {why}")]
     return [shell.line(("chmod", "a+rw", path), context.sudo)]
 
 

@@ -273,11 +273,8 @@ class _Lasting:
             return inner or Scope.RUNTIME
         if kind in (Kind.SHM_SIZE, Kind.PACKAGE):
             return inner or Scope.NODE
-        return {
-            Kind.FLAG: Scope.FLAG,
-            Kind.ENVIRONMENT: Scope.ENVIRONMENT,
-            Kind.KERNEL_ARGUMENT: Scope.BOOT,
-        }.get(kind, Scope.NODE)
+        scopes = {Kind.FLAG: Scope.FLAG, Kind.ENVIRONMENT: Scope.ENVIRONMENT}
+        return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(kind, Scope.NODE)
 
     def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
         if scope in (Scope.FLAG, Scope.ENVIRONMENT):
@@ -300,10 +297,8 @@ class _Lasting:
         """Return the pool that the setting is about."""
         for target in self._targets:
             whole = target.node is None and target.page_bytes == self._default()
-            if (wish.kind, wish.name) in (
-                (Kind.SYSFS, target.file),
-                (Kind.SYSCTL, NR_HUGEPAGES if whole else ""),
-            ):
+            written = ((Kind.SYSFS, target.file), (Kind.SYSCTL, NR_HUGEPAGES if whole else ""))
+            if (wish.kind, wish.name) in written:
                 return target
         return None
 

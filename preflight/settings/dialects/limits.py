@@ -73,11 +73,8 @@ def limits(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def pam_rows(plan: Plan) -> list[tuple[str, str, str]]:
     """Return ``(domain, limit, value)`` of each row, in the units of limits.conf(5)."""
-    return [
-        (domain, name, _pam(name, value))
-        for name, value in host_limits(plan).items()
-        for domain in ("*", "root")
-    ]
+    limits = host_limits(plan).items()
+    return [(who, name, _pam(name, value)) for name, value in limits for who in ("*", "root")]
 
 
 def _pam(name: str, value: str) -> str:
