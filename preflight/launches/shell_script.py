@@ -206,8 +206,8 @@ def _read_stripped(
         near = _metered(beside, budget)
         started = described(stripped.words, stripped.environment, near, given)
         if started is not None:
-            outer, inner = stripped.wrappers, started.commands
-            commands = tuple(one._replace(wrappers=(*outer, *one.wrappers)) for one in inner)
+            front, started_here = stripped.wrappers, started.commands
+            commands = tuple(x._replace(wrappers=(*front, *x.wrappers)) for x in started_here)
             return Reading(commands, (*notes, *started.notes), started.files)
     script = _script_words(stripped.words)
     found = beside(script[0].text) if script and not script[0].unresolved else None
