@@ -22,7 +22,7 @@ from checks.base.finding import (
 )
 from checks.base.needs import LaunchNeeds, ProcessNeeds, sizes_taken
 from checks.base.units import GIB, MIB, counted, format_bytes, format_need, format_page_size
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
 from checks.numa.nodes import Meminfo
 
@@ -32,14 +32,10 @@ CHECKS = CheckSet()
 RESERVE_BYTES = 10 * GIB
 
 
+@or_unknown
 def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
     """Return the bytes on regular pages that all processes of the launch take on this host."""
-    total = 0
-    for process in needs.processes:
-        if isinstance(process.regular_bytes, Unknown):
-            return process.regular_bytes
-        total += process.regular_bytes
-    return total
+    return sum(known(process.regular_bytes) for process in needs.processes)
 
 
 def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
@@ -135,13 +131,9 @@ def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
     return huge if isinstance(huge, Unknown) else total + huge
 
 
+@or_unknown
 def _huge(needs: LaunchNeeds) -> int | Unknown:
-    total = 0
-    for process in needs.processes:
-        if isinstance(process.hugetlb_bytes, Unknown):
-            return process.hugetlb_bytes
-        total += process.hugetlb_bytes
-    return total
+    return sum(known(process.hugetlb_bytes) for process in needs.processes)
 
 
 def _limited(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from checks.base.pages import Default
 from checks.base.units import GIB, TIB
-from checks.base.unknown import Unknown, known
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import version_numbers
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
@@ -156,11 +156,10 @@ class Consumer(NamedTuple):
         return self.settings["model"].value if "model" in self.settings else None
 
     @property
+    @or_unknown
     def ranks(self) -> int | Unknown:
         """Its worker processes on this host."""
-        if isinstance(self.engines, Unknown):
-            return self.engines
-        return self.workers if isinstance(self.workers, Unknown) else self.engines * self.workers
+        return known(self.engines) * known(self.workers)
 
     def is_first(self, rank: int) -> bool:
         """Tell whether a worker here is the first of its engine."""

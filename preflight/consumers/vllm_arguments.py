@@ -41,6 +41,9 @@ _SWITCHES = frozenset(
 )
 
 
+_FLAG = re.compile(r"-(?!\d+(\.\d*)?\Z)")  # and no negative number
+
+
 class VllmArguments(NamedTuple):
     """What vLLM's own words say; the last of a flag counts. unread: why some may be missing."""
 
@@ -132,7 +135,7 @@ def _arguments(words: Sequence[Word]) -> VllmArguments:
         name = _SHORT.get(name) or name.lstrip("-").replace("_", "-")
         value = word._replace(text=text)
         if not equals:
-            if name in _SWITCHES or not left or _is_flag(left[0].text):
+            if name in _SWITCHES or not left or _FLAG.match(left[0].text):
                 flags[name] = word._replace(text="true")
                 continue
             value = left.pop(0)
@@ -141,10 +144,6 @@ def _arguments(words: Sequence[Word]) -> VllmArguments:
             value = value._replace(text=json.dumps(nested[name]))
         flags[name] = value
     return VllmArguments(flags, model or flags.get("model"))
-
-
-def _is_flag(text: str) -> bool:
-    return text.startswith("-") and re.fullmatch(r"-\d+(\.\d*)?", text) is None
 
 
 def _nest(tree: dict[str, Any], path: str, text: str) -> None:

@@ -392,6 +392,11 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
     shm = [mount for mount in mounts if mount.target.rstrip("/") == "/dev/shm"]
     own, shared = container.at("securityContext"), pod.at("securityContext")
     capabilities = own.at("capabilities")
+    profiles = []
+    for key, name in (("seccompProfile", "seccomp"), ("appArmorProfile", "apparmor")):
+        profile = own.at(key) if own.at(key).fields else shared.at(key)
+        if said := profile.at("localhostProfile").text or profile.at("type").text:
+            profiles.append(f"{name}={'unconfined' if said == 'Unconfined' else said}")
     return ContainerSettings(
         engine="kubernetes",
         image=container.at("image").text or "",
@@ -404,7 +409,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         privileged=own.at("privileged").text == "true",
         cap_add=tuple(item.text for item in capabilities.at("add").items if item.text),
         cap_drop=tuple(item.text for item in capabilities.at("drop").items if item.text),
-        security_opt=tuple(_profiles(own, shared)),
+        security_opt=tuple(profiles),
         mounts=tuple(mounts),
         memory_bytes=_size(limits.get("memory", Node(None)), "the memory limit"),
         hugepages_bytes={
@@ -486,14 +491,6 @@ def _mount(mount: Node, volume: Node) -> Mount:
     if medium.startswith("HugePages"):
         return Mount(target, "hugepages", medium.partition("-")[2], read_only, size)
     return Mount(target, "tmpfs" if medium == "Memory" else "emptyDir", "", read_only, size)
-
-
-def _profiles(own: Node, shared: Node) -> Iterator[str]:
-    """Yield the security profiles as Docker writes them: ``seccomp=unconfined``."""
-    for key, name in (("seccompProfile", "seccomp"), ("appArmorProfile", "apparmor")):
-        profile = own.at(key) if own.at(key).fields else shared.at(key)
-        if said := profile.at("localhostProfile").text or profile.at("type").text:
-            yield f"{name}={'unconfined' if said == 'Unconfined' else said}"
 
 
 def _size(node: Node, what: str) -> Size:

@@ -114,8 +114,8 @@ def started_by_python(launch: LaunchText) -> Reading | None:
     Raises SourceError.
     """
     # By name, as the kinds: a Python program may start what a shell does.
-    found: Reading | None = import_module("preflight.launches.python_program").started_by(launch)
-    return found
+    found: Reading = import_module("preflight.launches.python_program").started(launch)
+    return found if found.commands or found.notes else None
 
 
 def read_kind(launch: LaunchText) -> Reading:

@@ -254,10 +254,10 @@ class _Reader:
             if self.double:
                 raise IndexError
             return FALSE
-        first = self.operator()
-        if len(items) >= 3 and self.operator(1) in _BINARY and self.is_operand(items[2]):
+        first, second = self.operator(), self.operator(1)
+        if len(items) >= 3 and second in _BINARY and self.is_operand(items[2]):
             self.items = items[3:]
-            return self.binary(items[0], self.operator_of(items[1]), items[2])
+            return self.binary(items[0], second, items[2])
         if first == "!" and len(items) > 1:
             self.items = items[1:]
             return self.single().negated()
@@ -276,9 +276,6 @@ class _Reader:
 
     def is_operand(self, item: _Item) -> bool:
         return not self.double or not item.operator
-
-    def operator_of(self, item: _Item) -> str:
-        return item.operator or (item.word.text if item.word is not None else "")
 
     def word(self, item: _Item) -> Word:
         if item.word is None or not self.is_operand(item):

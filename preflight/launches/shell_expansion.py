@@ -45,7 +45,8 @@ def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
         if quoted or not ("{" in text or _WILD.search(text)):
             return [Word(text, origin)]  # most are so
     several = [pieces]
-    if _has_braces(pieces):
+    texts = [p.text if p.kind == "text" and not p.quoted else "x" for p in pieces]
+    if _BRACES.search("".join(texts)):  # bash makes several words of mlx5_{0,1}, {0..3}
         several = _braced(pieces) or []
         if not several or not state.budget.spend(ELEMENT_COSTS * len(several)):
             return [Word(written(pieces), origin, ("{...}",), several=True)]
@@ -114,12 +115,6 @@ def _glob(text: str) -> str:
         inner = f"^{inner[1:]}" if inner[:1] in ("!", "^") else inner
         found += ".*" if star else "." if mark else f"[{inner}]" if brackets else re.escape(other)
     return found
-
-
-def _has_braces(pieces: Pieces) -> bool:
-    """Tell whether bash makes several words of a word, as of ``mlx5_{0,1}`` and ``{0..3}``."""
-    texts = [p.text if p.kind == "text" and not p.quoted else "x" for p in pieces]
-    return _BRACES.search("".join(texts)) is not None
 
 
 @lru_cache(maxsize=64)

@@ -62,14 +62,6 @@ _KEYWORDS = frozenset("case do done elif else esac fi for if in then until while
 _DOUBTS = ("condition", "loop-not-counted", "script-not-read")
 
 
-def _ends_others(words: Sequence[str]) -> bool:
-    """Return whether a command ends what runs aside: ``kill $PID``, ``docker stop NAME``."""
-    program = words[0].rpartition("/")[2]
-    if program in _ENGINES:
-        return bool(_STOPS & set(words[1:3]))
-    return program in _KILLS and not _ASKS & set(words[1:])
-
-
 class ShellPrograms(ShellBuiltins):
     """Takes in each simple command, and what $(...) writes."""
 
@@ -110,7 +102,8 @@ class ShellPrograms(ShellBuiltins):
             return TRUE
         children = [child for child in node.children if child.type != "comment"]
         for before, child in itertools.pairwise(list(children)):
-            if not text.ends_line(before, child):
+            between = text.bytes[before.end_byte : child.start_byte]
+            if b"\n" not in between.replace(b"\\\n", b""):  # the line goes on
                 continue
             if before.type != "variable_assignment":
                 return self.not_read(text, node)
@@ -189,7 +182,9 @@ class ShellPrograms(ShellBuiltins):
                 self.state.change(key, held)
             return ended
         texts = [word.text for word in words]
-        if _ends_others(texts):
+        ends, kills = _STOPS & {*texts[1:3]}, not _ASKS & {*texts[1:]}  # docker stop, kill $PID
+        name = texts[0].rpartition("/")[2]
+        if ends if name in _ENGINES else name in _KILLS and kills:
             self.kills += 1
             self.waits_for(texts)
         if self.names_unread(words, origin):

@@ -217,10 +217,6 @@ class ShellText:
         """Tell whether something stands between two nodes, but for a line that goes on."""
         return self.bytes[node.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
 
-    def ends_line(self, node: Node, behind: Node) -> bool:
-        """Tell whether a line ends between two nodes, and does not go on."""
-        return b"\n" in self.bytes[node.end_byte : behind.start_byte].replace(b"\\\n", b"")
-
     def runs_aside(self, node: Node) -> bool:
         """Tell whether an & stands behind the heredoc that a command announces."""
         first, last = node.start_point[0], node.end_point[0]

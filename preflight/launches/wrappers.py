@@ -109,12 +109,6 @@ _OF_VARIABLES = re.compile(r"--env(?:-file)?(?:=.*)?|-e|-C|--cleanenv|--contain-
 _INTO = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_(?=[A-Za-z_])")
 
 
-def _sets_variables(words: Sequence[Word], environment: Mapping[str, Word]) -> bool:
-    """Return whether options or variables of a launcher change what its program finds."""
-    given = any(_OF_VARIABLES.fullmatch(word.text) for word in words[1:])
-    return given or next(matching(environment, _INTO), None) is not None
-
-
 def is_ordinary(program: str) -> bool:
     """Return whether a command starts this program itself: no wrapper, shell or engine."""
     name = program.rpartition("/")[2]
@@ -139,7 +133,7 @@ def strip_wrappers(
     run_as = RunAs()
     start, clear = 0, False
     while start < len(words):
-        name = _program(words[start])
+        name = words[start].text.rpartition("/")[2]
         if name == "env" and _SPLITS.match("".join(word.text for word in words[start + 1 :][:1])):
             why = "env -S: what it starts is not read; write its words apart"
             notes.append(SourceNote("script-not-read", why, words[start].origin))
@@ -178,7 +172,8 @@ def strip_wrappers(
             own = words[first : found.start]
             changes = {**changes, **dict(found.settings)}
             held = Layers(environment, changes, clear)
-            if name in _IMAGE_RUNNERS and _sets_variables(own, held):
+            options = any(_OF_VARIABLES.fullmatch(word.text) for word in own[1:])
+            if name in _IMAGE_RUNNERS and (options or next(matching(held, _INTO), None)):
                 why = f"{name}: what its options make of the environment is not read; "
                 why += "put the settings in front of the program, as env NAME=value program"
                 notes.append(SourceNote("source-not-read", why, words[first].origin))
@@ -259,16 +254,12 @@ def _user_behind(
     return before.then(run_as), tuple(login_limits(words, before.then(run_as)))
 
 
-def _program(word: Word) -> str:
-    return word.text.rpartition("/")[2]
-
-
 def _stands_in_front(words: Sequence[Word], start: int) -> bool:
     """Return whether a variable that nobody sets may hold a wrapper: ``$NUMA python3 ...``."""
     word = words[start]
     if not word.unresolved or not word.text.startswith("$") or start + 1 == len(words):
         return False
-    name = _program(words[start + 1])
+    name = words[start + 1].text.rpartition("/")[2]
     return name in _APART or name.startswith(_PROGRAMS)
 
 

@@ -385,14 +385,12 @@ def read_extra_config(
     if not isinstance(text, str):  # the linker's own, which the parser of arguments has read
         wrong = "--unified-cache-external-linker-config must be a JSON object."
         return (dict(text), None) if isinstance(text, dict) else ({}, wrong)
-    loads: Callable[[str], Any] = json.loads
-    if text.startswith("@"):
-        name, text = text[1:], read_file(text[1:])
-        if isinstance(text, Unknown):
-            return text, None
-        loads = _loader(name)
+    name = text[1:] if text.startswith("@") else ".json"
+    text = read_file(name) if text.startswith("@") else text
+    if isinstance(text, Unknown):
+        return text, None
     try:
-        parsed = loads(text)
+        parsed = _loaded(name, text)
     except (ValueError, RecursionError) as error:
         return {}, f"Invalid hicache storage backend extra config JSON: {error}"
     if not isinstance(parsed, dict):
@@ -401,17 +399,15 @@ def read_extra_config(
     return parsed, None
 
 
-def _loader(name: str) -> Callable[[str], Any]:
+def _loaded(name: str, text: str) -> Any:
+    """Return what a file of the extra config says. Raises ValueError, in SGLang's words."""
     if name.lower().endswith((".yaml", ".yml")):
         import yaml
 
-        def load_yaml(text: str) -> Any:
-            try:
-                return yaml.safe_load(text)
-            except yaml.YAMLError as error:
-                raise ValueError(str(error)) from None
-
-        return load_yaml
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
     if name.lower().endswith(".toml"):
         import sys
 
@@ -419,14 +415,11 @@ def _loader(name: str) -> Callable[[str], Any]:
             import tomllib
         else:
             import tomli as tomllib
-        return tomllib.loads
+        return tomllib.loads(text)
     if not name.lower().endswith(".json"):
-        return _no_format
-    return json.loads
-
-
-def _no_format(_: str) -> Any:
-    raise ValueError("Unsupported config file: its name must end in .json, .toml, .yaml or .yml")
+        wrong = "Unsupported config file: its name must end in .json, .toml, .yaml or .yml"
+        raise ValueError(wrong)
+    return json.loads(text)
 
 
 def misused(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:

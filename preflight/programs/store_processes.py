@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.units import GIB, MIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
@@ -144,13 +144,10 @@ def read_mooncake_client(
     )
 
 
+@or_unknown
 def _arena(flags: Mapping[str, Word]) -> ArenaFlags | Unknown:
-    on = _text(flags, "use_mmap_arena_allocator", "false")
-    size = _text(flags, "mmap_arena_pool_size", str(DEFAULT_ARENA_BYTES))
-    if isinstance(on, Unknown):
-        return on
-    if isinstance(size, Unknown):
-        return size
+    on = known(_text(flags, "use_mmap_arena_allocator", "false"))
+    size = known(_text(flags, "mmap_arena_pool_size", str(DEFAULT_ARENA_BYTES)))
     pool_bytes = as_integer("uint64", size)
     # What is no such number ends the program, as the check of its flags says.
     return ArenaFlags(on.lower() in _ON, DEFAULT_ARENA_BYTES if pool_bytes is None else pool_bytes)
@@ -181,6 +178,7 @@ def offload_folder(given: str, environment: Mapping[str, Word]) -> str | Unknown
     return word_value(word)
 
 
+@or_unknown
 def _client(
     segment: int | Unknown,
     local: int | Unknown,
@@ -188,10 +186,7 @@ def _client(
     offload: bool | Unknown,
     environment: Mapping[str, Word],
 ) -> StoreClient | Unknown:
-    if isinstance(segment, Unknown):
-        return segment
-    if isinstance(local, Unknown):
-        return local
+    segment, local = known(segment), known(local)
     # A protocol that decides nothing about memory is sized as RDMA, which registers the most.
     kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     buffer = offload_buffer_bytes(environment) if offload is True else None

@@ -418,19 +418,15 @@ def _module(setting: Setting, context: Context) -> Lines:
     return lines
 
 
-def _kernel_argument(setting: Setting, context: Context) -> Lines:
-    word = f"{setting.name}={setting.wanted}" if setting.wanted else setting.name
-    return [comment(f"on the kernel command line of the host, then reboot: {word}")]
-
-
 def _package(setting: Setting, context: Context) -> Lines:
     if not context.packages:
         return [comment(f"install the package {setting.name}")]
     return [shell.line((context.packages, "install", "-y", setting.name), context.sudo)]
 
 
-def _command(setting: Setting, context: Context) -> Lines:
-    return [shell.line(setting.words, context.sudo if setting.as_root else "")]
+def _kernel_argument(setting: Setting, context: Context) -> Lines:
+    word = f"{setting.name}={setting.wanted}" if setting.wanted else setting.name
+    return [comment(f"on the kernel command line of the host, then reboot: {word}")]
 
 
 def _of_container(setting: Setting, context: Context) -> Lines:
@@ -472,7 +468,7 @@ _RENDERINGS: dict[Kind, Callable[[Setting, Context], Lines]] = {
     Kind.MODULE: _module,
     Kind.KERNEL_ARGUMENT: _kernel_argument,
     Kind.PACKAGE: _package,
-    Kind.COMMAND: _command,
+    Kind.COMMAND: lambda s, place: [shell.line(s.words, place.sudo if s.as_root else "")],
     **dict.fromkeys(
         (Kind.GPUS, Kind.NETWORK, Kind.IPC, Kind.MEMORY, Kind.HUGEPAGES), _of_container
     ),
