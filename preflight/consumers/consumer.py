@@ -166,10 +166,7 @@ class Consumer(NamedTuple):
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return the pools of one worker, at one of the two bounds.
-
-        mla: whether the model has it; where that is not known, the bound over both.
-        """
+        """Return a worker's pools at one bound, and over both if ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         found = []
         for pool in self.pools:
@@ -187,10 +184,7 @@ class Consumer(NamedTuple):
 
 
 def _within(first: str, release: str, last: str) -> bool:
-    """Tell whether a release is one of a span; no release is of one that has no beginning or end.
-
-    It is none either where its name is no number.
-    """
+    """Tell whether a release lies in a span; False where one of the three is no number."""
     try:
         low, number, high = (version_numbers(text, "a", "") for text in (first, release, last))
     except ValueError:
@@ -270,10 +264,7 @@ def flags_of(words: Sequence[Word]) -> tuple[dict[str, list[Word]], list[Word]]:
 
 
 def setup_refuses(segment: int, local: int, protocol: str) -> str:
-    """Return why Mooncake's setup answers these values with an error; "" where it takes them.
-
-    Seen on Mooncake 0.3.13.post1; sizes in bytes.
-    """
+    """Return why setup() of Mooncake 0.3.13.post1 refuses these bytes, or "" where it does not."""
     if segment < 0 or local < 0:
         return "TypeError: setup(): incompatible function arguments"
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):

@@ -428,10 +428,7 @@ def _egm_pool(setup: Mapping[str, str]) -> list[str]:
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
-    """Return why Mooncake's ``setup(dict)`` answers with an error, or the client that it makes.
-
-    Seen on Mooncake 0.3.13.post1; before 0.3.9 there is no such call.
-    """
+    """Return why ``setup(dict)`` (0.3.9 on, seen on 0.3.13.post1) fails, or the client it makes."""
     for key in ("local_hostname", "metadata_server"):
         if not setup.get(key):
             return f"{key} is missing: setup returns -600", None

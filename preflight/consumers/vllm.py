@@ -276,10 +276,7 @@ class _Connectors(ConsumerParts):
         return config
 
     def _offloading_size(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return ``config`` with the connector and the role that --kv-offloading-size sets.
-
-        It replaces those that are there (config/vllm.py).
-        """
+        """Return ``config`` with what --kv-offloading-size replaces in it (vllm config/vllm.py)."""
         given = self.arguments.setting("kv-offloading-size")
         backend = self.arguments.setting("kv-offloading-backend", "native")
         if given.value is None or not given.given:
@@ -546,10 +543,7 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
 
 
 def store_config(text: str) -> dict[str, Any]:
-    """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does.
-
-    Raises as it does, in its own words.
-    """
+    """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does; raises in its words too."""
     config = json_object(json.loads(text))
     found = {
         "metadata_server": config.get("metadata_server", ""),

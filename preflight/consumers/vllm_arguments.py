@@ -147,10 +147,7 @@ def _arguments(words: Sequence[Word]) -> VllmArguments:
 
 
 def _nest(tree: dict[str, Any], path: str, text: str) -> None:
-    """Put a value at its place in ``tree``.
-
-    As ``--kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use 80g``.
-    """
+    """Put the value of ``--flag.a.b value`` at its place in the ``tree`` of that flag."""
     *above, last = path.rstrip("+").split(".")
     for key in above:
         inner = tree.setdefault(key, {})
@@ -202,10 +199,7 @@ def model_of(arguments: VllmArguments) -> SettingValue:
 
 
 def node_of(arguments: VllmArguments) -> tuple[int | None, str]:
-    """Return which of an engine's hosts these words are for, and the address of the first.
-
-    Of several hosts each says its --node-rank, or from which data-parallel rank on it runs.
-    """
+    """Return which of an engine's hosts these words are for, None for the only; and the first."""
     engines = arguments.number("data-parallel-size", 1)
     if arguments.number("nnodes", 1) != 1:
         name, address = "node-rank", "master-addr"

@@ -351,10 +351,7 @@ class _ServiceReader:
 
 
 def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
-    """Yield name, value and line of ``environment:``, a mapping or a list of ``NAME=value``.
-
-    A value of None takes the caller's.
-    """
+    """Yield name, value and line of ``environment:``; a value of None takes the caller's."""
     for key, value in node.fields.items():
         yield key, value.text, value.line
     for item in node.items:

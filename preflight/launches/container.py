@@ -171,10 +171,7 @@ class ContainerSettings(NamedTuple):
 
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
-    """Return the words that an image puts in front of those of a launch; none where not known.
-
-    first: the first word of the launch's own, "" for none.
-    """
+    """Return the words that an image puts in front of a launch's; ``first`` is their first."""
     name = re.sub(r"[:@][^/]*$", "", image)
     for pattern, words in _ENTRYPOINTS:
         if pattern.search(name):
@@ -223,10 +220,7 @@ def docker_size(text: str | None, what: str) -> Size:
 
 
 def limits(name: str, soft: str, hard: str) -> Limits:
-    """Return the soft and the hard limit of ``ulimit``.
-
-    Each is Unknown for what is no number, such as a variable that nobody sets.
-    """
+    """Return both limits of a ``ulimit``; Unknown for what is no number, as an open variable."""
 
     def limit(text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
@@ -300,10 +294,7 @@ def named_gpus(names: Sequence[str]) -> GivenGpus | Unknown:
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of GPUs as CUDA counts them; () for all.
-
-    Numbers are in the order of their addresses.
-    """
+    """Return names of GPUs in CUDA's order, numbers by their addresses; () for all."""
     parts = [name.strip() for name in names]
     if "all" in parts:
         return ()
@@ -321,10 +312,7 @@ def security_option(text: str) -> str:
 
 
 def volume(text: str) -> Mount:
-    """Return the mount that ``SOURCE:TARGET:OPTIONS`` of ``docker run -v`` or Compose asks for.
-
-    A target alone is a volume.
-    """
+    """Return the mount of ``docker run -v SOURCE:TARGET:OPTIONS``; a target alone is a volume."""
     source, colon, rest = text.partition(":")
     if not colon:
         return Mount(text, "volume")

@@ -61,10 +61,7 @@ class ContainerRun(NamedTuple):
 
 
 def run_position(words: Sequence[Word], start: int) -> int:
-    """Return where ``run`` stands in ``docker --context x container run``.
-
-    0 for another command.
-    """
+    """Return the index of ``run`` in ``docker --context x container run``; 0 if there is none."""
     index = start + 1
     while index < len(words) and words[index].text.startswith("-"):
         index += 2 if words[index].text in _ENGINE_OPTIONS else 1
@@ -114,10 +111,7 @@ def container_run(
     outside: Mapping[str, Word],
     notes: list[SourceNote],
 ) -> ContainerRun:
-    """Return the run whose engine stands at ``start`` and whose ``run`` at ``run``.
-
-    Adds to ``notes``.
-    """
+    """Return the run of the engine at ``start``; ``run`` is its word's index. Adds to ``notes``."""
     options, image = _options(words, run + 1)
     # Docker reads env files first, wherever they stand, and -e over them.
     files = [word for name, word in options if name == "env-file"]

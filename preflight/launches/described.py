@@ -127,10 +127,7 @@ def described(
     beside: Beside,
     given: Word | None = None,
 ) -> Reading | None:
-    """Return what a text that a command names starts; None for a command that starts nothing.
-
-    given: what the command reads from standard input, where that is known.
-    """
+    """Return what a text that a command names, or is ``given``, starts; None for nothing."""
     name = words[0].text.rpartition("/")[2] if words else ""
     if (said := _unread(name, [word.text for word in words[1:]])) is not None:
         return Reading((), (SourceNote("script-not-read", said, words[0].origin),))
@@ -211,10 +208,7 @@ def _is_python_file(name: str) -> bool:
 def _python(
     words: Sequence[Word], environment: Mapping[str, Word], beside: Beside, given: Word | None
 ) -> Reading | None:
-    """Return what ``python3 FILE``, ``-c TEXT`` or a text on standard input starts.
-
-    None where that is nothing, and for what is told from its words.
-    """
+    """Return what ``python3 FILE``, ``-c TEXT`` or standard input starts, as far as it is read."""
     place = 1
     while place < len(words) and words[place].text[:1] == "-" and words[place].text != "-":
         if _PYTHON_GIVEN.fullmatch(words[place].text) or words[place].unresolved:

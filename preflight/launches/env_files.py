@@ -88,10 +88,7 @@ def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | 
 
 
 def read_small_file(path: str) -> str | None:
-    """Return the text of a regular file of at most 4 MiB; None for anything else. Never raises.
-
-    ``-`` is standard input, which is read once.
-    """
+    """Return the text of a regular file of at most 4 MiB, or of "-", standard input; else None."""
     if path == "-":
         return _standard_input()
     try:

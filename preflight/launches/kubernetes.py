@@ -51,10 +51,7 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
 def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word]) -> Reading:
-    """Read the process of each container; a pod gets nothing of the caller's ``environment``.
-
-    Raises SourceError, as load_documents does.
-    """
+    """Read each container's process; nothing comes from ``environment``. Raises SourceError."""
     readings: list[Reading] = []
     objects = list(_objects(load_documents(text, name)))
     kept = [item for item in objects if item.at("kind").text == "ConfigMap"]
@@ -252,10 +249,7 @@ class _Container:
         return Reading(commands, notes, published=() if commands else ports)
 
     def as_a_shell_has_it(self, text: str) -> str:
-        """Return the text of a shell with what an operator or the cluster gives as its variable.
-
-        ``$(NAME)``, which the kubelet fills in, is a command to the shell.
-        """
+        """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""
         cluster = [n for n, w in self.variables.items() if w.inside and w.inside.kind == "cluster"]
         for name in (*self.pod.given, *cluster) if " " in text else ():
             text = text.replace(f"$({name})", f"${{{name}}}")
@@ -332,10 +326,7 @@ class _Container:
                 self.variables[key] = self.filled(node, f"the variable {key}", position)
 
     def filled(self, node: Node, what: str, position: int | None = None) -> Word:
-        """Fill in ``$(NAME)`` as the kubelet does: an unknown name stays, ``$$`` becomes ``$``.
-
-        position: of a variable, which knows only the variables in front of it.
-        """
+        """Fill in $(NAME) as the kubelet does; ``position`` is that of a variable in its list."""
         text, origin = node.text or "", Origin(self.name, node.line)
         if node.not_text:
             said = (
@@ -476,10 +467,7 @@ def _unlike(key: str, text: str | None, limit: Node) -> str | None:
 
 
 def _mount(mount: Node, volume: Node) -> Mount:
-    """Return the mount of one of the pod's volumes.
-
-    A medium of Memory is a tmpfs, HugePages a hugetlbfs.
-    """
+    """Return the mount of a pod's volume: medium Memory is a tmpfs, HugePages a hugetlbfs."""
     target = mount.at("mountPath").text or ""
     read_only = mount.at("readOnly").text == "true"
     if path := volume.at("hostPath", "path").text:
@@ -501,10 +489,7 @@ def _size(node: Node, what: str) -> Size:
 
 
 def quantity(text: str) -> int | None:
-    """Return the number that Kubernetes reads in ``64Gi``, ``64G`` or ``1e9``, rounded up.
-
-    None for what is no quantity.
-    """
+    """Return the number of ``64Gi``, ``64G`` or ``1e9``, rounded up; None for no quantity."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return None

@@ -53,11 +53,7 @@ def read_text(
     environment: Mapping[str, str | Word],
     env_texts: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    """Return the same of texts that are at hand: no file is opened.
-
-    text: as what ``path`` says. env_texts: of env files, each its path and its text. Raises
-    SourceError.
-    """
+    """Return the same of texts at hand: no file is opened. Raises SourceError."""
     return _read(text, path, environment, env_texts, lambda _: None)
 
 

@@ -109,10 +109,7 @@ KINDS += ("shell_script",)
 
 
 def started_by_python(launch: LaunchText) -> Reading | None:
-    """Return what a Python text that a script runs starts itself; None where it starts nothing.
-
-    Raises SourceError.
-    """
+    """Return what a script's Python text starts; None if it starts nothing. Raises SourceError."""
     # By name, as the kinds: a Python program may start what a shell does.
     found: Reading = import_module("preflight.launches.python_program").started(launch)
     return found if found.commands or found.notes else None

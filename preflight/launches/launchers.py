@@ -98,10 +98,7 @@ _TALKS = frozenset("cat echo grep kill killall pgrep pkill ps tail which".split(
 
 
 def is_launcher(program: str) -> bool:
-    """Return whether another program may stand behind this program's own words.
-
-    program: without its folder.
-    """
+    """Return whether another program may stand behind the words of ``program``, a bare name."""
     return program in LAUNCHERS or _ENTRYPOINT.search(program) is not None
 
 

@@ -142,10 +142,7 @@ class Conditions:
         return OPEN
 
     def empty(self, word: Word) -> Truth:
-        """Tell whether a text is empty; of a variable that nothing sets nobody knows.
-
-        Of the script's own arguments none is given, softly.
-        """
+        """Tell whether a text is empty: not known of an unset variable, softly of an argument."""
         if not word.unresolved:
             return Truth(not word.text, doubts=word.doubts)
         match = _NEVER_SET.fullmatch(word.text)
@@ -295,10 +292,7 @@ class _Reader:
 
 
 def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
-    """Return the operators of a condition, and the nodes of each operand, in their order.
-
-    The grammar nests them by a precedence of its own.
-    """
+    """Return a condition's operators and operands in order; the grammar nests them otherwise."""
     found: list[str | list[Node]] = []
     end = -1
     stack = list(reversed(nodes))

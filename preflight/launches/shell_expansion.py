@@ -128,10 +128,7 @@ def _ends_of_fields(ends: str) -> re.Pattern[str]:
 
 
 def fields(line: str, ends: str, most: int | None = None) -> list[str]:
-    """Return what ``read`` makes of a line: ``most`` fields, the last with all that is left.
-
-    most: None for as many as there are. ends: the characters that end a field.
-    """
+    """Return ``most`` fields (None: all) that ``read`` makes of a line, cut at ``ends``."""
     finder, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in BLANKS)
     rest = line.strip(blanks)
     found: list[str] = []
@@ -253,10 +250,7 @@ class _Expansion:
         self.loose = outer
 
     def open_names(self, formula: str) -> tuple[str, ...]:
-        """Return the variables of a formula whose values are not known.
-
-        Those that the script itself sets are ``$NAME``: nothing in front of it gives them.
-        """
+        """Return a formula's unknown variables; those that the script sets as ``$NAME``."""
         found: list[str] = []
         variables = self.state.variables
         for name in re.findall(r"[A-Za-z_]\w*", formula):

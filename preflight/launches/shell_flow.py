@@ -131,10 +131,7 @@ class ShellFlow(ABC):
         return OPEN
 
     def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
-        """Note that what is not read may set variables: those that a server needs are unknown.
-
-        common: it is known to set paths and the like, and none of those.
-        """
+        """Note that what is not read may set variables; ``common``: none that a server needs."""
         said = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", said, origin)
         if not common:
@@ -308,10 +305,7 @@ class ShellFlow(ABC):
         return ended
 
     def gives_up(self) -> bool:
-        """Tell whether a script ends with an error before it started what it is about.
-
-        It expects something of its caller that is not here: it is read as if it went on.
-        """
+        """Tell whether a script ends before it starts its launch, for want of something here."""
         return self.stop == "exit" and self.failing and not self.started()
 
     def only_waits(self, text: ShellText, node: Node | None) -> bool:
@@ -379,10 +373,7 @@ class ShellFlow(ABC):
         return changed
 
     def merge(self, outcomes: Sequence[Changes | None], note: SourceNote) -> None:
-        """Take what several ways change: what they differ in is doubted.
-
-        Of a variable that is known on each way all values stand; of anything else the last does.
-        """
+        """Take what several ways change: a variable has all its values, doubted; else the last."""
         live = [outcome for outcome in outcomes if outcome is not None]
         if not live:
             self.stop, self.ended = "return" if self.active else "exit", OPEN

@@ -286,10 +286,7 @@ class ShellPrograms(ShellBuiltins):
         return Word(text, Origin(place.text, 1))
 
     def is_script(self, words: Sequence[Word]) -> bool:
-        """Return whether a command is a shell script that lies here.
-
-        It is read with its arguments.
-        """
+        """Return whether a command is a shell script that lies here; if so, it is read."""
         name = words[0].text
         return name.endswith(".sh") and self.lying(name) is not None
 
@@ -317,11 +314,7 @@ class ShellPrograms(ShellBuiltins):
         )
 
     def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
-        """Take a command in.
-
-        aside: the words that start its container say that nobody waits. deeper: a shell within this
-        one told of its own commands.
-        """
+        """Take a command in. aside: its container's words say that nobody waits for it."""
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
         detached = command.container is not None and (
             any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)

@@ -424,10 +424,7 @@ def _parse(text: bytes) -> tuple[bytes, Node]:
 
 @lru_cache(maxsize=1)
 def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
-    """Return tree-sitter-bash's parser, and what finds a bare ``$`` within a word of its trees.
-
-    Raises SourceError if it is not installed.
-    """
+    """Return bash's parser and what finds a bare ``$`` in a word. Raises SourceError without it."""
     try:
         import tree_sitter_bash
         from tree_sitter import Language, Parser, Query, QueryCursor

@@ -43,10 +43,7 @@ class Origin(NamedTuple):
 
 
 class SourceNote(NamedTuple):
-    """Something in a source that a reader passed over or took in a particular way.
-
-    advice: what to do in this case, "" if that follows from its kind.
-    """
+    """What a reader passed over or took in its own way; ``advice``: more than its kind says."""
 
     id: str
     text: str
@@ -173,10 +170,7 @@ class Reading(NamedTuple):
 
 
 def with_last(reading: Reading, waited: bool) -> Reading:
-    """Return a reading of which the last process is waited for, or is not.
-
-    What stands around a script says that: a unit.
-    """
+    """Return a reading whose last process is waited for, or not, as the unit around it says."""
     *others, last = reading.commands or (None,)
     if last is None:
         return reading
@@ -270,10 +264,7 @@ def open_names(word: Word) -> str:
 
 
 def open_variables(word: Word) -> tuple[str, ...]:
-    """Return the variables that nobody sets and that ``word`` follows from.
-
-    No variables are ``$(...)``, ``$1``, and what a program computes itself.
-    """
+    """Return the variables that a word needs and nobody sets; no ``$1`` and no program's own."""
     return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
 
 
@@ -312,10 +303,7 @@ _WHOLE = re.compile(r"\[|<")
 
 
 def placeholder_in(text: str) -> str:
-    """Return the part of a value in place of which its reader has to write something, "" if none.
-
-    A part in brackets is one only if nothing but an address stands around it.
-    """
+    """Return what its reader has to replace in a value, "" for nothing; [x] only in an address."""
     match = _PLACEHOLDER.search(text)
     if match is None:
         return ""
@@ -344,10 +332,7 @@ _GIVEN = {
 
 
 def give_variables(variables: Iterable[OpenVariable]) -> str:
-    """Return how the variables that nobody sets are given, each where its shell finds it.
-
-    A host that is recorded (--root) has the variables of its own environment alone.
-    """
+    """Return how to give each variable that nobody sets, where the shell that reads it finds it."""
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
         kind, what = variable.inside or ("", "")

@@ -41,10 +41,7 @@ def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
 
 
 def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
-    """Yield the variables whose names begin as ``names`` says, in the environment's own order.
-
-    A script's names are looked through once for each pattern, and not for each of its commands.
-    """
+    """Yield the variables whose names begin so, in order; a script's are looked through once."""
     if isinstance(environment, Layers):
         yield from environment.matching(names)
         return
@@ -55,10 +52,7 @@ def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterato
 
 
 class Layers(Mapping[str, Word]):
-    """``changes`` over ``base``; a change of None takes a variable away, ``clear`` takes all.
-
-    It keeps ``changes``, which nobody changes any more.
-    """
+    """``changes``, kept as they are, over ``base``; None takes a variable away, ``clear`` all."""
 
     __slots__ = ("_base", "_changes")
 
@@ -98,10 +92,7 @@ class Variables:
     """
 
     def __init__(self, base: Mapping[str, Word], around: Variables | None = None) -> None:
-        """Start from ``base``, the variables that the script is given.
-
-        around: the shell's own, which can be read here although nothing exports them.
-        """
+        """Start from what the script is given; ``around``: a shell's own, which nothing exports."""
         self.base = base
         self._around = around
         self.now = 0

@@ -306,10 +306,7 @@ def _env_options(
 
 
 def _kept_by_sudo(words: Sequence[Word]) -> tuple[str, ...] | None:
-    """Return the variables that sudo keeps by its defaults; None with -E, which keeps all.
-
-    Seen of sudo 1.9 with ``env_reset``, which is on unless sudoers says otherwise.
-    """
+    """Return what sudo 1.9 keeps with ``env_reset``, its default (seen); None with -E: all."""
     texts = [word.text for word in words]
     if opens_login(words):
         return ()

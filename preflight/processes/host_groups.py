@@ -296,10 +296,7 @@ def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
 def take_group(
     processes: Sequence[LaunchProcess], asked: str | None, root: Root
 ) -> TakenGroup | None:
-    """Return the group of processes that run on the host at ``root``; None for a one-host launch.
-
-    Raises UsageError for a name that no group has.
-    """
+    """Return the group that runs on the host at ``root``, None for one host. Raises UsageError."""
     groups = host_groups(processes)
     if asked is not None:
         for group in groups:

@@ -256,10 +256,7 @@ def _is_small_by_name(name: str, behind: Iterable[str]) -> bool:
 
 
 def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
-    """Return the words that a launcher starts as a program; none for what starts nothing.
-
-    Its options are not read one by one: those of most launchers that take a word are.
-    """
+    """Return the words that a launcher starts as a program; its options are not all known."""
     plain: list[str] = []
     before = ""
     for at, text in enumerate(texts[1:], start=1):

@@ -109,10 +109,7 @@ _RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
 
 def is_program(word: str) -> bool:
-    """Return whether a word is the name of a program that starts without arguments.
-
-    With or without its folder.
-    """
+    """Return whether a word names a program that starts without arguments, folder or not."""
     name = word.rpartition("/")[2]
     return _PROGRAMS.get(name) in _ALONE and not name.endswith(".py")
 
@@ -204,10 +201,7 @@ class LaunchProcess(NamedTuple):
 
     @property
     def open_words(self) -> Iterator[Word]:
-        """The words that stand for themselves and whose text is not known.
-
-        A flag's value does not stand for itself.
-        """
+        """The words, but values of flags, whose text is not known."""
         program = GFLAGS_PROGRAMS.get(self.kind)
         flags = {} if program is None else flags_of(program)
         value_of = ""
@@ -370,10 +364,7 @@ def _without_router(words: tuple[Word, ...]) -> Iterator[Word]:
 
 
 def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Return what a trainer such as slime hands on to its servers, ``--sglang-page-size 64``.
-
-    Source: github.com/THUDM/slime ``slime/backends/sglang_utils/arguments.py``.
-    """
+    """Return --sglang-page-size 64 as THUDM/slime hands it on (sglang_utils/arguments.py)."""
     found: list[Word] = []
     taken = False
     model = width = None

@@ -142,10 +142,7 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
 
 
 def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterator[NotRead]:
-    """Yield what nobody sets and that the memory of a process follows from.
-
-    model_stated: whether the model's shape is given beside the launch.
-    """
+    """Yield what nobody sets of what memory follows from; ``model_stated``: shape is given."""
     if not model_stated:
         yield from _placeholders(processes, ("--model", "--model-path"))
     for process in processes:
@@ -205,10 +202,7 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 def _placeholders(
     processes: Sequence[LaunchProcess], flags: Container[str] | None = None
 ) -> Iterator[NotRead]:
-    """Yield the values that a guide leaves to its reader: no launch runs with them.
-
-    flags: which alone are looked at, None for every flag and variable.
-    """
+    """Yield values that a guide leaves to its reader, of ``flags`` alone if these are given."""
     for process in processes:
         if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue
@@ -378,10 +372,7 @@ _OFF = ("", "0", "false", "no", "n", "f", "off")
 
 
 def _named(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield, in one line, what touches memory, devices or the store and is in no number here.
-
-    Source: the rows of ``data/launch_names.txt`` that are named.
-    """
+    """Yield what touches memory, devices or the store uncounted: launch_names.txt has its row."""
     found: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
         for kind, name, shown, origin in _used(process):

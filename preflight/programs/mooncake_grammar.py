@@ -65,10 +65,7 @@ def leading_digits(text: str) -> int | None:
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:
-    """Return what ``TryParseBool`` reads; None for anything that is not one of its ten words.
-
-    common_reader: as ``Release.common_reader`` says; without it there are eight words.
-    """
+    """Return what ``TryParseBool`` reads; None for none of its ten words, eight in old releases."""
     word = text.strip(STRTOD_BLANKS if common_reader else _BLANKS).lower()
     if word in ("1", "true", "yes", "on") or (common_reader and word == "enable"):
         return True

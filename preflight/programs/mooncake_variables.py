@@ -233,10 +233,7 @@ def _is_number(text: str) -> bool:
 
 
 def _as_signed(value: int, reader: Reader) -> int:
-    """Return a number as glibc converts it.
-
-    strtol saturates at 64 bits, atoi then keeps the low 32.
-    """
+    """Return a number as glibc converts it: strtol saturates, atoi keeps its low 32 bits."""
     value = max(-(2**63), min(2**63 - 1, value))
     if reader is Reader.ATOI:
         value &= 2**32 - 1

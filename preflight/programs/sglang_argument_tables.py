@@ -27,10 +27,7 @@ class ArgumentTable(NamedTuple):
 
 
 def argument_table(version: str | None = None) -> ArgumentTable:
-    """Return the arguments of ``version``, or of the newest known release before it.
-
-    None: of the newest known. Raises ValueError as ``parse_version`` does.
-    """
+    """Return the arguments of the newest known release up to ``version``. Raises ValueError."""
     known = _data()["versions"]
     if version is None:
         return _table(len(known) - 1, False)
@@ -130,10 +127,7 @@ def _cuda_graph_config(text: str) -> Any:
 
 
 def _lora(text: str) -> Any:
-    """Return a path, ``name=path`` or a JSON object; raises RefusedError.
-
-    The flag's action refuses what the type would not.
-    """
+    """Return a path, ``name=path`` or a JSON object. Raises RefusedError as the action does."""
     text = text.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return text
@@ -154,10 +148,7 @@ _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def _human_int(text: str) -> int:
-    """Return what SGLang's ``human_readable_int`` reads.
-
-    25.6k is 25600, 1Mi is 1048576, case counts.
-    """
+    """Return what SGLang's ``human_readable_int`` reads: 25.6k is 25600, 1Mi is 1048576."""
     from decimal import Decimal
 
     match = _HUMAN.fullmatch(text.strip())

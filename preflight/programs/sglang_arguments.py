@@ -157,10 +157,7 @@ def is_own_argument(name: str) -> bool:
 
 
 def operators_in(word: Word) -> list[str]:
-    """Return the variables of an operator that a pod's shell would take for commands.
-
-    ``sh -c 'server --nnodes $(LWS_GROUP_SIZE)'``: Kubernetes fills them in before the shell runs.
-    """
+    """Return the operator's variables in $(...), which Kubernetes fills in before a shell runs."""
     if not all(map(is_output, word.unresolved)):
         return []
     found = _SUBSTITUTION.findall(word.text)
@@ -289,10 +286,7 @@ def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
 def _eligible(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows that a word may mean, by a flag or the beginning of one.
-
-    No other row can change the result.
-    """
+    """Yield the rows that a word may mean, by a flag or its beginning; others change nothing."""
     starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
         named = any(flag.startswith(start) for flag in row["flags"] for start in starts)

@@ -232,10 +232,7 @@ def _absent(key: str) -> SettingValue:
 
 
 def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> SettingValue | None:
-    """Return the variable that names this host, the first that counts.
-
-    LOCAL_HOSTNAME must say something, where the JSON or the default can stand in for it.
-    """
+    """Return the variable that names this host; LOCAL_HOSTNAME counts only if it is not empty."""
     for variable in reader.hostnames:
         word = environment.get(variable)
         empty = variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first

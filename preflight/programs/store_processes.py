@@ -194,10 +194,7 @@ def _client(
 
 
 def _flags(words: tuple[Word, ...], switches: tuple[str, ...]) -> dict[str, Word]:
-    """Return the flags by name, as gflags reads them.
-
-    ``--name=value``, ``-name=value``, ``--name value``; a switch alone is on.
-    """
+    """Return flags as gflags reads them: --name=value, -name=value, --name value, a switch."""
     flags: dict[str, Word] = {}
     name = None
     for word in words:

@@ -146,10 +146,7 @@ def read_service_config(
 
 
 def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
-    """Read --config, -D or --define, --port and --max-wait-time.
-
-    An unmistakable start of one of them is enough.
-    """
+    """Read --config, -D, --define, --port, --max-wait-time, or an unmistakable start of one."""
     config, port = None, Word(str(SERVICE_PORT), words[0].origin) if words else None
     overrides: list[Word] = []
     error = None
@@ -253,10 +250,7 @@ def _override(
     misread: list[str],
     unknown: list[tuple[str, str]],
 ) -> None:
-    """Read one ``-D key=value`` into ``values``.
-
-    ``setattr`` puts the raw text there, and the C++ library reads that.
-    """
+    """Put one ``-D key=value`` into ``values`` as raw text, which the C++ library reads."""
     key, equals, text = word.text.partition("=")
     if not equals:
         if not word.unresolved:

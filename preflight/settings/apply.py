@@ -78,10 +78,7 @@ def steps_of(
 
 
 def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
-    """Yield the steps that grow the pools, node by node, the largest pages first.
-
-    Those need the largest pieces of memory.
-    """
+    """Yield the steps that grow the pools, node by node, the largest pages first."""
     order = sorted(plan.pools, key=lambda pool: (-pool.page_bytes, pool.node or 0))
     for target in order:
         path = target.file

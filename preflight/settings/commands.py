@@ -119,10 +119,7 @@ class Context(NamedTuple):
 
 
 def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
-    """Return the lines for all ``settings``, each once, in order.
-
-    What belongs to a container that the launch describes is said in that description's words.
-    """
+    """Return the lines for all ``settings``, each once, in the words of the place that has it."""
     lines: Lines = []
     for setting in settings:
         own = _of_the_container(setting, Context())
@@ -208,10 +205,7 @@ def _sysctl(setting: Setting, context: Context) -> Lines:
 
 
 def _boot_sysctl(setting: Setting, context: Context) -> Lines:
-    """Return the lines that append a setting to its file.
-
-    It is added at the end: the last line of a file wins, and other lines of it are kept.
-    """
+    """Append a setting to its file: the last line wins, and other lines are kept."""
     lines = _on_the_host(context)
     if setting.origin:  # install takes a link away where cp would write through it
         words = ("install", "-m", "644", setting.origin, setting.file)
@@ -230,10 +224,7 @@ _NO_LIMIT = ("max", "-1")  # of version 2, and of 1
 
 
 def _cgroup(setting: Setting, context: Context) -> Lines:
-    """Return the lines that set a limit of the cgroup.
-
-    The runtime that made the cgroup writes it again at the next start.
-    """
+    """Set a limit of the cgroup; the runtime that made the cgroup writes it again at a start."""
     file, value = setting.name.rpartition("/")[2], setting.wanted
     by_hand = comment(shell.write(value, setting.name))
     if context.container == "kubernetes":
@@ -403,10 +394,7 @@ def _start(context: Context, *words: str) -> Lines:
 
 
 def _module(setting: Setting, context: Context) -> Lines:
-    """Return the lines that load a kernel module with its options.
-
-    One that is loaded has to go first, as options are taken at loading.
-    """
+    """Load a kernel module with its options; a loaded one has to go first to take them."""
     name, options = setting.name, setting.wanted.split()
     lines = _on_the_host(context)
     if setting.now:

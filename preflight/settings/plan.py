@@ -59,10 +59,7 @@ _STATUSES = list(Status)
 
 
 def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
-    """Return the plan of a launch on a host, both read once.
-
-    Raises UsageError for what is no launch or no host.
-    """
+    """Return the plan of a launch on a host. Raises UsageError if either cannot be read."""
     from preflight.judging.judge_host import judge_host
 
     seen = judge_host(words, root, timeout_seconds, list(every_check()))
@@ -386,10 +383,7 @@ def kept_settings(root: Root) -> dict[str, str]:
 
 
 def plan_object(plan: Plan) -> dict[str, Any]:
-    """Return the answer of ``schemas/plan-v1.schema.json``.
-
-    Values are text, as they are written where they are set.
-    """
+    """Return the answer of ``schemas/plan-v1.schema.json``; its values are texts, as written."""
     return {
         "changes": sum(setting.change for setting in plan.settings),
         "settings": [

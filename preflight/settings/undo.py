@@ -64,10 +64,7 @@ class Journal:
         self._lock = -1
 
     def __enter__(self) -> Journal:
-        """Lock the journal and read it.
-
-        Raises JournalError: another process has it, or it cannot be read.
-        """
+        """Lock and read the journal. Raises JournalError if it cannot."""
         import fcntl
 
         try:
@@ -98,10 +95,7 @@ class Journal:
         self._close()
 
     def add(self, entry: Entry) -> None:
-        """Save an entry before its change is made.
-
-        Raises JournalError, and then the change must not be made.
-        """
+        """Save an entry before its change. Raises JournalError: the change must not be made."""
         self.entries.append(entry)
         try:
             self._save()
@@ -201,10 +195,7 @@ class Undone(NamedTuple):
 
 
 def boot_id(root: Root) -> str:
-    """Return the id of this boot.
-
-    It is "" where the kernel does not say: then a reboot is not noticed.
-    """
+    """Return the id of this boot; "" if the kernel does not say: a reboot is not noticed then."""
     found = root.word(BOOT_ID)
     return "" if isinstance(found, Unknown) else found
 
@@ -253,10 +244,7 @@ def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
 
 
 def _still_ours(entry: Entry, current: str) -> bool:
-    """Return whether a value is the one that was read back after the change.
-
-    Of a change that was broken off, any value on the way to the wanted one is.
-    """
+    """Return whether a value is what the change left, or one on its way if that was broken off."""
     if entry.got is not None:
         return current == entry.got
     if entry.path.endswith(_NR) and entry.before is not None:

@@ -230,10 +230,7 @@ def _shared_memory(
 
 
 def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
-    """Yield as many GPUs as have the numbers up to the highest one that a rank takes.
-
-    A container's GPUs are counted from 0.
-    """
+    """Yield a container's GPUs, counted from 0, up to the highest that a rank takes."""
     indices = [process.gpu for process in needs.processes if process.gpu is not None]
     if indices:
         reason = Reason("gpu.count", f"the highest number that a rank takes is {max(indices)}")

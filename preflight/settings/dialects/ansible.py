@@ -26,10 +26,7 @@ class _Plain(str):
 
 
 def ansible(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return a playbook of kernel settings, pools, limits and modules.
-
-    Containers and the launch have their own.
-    """
+    """Return a playbook of kernel settings, pools, limits and modules; nothing of containers."""
     import yaml
 
     tasks, notes = _tasks(plan)

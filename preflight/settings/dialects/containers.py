@@ -41,10 +41,7 @@ def docker(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
-    """Return the option for the host's IPC or for a size, never both.
-
-    With the host's IPC a size has no effect.
-    """
+    """Return the option for the host's IPC, or else for a size: with IPC a size has no effect."""
     if plan.of(Kind.IPC):
         return [("--ipc", "host")]
     return [("--shm-size", setting.wanted) for setting in plan.of(Kind.SHM_SIZE)]

@@ -26,10 +26,7 @@ def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
 
 
 def env(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return a file for Docker's --env-file and systemd's EnvironmentFile=.
-
-    It holds NAME=value as it stands, without quotes.
-    """
+    """Return a file of plain NAME=value lines for Docker's --env-file and EnvironmentFile=."""
     kept, removed, notes = variables(plan)
     lines = []
     for name, value in kept.items():

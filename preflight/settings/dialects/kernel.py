@@ -31,10 +31,7 @@ _USERS = "kubelet.service containerd.service docker.service slurmd.service"
 
 
 def sysctl(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return what sysctl can say: plain settings, and the pool of the default page size.
-
-    It sets the pool as a whole, not by node.
-    """
+    """Return what sysctl can say: plain settings, and the default pool as a whole, not by node."""
     values, notes = sysctl_values(plan)
     if not values:
         return Rendering("", tuple(notes))
@@ -113,10 +110,7 @@ def overruled(plan: Plan) -> list[str]:
 
 
 def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return a unit that brings each pool or node to its pages at boot.
-
-    It fails where a pool gets fewer.
-    """
+    """Return a unit that brings each pool or node to its pages at boot, and fails if it cannot."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
     files = [(target.file, target.pages) for target in _with_earlier(plan)]

@@ -69,10 +69,7 @@ def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _of(plan: Plan) -> str:
-    """Return the options of kubectl that name the manifest to patch.
-
-    A running pod takes no other resources or volumes, so the manifest is what is patched.
-    """
+    """Return kubectl's options that name the manifest: a running pod takes no other resources."""
     manifest = plan.source if plan.workload.kind in _POD_PATHS else "POD.yaml"
     return f"--local -o yaml -f {quote(manifest)}"
 

@@ -27,10 +27,7 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
-    """Return what logins and units of the host are to have for it.
-
-    Without a number for a container whose limit is not known: theirs may be higher.
-    """
+    """Return what logins and units are to have; no number if a container's limit is unknown."""
     return {
         setting.name: setting.wanted
         for setting in plan.of(Kind.ULIMIT)
