@@ -335,10 +335,7 @@ def _ipv6(text: str) -> int | None:
 def anonymise(
     answers: Answers, extras: Mapping[str, Any], hosts: Iterable[str], users: Iterable[str]
 ) -> tuple[Answers, dict[str, Any]]:
-    """Return what a capture holds, with names and addresses replaced.
-
-    hosts, users: names that are known to be private, beside those that the answers show.
-    """
+    """Return what a capture holds, with names (also these) and addresses replaced."""
     names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
         if not isinstance(text, Unknown):
@@ -360,10 +357,7 @@ def without_secrets(answers: Answers) -> Answers:
 
 
 def _settings_alone(name: str, text: str) -> str:
-    """Return a file without its comments, which may hold anything, nor passwords of GRUB's menu.
-
-    Lines stay where they are; what says that this program wrote a file stays too.
-    """
+    """Return a file without comments and GRUB's passwords; its lines stay where they are."""
     if name.startswith("/etc/"):
         return _COMMENT.sub("#", text)
     return _MENU_PASSWORD.sub(rf"\g<1> {REMOVED}", text) if name.startswith("/boot/") else text

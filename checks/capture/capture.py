@@ -42,10 +42,7 @@ def _not_recorded(reason: str) -> Unknown:
 
 
 class Capture(Root):
-    """Gives ``answers`` back as the recorded host gave them.
-
-    extras: what its writer added beside the answers, plain data.
-    """
+    """Gives recorded ``answers`` back; ``extras``: what its writer added, plain data."""
 
     def __init__(self, answers: Answers, extras: Json) -> None:
         super().__init__()
@@ -97,10 +94,7 @@ class Capture(Root):
 
 
 def open_root(path: str) -> Root:
-    """Open the live machine ("/"), a folder laid out so, a capture, a tree's archive, a demo.
-
-    Raises CaptureError for anything else; nothing is unpacked to disk.
-    """
+    """Open "/", a folder like it, a capture, a tree's archive, a demo. Raises CaptureError."""
     if path.startswith(DEMO):
         return _demo(path)
     if os.path.isdir(path):
@@ -202,10 +196,7 @@ def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
 
 
 def json_of(value: object) -> bytes:
-    """Return an object of a capture, in lines for people.
-
-    Raises CaptureError where it has more than is read back.
-    """
+    """Return a capture's object in lines for people. Raises CaptureError if it is too large."""
     import json
 
     text = json.dumps(value, indent=1, sort_keys=True)

@@ -98,10 +98,7 @@ def _clean_words(words: Iterable[str]) -> Iterator[str]:
 
 
 def public(value: Any) -> Any:
-    """Return plain data, a text or what JSON is made of, without values of secret variables.
-
-    Addresses in it lose their user info and queries.
-    """
+    """Return data without values of secret variables, and addresses without user and query."""
     if isinstance(value, str):
         shown = _public(value)
         return value if shown == value else shown  # a Quantity stays one

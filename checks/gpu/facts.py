@@ -96,10 +96,7 @@ class GpuFacts(NamedTuple):
 
 
 def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
-    """Read the facts of the GPUs; never raises.
-
-    NVML is loaded only where PCI, the driver or a device node says NVIDIA.
-    """
+    """Read the GPUs' facts; NVML only if PCI, driver or device nodes say NVIDIA. Never raises."""
     accelerators = read_accelerators(root)
     on_pci = () if isinstance(accelerators, Unknown) else accelerators
     driver = root.text(DRIVER_VERSION)

@@ -117,10 +117,7 @@ def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unkno
 
 
 def lacks_resource(gpus: GpuFacts, given: GivenGpus) -> str:
-    """Return a resource that is asked for and whose maker certainly has no GPU here; "" for none.
-
-    A pod is scheduled where each of its resources is.
-    """
+    """Return a resource that is asked for and whose maker has no GPU here, or ""."""
     if isinstance(gpus.accelerators, Unknown) or not gpus.accelerators:
         return ""
     here = {one.vendor for one in gpus.accelerators}

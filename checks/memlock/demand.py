@@ -125,10 +125,7 @@ class Grant(NamedTuple):
 
 
 def format_limit(limit: Limit, said: str = "") -> Quantity:
-    """Return ``8.00 MiB`` or ``unlimited``; with the hard limit where it differs.
-
-    said: the text behind it.
-    """
+    """Return ``8.00 MiB`` or ``unlimited``, the hard limit if it differs, and what is ``said``."""
     soft, hard = ("unlimited" if part is None else format_bytes(part) for part in limit)
     text = soft if soft == hard else f"{soft} soft, {hard} hard"
     return Quantity(text + said, limit.soft, "bytes")
@@ -251,10 +248,7 @@ def _own(limits: LimitFacts, origin: str) -> Grant:
 
 
 def _login_hint(limits: LimitFacts) -> str:
-    """Return advice where a new login would have no limit, as pam_limits sets it, else "".
-
-    Which users the row is for is not looked at.
-    """
+    """Return advice if a new login would have no limit, for whomever its row is; else ""."""
     if isinstance(limits.runtimes.pam, Unknown):
         return ""
     rows = [row for row in limits.runtimes.pam if row.name == "memlock"]

@@ -177,10 +177,7 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
 
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge what the job's --mem leaves, of processes that start in its cgroup.
-
-    It need not be a limit: cgroup.conf(5) says ConstrainRAMSpace=no where nothing is set.
-    """
+    """Judge what a job's --mem leaves: not always a limit, ConstrainRAMSpace is no by default."""
     inside = [
         process
         for process in needs.processes
@@ -257,10 +254,7 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
 
 
 def shm_wanted_bytes(need_bytes: int) -> int:
-    """Return how large /dev/shm has to be where the launch itself puts ``need_bytes`` there.
-
-    With room for NCCL and torch, which nobody counts; a tmpfs costs nothing until it is used.
-    """
+    """Return what /dev/shm has to hold: ``need_bytes``, and room for NCCL and torch."""
     return max(GIB, 2 * need_bytes)
 
 

@@ -44,10 +44,7 @@ class Location(NamedTuple):
 
     @property
     def first(self) -> tuple[str, ...] | Unknown:
-        """Return the NICs of which any may be the first choice.
-
-        Without a preferred one, the others.
-        """
+        """Return the NICs of which any may be chosen first: the preferred, or else the others."""
         return self.others if self.preferred == () else self.preferred
 
 
@@ -109,10 +106,7 @@ def _of_gpu(
     names: Sequence[str],
     release: MooncakeRelease | None,
 ) -> Location:
-    """Return the location of a GPU; it prefers the NICs that are the fewest steps away.
-
-    They are those of the GPU's node, or all where it has none.
-    """
+    """Return a GPU's location: of its node's NICs (or all) the fewest steps away are preferred."""
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
     gpu = next((one for one in gpus.on_pci if one.address == address), None)
@@ -214,10 +208,7 @@ def measured(
 def differences(
     foretold: Sequence[Location], found: Sequence[Location]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return (location, foretold, found) where they differ.
-
-    The order of names within one is chance.
-    """
+    """Return (location, foretold, found) where they differ; the order of names is chance."""
     one, other = ({place.name: place for place in places} for places in (foretold, found))
     rows = []
     for name in sorted({*one, *other}, key=_order):

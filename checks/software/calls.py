@@ -104,10 +104,7 @@ def _wanted(package: str) -> list[tuple[str, str]]:
 
 
 def parts(package: str) -> list[str]:
-    """Return which of ``PARTS`` the compiled files of a ``mooncake`` folder have.
-
-    Raises OSError where there is none to read, or one is too large.
-    """
+    """Return which of ``PARTS`` a ``mooncake`` folder's files have. Raises OSError if not read."""
     loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
     if not loaded:
         raise FileNotFoundError(f"{package}: no compiled file")
@@ -227,10 +224,7 @@ class Loader:
         return missing
 
     def _rpath(self, path: str, elf: Elf, inherited: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the RPATHs that count for what ``path`` needs.
-
-        Its own, and those of its needers.
-        """
+        """Return the RPATHs that count for what a file needs: its own, and those of its needers."""
         return (*_expand(elf.rpath, path), *inherited) if not elf.runpath else inherited
 
     def _find(

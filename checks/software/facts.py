@@ -277,10 +277,7 @@ def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unkno
 
 
 def _folders_of(root: Root, python: str) -> Iterator[str]:
-    """Yield the module folders of an interpreter that is not run, or of its virtual environment.
-
-    Source: CPython's site.py; Debian's dist-packages.
-    """
+    """Yield the module folders of a Python that is not run (site.py, Debian's dist-packages)."""
     prefix, slash, _ = python.rpartition("/bin/")
     if isinstance(root.mode(f"{prefix}/pyvenv.cfg"), Unknown):
         real = root.link(python)

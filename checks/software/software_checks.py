@@ -472,10 +472,7 @@ def _judge_numactl(
 
 
 def _version(software: SoftwareFacts, needs: LaunchNeeds) -> str:
-    """Return the release that the launch names, else the one installed.
-
-    "" where neither is known.
-    """
+    """Return the release that the launch names, else the installed one; "" if neither is known."""
     engine = software.engine
     if needs.sglang_version or not isinstance(engine, Environment) or engine.sglang is None:
         return needs.sglang_version

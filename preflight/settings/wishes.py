@@ -238,10 +238,7 @@ def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
 
 
 def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish | Gap]:
-    """Yield memory and huge pages of the launch alone, as Kubernetes wants them.
-
-    Requests equal limits there.
-    """
+    """Yield memory and huge pages as Kubernetes wants them, where requests equal limits."""
     if not isinstance(needs.usages, Unknown):
         taken = Wanted(needs).taken
         asked = {} if container is None else container.hugepages_bytes

@@ -168,10 +168,7 @@ def engine_of_host(facts: Facts) -> Engine | Unknown:
 def views_of(
     facts: Facts, needs: LaunchNeeds | None, engine: Engine | Unknown, root: Root | None
 ) -> tuple[MooncakeView, ...]:
-    """Return what Mooncake chooses.
-
-    Root: where to ask the library itself; None: it is not asked.
-    """
+    """Return what Mooncake chooses; the library itself is asked at ``root``, if that is given."""
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):

@@ -53,10 +53,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def expand(text: str) -> list[str]:
-    """Return the names of a node set, each once, in their order; groups are not looked up.
-
-    Raises UsageError.
-    """
+    """Return the names of a node set, each once, in order, without groups. Raises UsageError."""
     if "@" in text:
         raise UsageError(f"node set {text[:60]!r}: it names a group, and none is looked up here")
     return _names(_node_set(re.sub(r"\s*,\s*|\s+", ",", text.strip()), RESOLVER_NOGROUP))

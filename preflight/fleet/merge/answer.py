@@ -49,10 +49,7 @@ def verdict_text(fleet: Fleet) -> str:
 
 
 def verdict_said(fleet: Fleet) -> str:
-    """Return what the verdict rests on.
-
-    ``of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``.
-    """
+    """Return ``of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``."""
     away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
     read = [f"{plural(fleet.reports, 'report')} read"]
     if away:
@@ -114,10 +111,7 @@ def pool_text(fleet: Fleet) -> str:
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
-    """Return the answer without a final newline.
-
-    verbosity: below 0 the verdict alone, above 0 what passed too.
-    """
+    """Return the answer; verbosity below 0: the verdict alone, above 0: what passed too."""
     word = fleet.verdict.upper()
     parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:

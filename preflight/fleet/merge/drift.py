@@ -65,10 +65,7 @@ def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return each fact that differs, what the fewest nodes differ in first.
-
-    rows: all that have facts.
-    """
+    """Return each fact that differs among ``rows``, what the fewest nodes differ in first."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(found: Drift) -> tuple[int, str]:

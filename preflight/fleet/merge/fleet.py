@@ -81,10 +81,7 @@ class Fleet(NamedTuple):
 
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
-    """Return the fleet.
-
-    expected: names of its nodes; None where only the reports say which there are.
-    """
+    """Return the fleet of the ``expected`` nodes, or of whoever reports if that is None."""
     given = reports.rows
     found = settled(given)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one

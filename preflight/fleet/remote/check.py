@@ -75,10 +75,7 @@ def run_fleet_check(
 
 
 def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str, ...]:
-    """Return the words that have a node judge itself, within a time.
-
-    Raises UsageError for options that every node would refuse.
-    """
+    """Return the words by which a node judges itself, within a time. Raises UsageError."""
     from preflight.check.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.

@@ -126,10 +126,7 @@ class SshNodes(NamedTuple):
 
 
 def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
-    """Return the words of an option whose value is a command line.
-
-    Raises UsageError; for none at all too: ``give`` says what belongs there.
-    """
+    """Return the words of an option, a command line. Raises UsageError; ``give`` says its form."""
     try:
         found = tuple(shlex.split(text))
     except ValueError as error:
@@ -141,10 +138,7 @@ def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
 
 @cache
 def zipapp() -> bytes:
-    """Return this program as one file that a node's own Python can run; about a megabyte.
-
-    Raises UsageError where a part of it is not here.
-    """
+    """Return this program as one file for any Python, a megabyte. Raises UsageError."""
     import io
     import zipfile
 

@@ -62,10 +62,7 @@ def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 
 def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Yield each report of each path, folders in the order of their names.
-
-    Never raises for a path.
-    """
+    """Yield the reports of each path, folders in the order of their names; never raises."""
     for path in paths:
         if path == STDIN:
             stream = getattr(sys.stdin, "buffer", None)
