@@ -254,7 +254,7 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 
 def _option(words: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 where it is not known, None without the option."""
-    for name, value in _valued(words):
+    for name, value in valued(words):
         if name in names:
             return _whole(value)
         if any(len(n) == 2 and name.startswith(n) and name[2:3].isdigit() for n in names):
@@ -262,7 +262,7 @@ def _option(words: Sequence[str], *names: str) -> int | None:
     return None
 
 
-def _valued(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def valued(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each word as an option, with the value behind its = or else the next word."""
     for word, following in zip(words, (*words[1:], ""), strict=True):
         name, equals, value = word.partition("=")
@@ -279,7 +279,7 @@ def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int
     beside: tasks of a host that have them together. Source: srun(1), gres ``gpu:TYPE:NUMBER``.
     """
     found: list[int] = []
-    for name, value in _valued(words):
+    for name, value in valued(words):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
         if name in ("-G", "--gpus") and nodes in (None, 1):
             each = 1
@@ -306,7 +306,7 @@ def step_gpus(words: Sequence[Word], environment: Mapping[str, Word]) -> dict[st
 
 def _slurm_mem(words: Sequence[str]) -> int | None:
     """Return the MiB of ``--mem``, which is for each node; None without it, or for all there is."""
-    text = next((value for name, value in _valued(words) if name == "--mem"), "")
+    text = next((value for name, value in valued(words) if name == "--mem"), "")
     parts = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", text.lower())
     kib = 0 if parts is None else int(parts[1]) * 1024 ** ("kmgt".index(parts[2] or "m"))
     return kib // 1024 or None
