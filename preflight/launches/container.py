@@ -21,28 +21,22 @@ _ENTRYPOINTS = (
     (re.compile(r"vllm-openai|vllm/vllm-"), ("vllm", "serve")),
     (re.compile(r"lmstack-router"), ("vllm-router",)),
     (re.compile(r"text-generation-inference"), ("text-generation-launcher",)),
-    (re.compile(r"(?:^|/)redis(?:-stack-server)?$"), ("redis-server",)),
-    (re.compile(r"(?:^|/)nats$"), ("nats-server",)),
-    (re.compile(r"(?:^|/)mooncake-master$"), ("mooncake_master",)),
-    (re.compile(r"(?:^|/)etcd$"), ("etcd",)),
-    # They hold little, whatever they are told.
-    (re.compile(r"(?:^|/)nginx(?:-unprivileged)?$"), ("nginx",)),
-    (re.compile(r"(?:^|/)haproxy$"), ("haproxy",)),
-    (re.compile(r"(?:^|/)envoy$"), ("envoy",)),
-    (re.compile(r"(?:^|/)traefik$"), ("traefik",)),
-    (re.compile(r"(?:^|/)prometheus$"), ("prometheus",)),
-    (re.compile(r"(?:^|/)grafana(?:-oss|-enterprise)?$"), ("grafana",)),
-    (re.compile(r"(?:^|/)node[-_]exporter$"), ("node_exporter",)),
-    (re.compile(r"(?:^|/)dcgm-exporter$"), ("dcgm-exporter",)),
-    (re.compile(r"(?:^|/)cadvisor$"), ("cadvisor",)),
-    (re.compile(r"(?:^|/)alertmanager$"), ("alertmanager",)),
-    (re.compile(r"(?:^|/)fluent-bit$"), ("fluent-bit",)),
-    (re.compile(r"(?:^|/)promtail$"), ("promtail",)),
-    (re.compile(r"(?:^|/)oauth2-proxy$"), ("oauth2-proxy",)),
-    (re.compile(r"(?:^|/)opentelemetry-collector(?:-contrib)?$"), ("otelcol",)),
-    (re.compile(r"(?:^|/)registry$"), ("registry",)),
-    (re.compile(r"(?:^|/)curl$"), ("curl",)),
-    (re.compile(r"(?:^|/)(?:alpine|busybox|debian|ubuntu)$"), ("sh",)),
+)
+# The same of images by their last name; but for etcd, Redis, NATS and Mooncake they hold little,
+# whatever they are told.
+_PROGRAMS = {
+    **dict.fromkeys(("redis", "redis-stack-server"), "redis-server"),
+    **dict.fromkeys(("node-exporter", "node_exporter"), "node_exporter"),
+    **dict.fromkeys(("grafana-oss", "grafana-enterprise"), "grafana"),
+    **dict.fromkeys(("opentelemetry-collector", "opentelemetry-collector-contrib"), "otelcol"),
+    **dict.fromkeys("alpine busybox debian ubuntu".split(), "sh"),
+    "nats": "nats-server",
+    "mooncake-master": "mooncake_master",
+    "nginx-unprivileged": "nginx",
+}
+_SAME_NAME = frozenset(
+    "alertmanager cadvisor curl dcgm-exporter envoy etcd fluent-bit grafana haproxy nginx "
+    "oauth2-proxy prometheus promtail registry traefik".split()
 )
 # Images that run what they are told by the first word, and their program where it is a flag.
 _DEFAULT = frozenset(
@@ -173,11 +167,12 @@ class ContainerSettings(NamedTuple):
 def image_program(image: str, first: str) -> tuple[str, ...]:
     """Return the words that an image puts in front of a launch's; ``first`` is their first."""
     name = re.sub(r"[:@][^/]*$", "", image)
-    for pattern, words in _ENTRYPOINTS:
-        if pattern.search(name):
-            told = words[0] in _DEFAULT and first and not first.startswith("-")
-            return () if told else words
-    return ()
+    last = name.rpartition("/")[2]
+    alone = last if last in _SAME_NAME else _PROGRAMS.get(last)
+    found = (words for pattern, words in _ENTRYPOINTS if pattern.search(name))
+    words = next(found, () if alone is None else (alone,))
+    told = words[:1] and words[0] in _DEFAULT and first and not first.startswith("-")
+    return () if told else words
 
 
 class ImageWords(NamedTuple):
