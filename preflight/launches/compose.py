@@ -39,6 +39,7 @@ from preflight.launches.source import (
     Word,
     brief,
     joined,
+    noted,
     read_inside,
 )
 from preflight.launches.variables import environment_words, unread
@@ -82,8 +83,7 @@ def read_compose(
         for item in include.items or ([include] if include.value else []):
             shown = item.text or item.at("path").text or "several files"
             said = f"include: {brief(shown)}{_PUT_TOGETHER}"
-            note = SourceNote("include-not-read", said, Origin(name, item.line))
-            readings.append(Reading((), (note,)))
+            readings.append(noted("include-not-read", said, Origin(name, item.line)))
         for called, node in document.at("services").fields.items():
             if notes := tuple(_without_profile(called, node, surroundings, name)):
                 readings.append(Reading((), notes))
@@ -91,8 +91,7 @@ def read_compose(
             if (extends := node.at("extends")).value is not None:
                 base = extends.text or extends.at("service").text or ""
                 said = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
-                note = SourceNote("extends-not-read", said, Origin(name, extends.line))
-                readings.append(Reading((), (note,)))
+                readings.append(noted("extends-not-read", said, Origin(name, extends.line)))
                 continue
             reader = _ServiceReader(name, called, node, surroundings, read_file)
             readings.append(reader.reading())
@@ -129,10 +128,8 @@ class _ServiceReader:
         key = "entrypoint" if words else "command"  # words alone are the entrypoint's arguments
         words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
         if found.hidden:
-            text = (
-                f"service {self.called} runs its image's own {key}, which the file does not "
-                f"show: name the program under {key}"
-            )
+            show = f"which the file does not show: name the program under {key}"
+            text = f"service {self.called} runs its image's own {key}, {show}"
             place = words[0].origin if words else origin
             self.notes.append(SourceNote("image-command", text, place))
         for hook in self.node.at("post_start").items:
@@ -146,14 +143,10 @@ class _ServiceReader:
             for why in refusals(settings):
                 said = f"{why}; Compose refuses service {self.called}"
                 self.notes.append(SourceNote("container-refused", said, origin))
+        place_of, files = Place("service", (self.called,)), inner.files
         commands = tuple(
-            command._replace(
-                place=Place("service", (self.called,)),
-                container=settings,
-                copies=copies,
-                files=inner.files,
-            )
-            for command in inner.commands
+            one._replace(place=place_of, container=settings, copies=copies, files=files)
+            for one in inner.commands
         )
         # Each copy of a service binds them.
         ports = tuple(dict.fromkeys(self.published(str(origin)))) * min(copies, 2)
@@ -206,11 +199,9 @@ class _ServiceReader:
         text = whole.text
         for match in _OPERATOR.finditer(text):
             if match.group(1):
-                said = (
-                    f"{called} is not run by a shell: {brief(text[match.start() :])!r} is "
-                    "left out here, and docker-compose v1 gives it to the program; "
-                    "write bash -c '…' around it"
-                )
+                said = f"{called} is not run by a shell: {brief(text[match.start() :])!r} is left "
+                said += "out here, and docker-compose v1 gives it to the program; "
+                said += "write bash -c '…' around it"
                 self.notes.append(SourceNote("no-shell", said, whole.origin))
                 text = text[: match.start()]
                 break
@@ -225,10 +216,8 @@ class _ServiceReader:
 
     def refuse_item(self, called: str, item: Node) -> None:
         if item.plain:
-            said = (
-                f"{called} has the item {item.text}, a {item.not_text} to YAML, which Compose "
-                f'refuses (must be a string): write "{item.text}"'
-            )
+            refused = f'which Compose refuses (must be a string): write "{item.text}"'
+            said = f"{called} has the item {item.text}, a {item.not_text} to YAML, {refused}"
             self.notes.append(SourceNote("value-not-text", said, Origin(self.name, item.line)))
 
     def environment(self) -> dict[str, Word]:

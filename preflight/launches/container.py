@@ -168,10 +168,10 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
     """Return the words that an image puts in front of a launch's; ``first`` is their first."""
     name = re.sub(r"[:@][^/]*$", "", image)
     last = name.rpartition("/")[2]
-    alone = last if last in _SAME_NAME else _PROGRAMS.get(last)
-    found = (words for pattern, words in _ENTRYPOINTS if pattern.search(name))
-    words = next(found, () if alone is None else (alone,))
-    told = words[:1] and words[0] in _DEFAULT and first and not first.startswith("-")
+    alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
+    words: tuple[str, ...] = (alone,) if alone else ()
+    words = next((front for pattern, front in _ENTRYPOINTS if pattern.search(name)), words)
+    told = _DEFAULT & {*words} and first and not first.startswith("-")
     return () if told else words
 
 

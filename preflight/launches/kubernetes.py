@@ -24,6 +24,7 @@ from preflight.launches.source import (
     both_inside,
     brief,
     joined,
+    noted,
     read_inside,
 )
 from preflight.launches.variables import unread
@@ -72,8 +73,8 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 found = True
                 which = " ".join((kind, called, *pod.role))
                 said = f"{which} is not started: the manifest asks for 0 of it"
-                note = SourceNote("not-started", said, Origin(name, pod.spec.line or item.line))
-                readings.append(Reading((), (note,)))
+                at = Origin(name, pod.spec.line or item.line)
+                readings.append(noted("not-started", said, at))
                 continue
             apart += bool(pod.spec.at("containers").items)
             # An init container that is kept running is one of those that run beside each other.
@@ -90,20 +91,16 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 readings.append(_Container(container, place, name, pod, held, files).reading())
             notes = (*_refused(pod.spec, name, kind), *_finished(pod.spec, name))
             readings.append(Reading((), notes))
-        for said in not_read(item):
-            note = SourceNote("resource-not-read", said, Origin(name, item.line))
-            readings.append(Reading((), (note,)))
+        at, unread_kind = Origin(name, item.line), "resource-not-read"
+        readings += (noted(unread_kind, said, at) for said in not_read(item))
         if kind and not found and kind not in ("ConfigMap", "Secret"):
-            known = _STARTS_NOTHING.search(kind) is not None
-            said = f"{kind} {called} starts no process"
-            if not known:
-                said = f"what {kind} {called} starts is not read: give the pods that it makes"
-            identifier = "kind-not-read" if known else "resource-not-read"
-            note = SourceNote(identifier, said, Origin(name, item.line))
-            readings.append(Reading((), (note,)))
+            said = f"what {kind} {called} starts is not read: give the pods that it makes"
+            if _STARTS_NOTHING.search(kind):
+                unread_kind, said = "kind-not-read", f"{kind} {called} starts no process"
+            readings.append(noted(unread_kind, said, at))
     if apart > 1:
         said = f"{apart} pods are read as if one of each ran on one host: give only those that do"
-        readings.append(Reading((), (SourceNote("pods-together", said, Origin(name)),)))
+        readings.append(noted("pods-together", said, Origin(name)))
     return joined(readings)
 
 

@@ -169,6 +169,11 @@ class Reading(NamedTuple):
         return (*texts[:_MOST_LEFT_OUT], *last)
 
 
+def noted(id_: str, text: str, origin: Origin) -> Reading:
+    """Return a reading of one note, and nothing that is started."""
+    return Reading((), (SourceNote(id_, text, origin),))
+
+
 def with_last(reading: Reading, waited: bool) -> Reading:
     """Return a reading whose last process is waited for, or not, as the unit around it says."""
     *others, last = reading.commands or (None,)
