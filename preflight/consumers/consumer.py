@@ -83,22 +83,21 @@ class RefusedBy(NamedTuple):
 class Consumer(NamedTuple):
     """One process of a launch: its workers on this host, and what each of them takes.
 
-    release: the one as which it was read; parts: those of what else runs in it. named: the releases
-    that its launch names, by product. sockets: files that it makes anew, whoever has them.
-    connectors: those that it loads, by vLLM's names.
-    executor: what starts the workers, as it is written. gpu_fraction: of all the memory of each
-    worker's GPU, what has to be free; gpu_fills: whether nothing says that it takes less of it.
-    engines: its data-parallel engines here, each of ``workers`` processes with a GPU.
-    clients: the store clients that the workers set up. transfer: the RDMA devices of a transfer
-    engine beside them; None without. transfer_protocol: what that engine goes by, "" without one.
-    registers_gpu: what of the GPU's memory it registers, "" for
-    nothing. settings: what all this follows from. ports: what it listens on, by what it is.
-    refused: its own errors, in every release: it will not start. refused_by: those that are known
-    of some releases alone. misread, ignored: what was written and is taken for something else, or
-    not at all. uncounted: what of it is in no number. may_use: why it may use Mooncake, although
-    nothing that was read does; None where it does not. hosts: over how many hosts
-    one engine runs. node: which of them this one is, None where it runs on one host or nothing says
-    so; leader: the address of the first, "" where it is not written.
+    What it is. release: as which it was read; parts: of what else runs in it; named: those that its
+    launch names, by product. connectors: by vLLM's names. settings: what all of this follows from.
+
+    Where it runs. engines: its data-parallel engines here, each of ``workers`` processes with a
+    GPU. hosts: over how many hosts one engine runs; node: which of them this is, None for one host
+    or if nothing says so; leader: the first's address, or "". executor: what starts the workers.
+
+    What it takes. clients, pools: of each worker. transfer: the RDMA devices of a transfer engine
+    beside them, or None; transfer_protocol: what that goes by, or "". registers_gpu: what of GPU
+    memory it registers, or "". gpu_fraction: of each worker's GPU, what has to be free; gpu_fills:
+    nothing says that it takes less. ports: by what they are. sockets: files that it makes anew.
+
+    What is wrong. refused: its errors in every release; refused_by: in some. misread, ignored: what
+    was written and is taken for something else, or not at all. uncounted: what is in no number.
+    may_use: why it may use Mooncake although nothing that was read does; None if it does not.
     """
 
     release: str
