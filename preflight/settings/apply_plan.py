@@ -249,13 +249,8 @@ def apply_object(account: Account) -> dict[str, Any]:
             {**fields(one, "kind", "path", "wanted"), "now": one.before} for one in account.changes
         ],
         "left": [
-            {
-                "name": one.setting.label,
-                "now": one.now,
-                "wanted": wanted_text(one.setting),
-                "how": how,
-            }
-            for one, how in account.left
+            {"name": of.label, "now": now, "wanted": wanted_text(of), "how": how}
+            for of, now, how in ((one.setting, one.now, how) for one, how in account.left)
         ],
         "done": account.done,
         "taken_back": account.taken_back,

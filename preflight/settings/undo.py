@@ -154,16 +154,11 @@ class Journal:
 def _entry(row: dict[str, Any]) -> Entry:
     entry = Entry(**row)
     texts = (entry.kind, entry.path, entry.wanted, entry.boot)
-    optional = (entry.before, entry.got)
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError(row)
-    if not all(text is None or isinstance(text, str) for text in optional):
-        raise ValueError(row)
-    if entry.kind not in ("value", "file", "link") or not entry.path.startswith("/"):
-        raise ValueError(row)
-    if entry.mode is not None and not isinstance(entry.mode, int):
-        raise ValueError(row)
-    return entry
+    fits = all(isinstance(text, str) for text in texts) and isinstance(entry.mode, int | None)
+    fits = fits and all(isinstance(text, str | None) for text in (entry.before, entry.got))
+    if fits and entry.kind in ("value", "file", "link") and entry.path.startswith("/"):
+        return entry
+    raise ValueError(row)
 
 
 def _unwritable(path: str, error: OSError) -> str:
@@ -227,9 +222,9 @@ def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
     if boot and entry.boot and boot != entry.boot:
         return Undone(f"{path}: a reboot has undone it since", True, True)
     current = root.word(path)
+    if isinstance(current, Unknown) and current.absent:
+        return Undone(f"{path}: is gone: there is nothing to put back", True, True)
     if isinstance(current, Unknown):
-        if current.absent:
-            return Undone(f"{path}: is gone: there is nothing to put back", True, True)
         return Undone(f"{current.reason}: not put back, it was {before}", False, False)
     current = " ".join(current.split())
     if before is None or current == before:
@@ -263,13 +258,9 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
     # Reservations are counted for the whole pool; any node may have to honour them.
     reserved = root.integer(f"{POOLS}/{folder.rpartition('/')[2]}/resv_hugepages")
     if isinstance(free, Unknown) or isinstance(reserved, Unknown):
-        reason = free if isinstance(free, Unknown) else reserved
-        why = reason.reason if isinstance(reason, Unknown) else ""
-        return Undone(
-            f"{path}: not put back, because it is unknown which process holds its pages: {why}",
-            False,
-            False,
-        )
+        why = next(one.reason for one in (free, reserved) if isinstance(one, Unknown))
+        text = f"not put back, because it is unknown which process holds its pages: {why}"
+        return Undone(f"{path}: {text}", False, False)
     before = int(entry.before or 0)
     target = max(before, current - max(0, free - reserved))
     if target < current:

@@ -27,7 +27,8 @@ def docker(plan: Plan, names: ArtefactNames) -> Rendering:
         number = "-1" if value == "unlimited" else value
         options.append(("--ulimit", f"{name}={number}:{number}"))
     options += [("--cap-add", setting.name) for setting in plan.of(Kind.CAPABILITY)]
-    options += [("--security-opt", _security(s.name, s.wanted)) for s in plan.of(Kind.SECURITY)]
+    profiles = [f"{s.name}={s.wanted}".rstrip("=") for s in plan.of(Kind.SECURITY)]
+    options += [("--security-opt", profile) for profile in profiles]
     devices, unnamed = _devices(plan)
     options += [("--device", device) for device in devices]
     kept, removed, notes = variables(plan)
@@ -53,10 +54,6 @@ def _devices(plan: Plan) -> tuple[list[str], list[str]]:
     said = "is left out: docker takes what is behind its colon for a place in the container"
     notes = [f"the device {visible(name)} {said}" for name in names if ":" in name]
     return [name for name in names if ":" not in name], notes
-
-
-def _security(name: str, wanted: str) -> str:
-    return f"{name}={wanted}" if wanted else name
 
 
 def _on_the_host(plan: Plan) -> list[str]:

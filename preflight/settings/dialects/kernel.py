@@ -100,13 +100,12 @@ def overruled(plan: Plan) -> list[str]:
     pages, _ = _default_pool(plan)
     if pages is None:
         return []
-    return [
-        f"{writer.source} sets the pool after {SYSCTL_FILE}, by a script"
-        if writer.pages is None
-        else f"{writer.source} wins over {SYSCTL_FILE}: it is read later and sets "
-        f"{writer.pages} pages"
-        for writer in overruling(plan.writers, pages, plan.default_page_bytes)
-    ]
+    notes = []
+    for writer in overruling(plan.writers, pages, plan.default_page_bytes):
+        how = f"wins over {SYSCTL_FILE}: it is read later and sets {writer.pages} pages"
+        how = f"sets the pool after {SYSCTL_FILE}, by a script" if writer.pages is None else how
+        notes.append(f"{writer.source} {how}")
+    return notes
 
 
 def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
@@ -136,11 +135,8 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
         "[Install]",
         "WantedBy=multi-user.target",
     ]
-    note = (
-        f"write it to {UNIT_FILE}, then: sudo systemctl daemon-reload; "
-        f"sudo systemctl enable {UNIT_NAME}"
-    )
-    return Rendering("\n".join(lines), (note,))
+    then = f"sudo systemctl daemon-reload; sudo systemctl enable {UNIT_NAME}"
+    return Rendering("\n".join(lines), (f"write it to {UNIT_FILE}, then: {then}",))
 
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:

@@ -28,14 +28,10 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 def host_limits(plan: Plan) -> dict[str, str]:
     """Return what logins and units are to have; no number if a container's limit is unknown."""
-    return {
-        setting.name: setting.wanted
-        for setting in plan.of(Kind.ULIMIT)
-        if not setting.setting.unit
-        and (
-            setting.wanted == "unlimited" or setting.setting.now or not setting.setting.described_by
-        )
-    }
+    own = [one for one in plan.of(Kind.ULIMIT) if not one.setting.unit]
+    known = [one.setting.now or not one.setting.described_by for one in own]
+    pairs = zip(own, known, strict=True)
+    return {one.name: one.wanted for one, sure in pairs if sure or one.wanted == "unlimited"}
 
 
 def container_limits(plan: Plan) -> tuple[dict[str, str], list[str]]:
