@@ -59,7 +59,11 @@ def _parts(value: Any) -> list[Any]:
     """Return a list as it is, and the parts of a text between its commas."""
     if isinstance(value, list):
         return value
-    return [part.strip() for part in str(value).split(",") if part.strip()]
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _numbers(value: Any) -> list[Any]:
+    return _parts(value if isinstance(value, list) else str(value))
 
 
 def _json(value: Any) -> Any:
@@ -73,9 +77,9 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "float": float,
     "bool": lambda value: value is True or str(value).strip().lower() in ("true", "1"),
     "str": str,
-    "disk": lambda value: ",".join(p.removeprefix("file://") for p in _parts(value)) or None,
-    "ints": lambda value: [*map(int, _parts(value))],
-    "floats": lambda value: [*map(float, _parts(value))],
+    "disk": lambda value: ",".join(p.removeprefix("file://") for p in _parts(str(value))) or None,
+    "ints": lambda value: [*map(int, _numbers(value))],
+    "floats": lambda value: [*map(float, _numbers(value))],
     "strs": _parts,
     "json": _json,
     "list": lambda value: value if isinstance(value, list) else [value] if value else [],
