@@ -130,16 +130,13 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         judged = _of_unit(unit)
         if judged.status is not Status.SKIP:
             return judged._replace(subject=f"{process.name} ({judged.subject})")
-    return found.unknown(
-        "the launch sets no memlock, and no daemon is seen here that would pass one on",
-        have="the runtime's default",
-        advice=RUN_INSIDE
-        if container.runtime == "kubernetes"  # a manifest has no place for the limit
-        else "run this check inside the container, or set memlock for it",
-        settings=()
-        if container.runtime == "kubernetes"
-        else (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),),
-    )
+    text = "the launch sets no memlock, and no daemon is seen here that would pass one on"
+    found = found._replace(have="the runtime's default")
+    if container.runtime == "kubernetes":  # a manifest has no place for the limit
+        return found.unknown(text, advice=RUN_INSIDE)
+    setting = Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime)
+    advice = "run this check inside the container, or set memlock for it"
+    return found.unknown(text, advice=advice, settings=(setting,))
 
 
 def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:

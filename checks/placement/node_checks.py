@@ -142,22 +142,17 @@ def _nearest(
         path = paths[missing]
         why = path if isinstance(path, Unknown) else Unknown(f"{missing} is no PCI device")
         return finding.unknown(why.of("how far its NICs are is unknown:  "))
-    others = [
-        name
-        for (address, name), path in pci.paths.items()
-        if address == gpu.address and isinstance(path, PathClass) and path < PathClass.SYS
-    ]
+    of_gpu = [(name, path) for (at, name), path in pci.paths.items() if at == gpu.address]
+    others = [name for name, path in of_gpu if isinstance(path, PathClass) and path < PathClass.SYS]
+    evidence = [Evidence("numa_node of its GPU", str(gpu.node))]
+    for name in names:
+        file = f"{RDMA_DEVICES}/{name}/device/numa_node"
+        evidence.append(Evidence(file, str(nic_node(rdma, name))))
     return finding.warned(
         "every transfer of its GPU crosses the link between NUMA nodes",
         f"let the rank use a NIC of the GPU's node: {', '.join(others[:4]) or 'none here'}",
         have=f"{', '.join(names)}: all SYS",
-        evidence=(
-            Evidence("numa_node of its GPU", str(gpu.node)),
-            *(
-                Evidence(f"{RDMA_DEVICES}/{name}/device/numa_node", str(nic_node(rdma, name)))
-                for name in names
-            ),
-        ),
+        evidence=tuple(evidence),
     )
 
 

@@ -328,7 +328,6 @@ class _ServiceReader:
             runtime=self.one("runtime"),
             privileged=(self.one("privileged") or "").lower() in _TRUE,
             cap_add=self.texts("cap_add"),
-            cap_drop=self.texts("cap_drop"),
             security_opt=tuple(map(security_option, self.texts("security_opt"))),
             # The last at each place counts.
             mounts=tuple(map(self.absolute, {one.target: one for one in self.mounts()}.values())),

@@ -146,7 +146,6 @@ class ContainerSettings(NamedTuple):
     runtime: str | None = None
     privileged: bool = False
     cap_add: tuple[str, ...] = ()
-    cap_drop: tuple[str, ...] = ()
     security_opt: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     cpuset_cpus: str | None = None

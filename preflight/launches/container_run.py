@@ -209,7 +209,6 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         runtime="nvidia" if engine == "nvidia-docker" else last.get("runtime"),
         privileged=last.get("privileged", "false").lower() in ("true", "1", "t"),
         cap_add=_names(many.get("cap-add", ()), splits),
-        cap_drop=_names(many.get("cap-drop", ()), splits),
         security_opt=tuple(map(security_option, many.get("security-opt", ()))),
         mounts=tuple(mounts),
         cpuset_cpus=last.get("cpuset-cpus"),

@@ -396,7 +396,6 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         runtime=pod.at("runtimeClassName").text,
         privileged=own.at("privileged").text == "true",
         cap_add=tuple(item.text for item in capabilities.at("add").items if item.text),
-        cap_drop=tuple(item.text for item in capabilities.at("drop").items if item.text),
         security_opt=tuple(profiles),
         mounts=tuple(mounts),
         memory_bytes=_size(limits.get("memory", Node(None)), "the memory limit"),

@@ -146,11 +146,8 @@ class NodeLaunch(NamedTuple):
 
     def hosts_of(self, kind: str) -> tuple[str, ...]:
         """Return the known hosts of services of one kind, in small letters."""
-        return tuple(
-            one.host.lower()
-            for one in self.services
-            if one.kind == kind and isinstance(one.host, str)
-        )
+        hosts = [one.host for one in self.services if one.kind == kind]
+        return tuple(host.lower() for host in hosts if isinstance(host, str))
 
 
 class NodeRow(NamedTuple):
@@ -213,13 +210,8 @@ def settled(rows: Sequence[NodeRow]) -> Settled:
     for node, group in grouped((row.node, row) for row in rows).items():
         different: dict[NodeRow, NodeRow] = {}
         for row in sorted(group, key=lambda row: (-row.made_unix_seconds, row.origin)):
-            key = row._replace(
-                origin="",
-                made_unix_seconds=0,
-                findings=frozenset(row.findings),
-                facts=frozenset(row.facts),
-                unread=frozenset(row.unread),
-            )
+            key = row._replace(origin="", made_unix_seconds=0, findings=frozenset(row.findings))
+            key = key._replace(facts=frozenset(row.facts), unread=frozenset(row.unread))
             different.setdefault(key, row)
         if len(different) < len(group):
             found.repeats[node] = len(group) - len(different)
