@@ -169,9 +169,9 @@ def _validate(values: dict[str, Any]) -> None:
         if not values["lmcache_worker_ports"]:
             why = "is required and cannot be empty when enable_controller=True"
             raise ValueError(f"lmcache_worker_ports {why}")
-    extra = values["extra_config"] or {}
-    nixl = extra.get("enable_nixl_storage") and values["nixl_buffer_device"] == "cpu"
-    if nixl and "nixl_use_hugepages" in extra:
+    extra = values["extra_config"]
+    nixl = extra is not None and extra.get("enable_nixl_storage")
+    if nixl and values["nixl_buffer_device"] == "cpu" and "nixl_use_hugepages" in extra:
         values["local_cpu_use_hugepages"] = bool(extra["nixl_use_hugepages"])
 
 
