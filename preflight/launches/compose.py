@@ -107,11 +107,8 @@ class _ServiceReader:
         surroundings: Mapping[str, Word],
         read_file: Beside,
     ) -> None:
-        self.name = name
-        self.node = node
-        self.called = called
-        self.surroundings = surroundings
-        self.read_file = read_file
+        self.name, self.called, self.node = name, called, node
+        self.surroundings, self.read_file = surroundings, read_file
         self.notes: list[SourceNote] = []
 
     def reading(self) -> Reading:

@@ -178,10 +178,7 @@ class _Container:
         held: Mapping[str, Mapping[str | None, Mapping[str, Node]]],
         files: Mapping[str, Word],
     ) -> None:
-        self.node = node
-        self.place = place
-        self.name = name
-        self.pod = pod
+        self.node, self.place, self.name, self.pod = node, place, name, pod
         self.held = held  # what the manifest's own ConfigMaps and Secrets hold, by name
         self.files = files
         # Whether variables may be set that the manifest does not show.

@@ -94,8 +94,7 @@ class Conditions:
     """Decides the conditions of one shell. lies: tells whether a file lies beside the launch."""
 
     def __init__(self, state: ShellState, lies: Callable[[str], bool]) -> None:
-        self.state = state
-        self.lies = lies
+        self.state, self.lies = state, lies
 
     def command(self, text: ShellText, node: Node) -> Truth:
         """Return the truth of a ``[ ... ]`` or ``[[ ... ]]`` of the tree."""
@@ -216,10 +215,8 @@ class _Reader:
     def __init__(
         self, conditions: Conditions, items: list[_Item], double: bool, origin: Origin
     ) -> None:
-        self.conditions = conditions
-        self.items = items
-        self.double = double
-        self.origin = origin
+        self.conditions, self.items = conditions, items
+        self.double, self.origin = double, origin
         self.either, self.both = ("||", "&&") if double else ("-o", "-a")
 
     def operator(self, place: int = 0) -> str:

@@ -147,17 +147,14 @@ class _Expansion:
     """Collects the words that pieces become."""
 
     def __init__(self, state: ShellState, origin: Origin, split: bool) -> None:
-        self.state = state
-        self.origin = origin
-        self.split = split
+        self.state, self.origin, self.split = state, origin, split
         self.words: list[Word] = []
         self.texts: list[str] = []
         self.unresolved: list[str] = []
         self.doubts: list[SourceNote] = []
         self.open = not split
         self.loose = False  # what is added now stands without quotes
-        self.wild = False
-        self.several = False
+        self.wild = self.several = False
         self.inside: Inside | None = None
         self.element: Origin | None = None  # where the element of an array stands that begins here
 

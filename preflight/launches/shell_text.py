@@ -147,11 +147,9 @@ class ShellText:
 
     def _note_lines(self, text: str) -> None:
         if "\r\n" in text:
-            said = (
-                "the lines end in CR LF: bash takes the CR as part of the last word of a line; "
-                "convert the file to LF"
-            )
-            self.note("carriage-return", said, text.count("\n", 0, text.index("\r\n")))
+            taken = "bash takes the CR as part of the last word of a line; convert the file to LF"
+            row = text.count("\n", 0, text.index("\r\n"))
+            self.note("carriage-return", f"the lines end in CR LF: {taken}", row)
         places = []
         for match in _BROKEN.finditer(self.bytes):
             inside = self.bytes[match.start() - 1 : match.start()].strip() and b"#" in match.group()
