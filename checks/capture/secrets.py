@@ -104,9 +104,7 @@ def public(value: Any) -> Any:
         return value if shown == value else shown  # a Quantity stays one
     if isinstance(value, dict):
         return {public(key): public(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [public(item) for item in value]
-    return value
+    return [public(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def beginning(text: str, most: int) -> str:

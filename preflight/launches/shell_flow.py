@@ -161,9 +161,7 @@ class ShellFlow(ABC):
         whole = [node.type in STATEMENTS or not says(node) for node in nodes]
         end = whole.index(False) if False in whole else len(nodes)
         ended = self.run(text, nodes[:end])
-        if self.stop or not nodes[end:]:
-            return ended
-        return self.not_read(text, nodes[end])
+        return ended if self.stop or not nodes[end:] else self.not_read(text, nodes[end])
 
     def body(self, text: ShellText, node: Node) -> Truth:
         """Go through the commands within a node: a whole text, a block, a branch."""

@@ -143,9 +143,7 @@ def _text(part: str, word: Word) -> _Text:
 
 
 def _word(text: str) -> Word:
-    if isinstance(text, _Text):
-        return text.word
-    return Word(text, Origin("command line"))
+    return text.word if isinstance(text, _Text) else Word(text, Origin("command line"))
 
 
 _OWN_ARGUMENT = re.compile(r"\$?\{?(?:[@*]|[1-9]\d*)\}?")

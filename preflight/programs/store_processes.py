@@ -216,6 +216,4 @@ def _flags(words: tuple[Word, ...], switches: tuple[str, ...]) -> dict[str, Word
 
 def _text(flags: Mapping[str, Word], name: str, default: str) -> str | Unknown:
     word = flags.get(name)
-    if word is None:
-        return default
-    return word_value(word)
+    return default if word is None else word_value(word)
