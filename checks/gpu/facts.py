@@ -101,11 +101,8 @@ def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
     on_pci = () if isinstance(accelerators, Unknown) else accelerators
     driver = root.text(DRIVER_VERSION)
     nodes = _device_nodes(root)
-    nvidia = (
-        any(gpu.vendor == "0x10de" for gpu in on_pci)
-        or not isinstance(driver, Unknown)
-        or (not isinstance(nodes, Unknown) and bool(nodes))
-    )
+    nvidia = any(gpu.vendor == "0x10de" for gpu in on_pci) or not isinstance(driver, Unknown)
+    nvidia = nvidia or (not isinstance(nodes, Unknown) and bool(nodes))
     none = Unknown("neither PCI nor /dev nor /proc shows an NVIDIA GPU", absent=True)
     none = accelerators if isinstance(accelerators, Unknown) else none
     registers = needs is not None and any(
@@ -147,11 +144,8 @@ def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
     rows = [] if isinstance(content, Unknown) else content.split("\n")
     loaded = {row.split(" ")[0] for row in rows}
     # A module shows in /sys/module when it is loaded or built in.
-    found = tuple(
-        module
-        for module in PEER_MODULES
-        if module in loaded or not isinstance(root.mode(f"/sys/module/{module}"), Unknown)
-    )
+    shown = [not isinstance(root.mode(f"/sys/module/{one}"), Unknown) for one in PEER_MODULES]
+    found = tuple(m for m, there in zip(PEER_MODULES, shown, strict=True) if there or m in loaded)
     return content if isinstance(content, Unknown) and not content.absent and not found else found
 
 
@@ -182,11 +176,8 @@ def _nvml(root: Root) -> Nvml | Unknown:
     devices = answer.get("devices")
     if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
         return wrong
-    return Nvml(
-        _text(answer.get("driver")) or "",
-        _integer(answer.get("cuda")),
-        tuple(_nvml_gpu(device) for device in devices),
-    )
+    driver, cuda = _text(answer.get("driver")) or "", _integer(answer.get("cuda"))
+    return Nvml(driver, cuda, tuple(_nvml_gpu(device) for device in devices))
 
 
 def _nvml_gpu(device: dict[str, Any]) -> NvmlGpu:

@@ -40,11 +40,8 @@ def memlock_limit(
     needs: LaunchNeeds, limits: LimitFacts, rdma: RdmaFacts, system: SystemFacts
 ) -> Iterator[Finding]:
     release = release_of(needs.mooncake_version)
-    yield from fold(
-        _judge_limit(system, limits, rdma, process, release)
-        for process in needs.processes
-        if pins(process)
-    )
+    locking = (process for process in needs.processes if pins(process))
+    yield from fold(_judge_limit(system, limits, rdma, one, release) for one in locking)
 
 
 def _judge_limit(

@@ -178,11 +178,8 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge what a job's --mem leaves: not always a limit, ConstrainRAMSpace is no by default."""
-    inside = [
-        process
-        for process in needs.processes
-        if process.container is None or process.container.runtime == "pyxis"
-    ]
+    places = [(process, process.container) for process in needs.processes]
+    inside = [process for process, at in places if at is None or at.runtime == "pyxis"]
     need_bytes = sum(one.regular_bytes for one in inside if isinstance(one.regular_bytes, int))
     asked = {process.environment.get("SLURM_MEM_PER_NODE", "") for process in inside}
     for mib in sorted(each for each in asked if each.isdecimal()):

@@ -25,14 +25,8 @@ from checks.releases.mooncake import MooncakeRelease
 # Anything on this host, with all that Mooncake finds by itself.
 ANY_PROCESS = ProcessNeeds("this host", "", {}, rdma=RdmaUse((), ChosenBy.DISCOVERY.value))
 # What of a process's environment decides the topology of the classic engine.
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "MC_CUSTOM_TOPO_JSON",
-    "MC_GID_INDEX",
-    "MC_IB_PORT",
-    "MC_TE_FILTERS",
-    "NCCL_IB_GID_INDEX",
-)
+VARIABLES = tuple("CUDA_VISIBLE_DEVICES MC_CUSTOM_TOPO_JSON MC_GID_INDEX MC_IB_PORT".split())
+VARIABLES += ("MC_TE_FILTERS", "NCCL_IB_GID_INDEX")
 
 
 class Location(NamedTuple):

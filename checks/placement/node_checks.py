@@ -78,12 +78,9 @@ def _memory_of(
         cache += cached
         evidence.append(Evidence(f"{NODES}/node{number}/meminfo cache and slab", str(cached)))
     fewer = f"bind fewer processes to {where}, or " if len(processes) > 1 else ""
-    finding = finding._replace(
-        have=Quantity(
-            f"{format_bytes(free)} free + {format_bytes(cache)} page cache", free + cache, "bytes"
-        ),
-        evidence=tuple(evidence),
-    )
+    both = f"{format_bytes(free)} free + {format_bytes(cache)} page cache"
+    have = Quantity(both, free + cache, "bytes")
+    finding = finding._replace(have=have, evidence=tuple(evidence))
     if need <= free + cache:
         text = "it fits once the kernel has dropped page cache, which slows the start"
         advice = f"{fewer}shrink what is taken there by {format_bytes(need - free)}"
@@ -104,11 +101,8 @@ def _memory_of(
 def gpu_nic_distance(
     needs: LaunchNeeds, pci: PciFacts, rdma: RdmaFacts, numa: NumaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
-    found = [
-        _nearest(process, numa, pci, gpus, rdma, needs)
-        for process in needs.rdma_processes
-        if process.gpu is not None
-    ]
+    placed = [process for process in needs.rdma_processes if process.gpu is not None]
+    found = [_nearest(process, numa, pci, gpus, rdma, needs) for process in placed]
     text = "no process of the launch has both a GPU and RDMA"
     return fold(found) or [skip(text, "launch")]
 
@@ -288,8 +282,5 @@ def _listed(names: Iterable[str], known: dict[str, PathClass]) -> str:
 
 def registering(needs: LaunchNeeds) -> tuple[ProcessNeeds, ...]:
     """Return the processes whose GPU memory goes over RDMA."""
-    return tuple(
-        process
-        for process in needs.rdma_processes
-        if process.gpu is not None and process.gpu_registered_bytes != 0
-    )
+    ranks = (process for process in needs.rdma_processes if process.gpu is not None)
+    return tuple(process for process in ranks if process.gpu_registered_bytes != 0)

@@ -307,11 +307,8 @@ def _read_elf(descriptor: int) -> Elf | None:
     block = os.pread(descriptor, size, start)
 
     def texts(wanted: int) -> tuple[str, ...]:
-        return tuple(
-            block[value : block.index(b"\0", value)].decode(errors="replace")
-            for tag, value in tags
-            if tag == wanted
-        )
+        starts = [value for tag, value in tags if tag == wanted]
+        return tuple(block[at : block.index(b"\0", at)].decode(errors="replace") for at in starts)
 
     def folders(wanted: int) -> tuple[str, ...]:
         return tuple(folder for text in texts(wanted) for folder in text.split(":") if folder)

@@ -354,11 +354,8 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
     for row in answer:
         if not isinstance(row, dict) or not isinstance(row.get("missing"), list):
             return Unknown("software.libraries: not a list of files")
-        missing = tuple(
-            (str(pair[0]), str(pair[1]))
-            for pair in row["missing"]
-            if isinstance(pair, list) and len(pair) == 2
-        )
+        pairs = (pair for pair in row["missing"] if isinstance(pair, list) and len(pair) == 2)
+        missing = tuple((str(first), str(second)) for first, second in pairs)
         wheel, (releases, _) = _wheel(row.get("rpath")), _releases(row)
         files.append(CompiledFile(str(row.get("file")), missing, wheel, releases))
     return tuple(files)

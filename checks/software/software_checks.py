@@ -285,11 +285,8 @@ def library_missing(
         # Each file for itself, as whoever has no torch would load it.
         yield from (_judge_file(system, engine, file, file.name, False) for file in files)
         return
-    yield from fold(
-        found
-        for process in using_mooncake(needs)
-        for found in _judge_libraries(system, engine, files, process)
-    )
+    judged = (_judge_libraries(system, engine, files, one) for one in using_mooncake(needs))
+    yield from fold(found for each in judged for found in each)
 
 
 def _judge_libraries(

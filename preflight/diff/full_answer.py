@@ -455,13 +455,8 @@ def differences_text(
     for section in Section:
         rows = [one for one in found if one.key.section is section]
         # Flags that come or go with the release, and that nobody gave.
-        quiet = [
-            one
-            for one in rows
-            if verbosity < 1
-            and NO_FLAG in one[1:]
-            and any(isinstance(text, DefaultValue) for text in one[1:])
-        ]
+        flags = [one for one in rows if verbosity < 1 and NO_FLAG in one[1:]]
+        quiet = [one for one in flags if DefaultValue in map(type, one[1:])]
         key = AnswerKey(Section.VERDICT, "check", "verdict")
         same = section is Section.VERDICT and old[key] == new[key]
         lines = [f"  check: verdict: {new[key]}, as before"] if same else []

@@ -266,13 +266,10 @@ class _ServiceReader:
             keys = ("target", "type", "source", "read_only")
             said = {name: self.word(item.at(name)).text for name in keys}
             size = self.word(item.at("tmpfs", "size")).text
-            yield Mount(
-                said["target"],
-                said["type"] or "volume",
-                said["source"],
-                said["read_only"] == "true",
-                docker_size(size, f"the size of {said['target']}"),
-            )
+            target, source = said["target"], said["source"]
+            size_bytes = docker_size(size, f"the size of {target}")
+            locked = said["read_only"] == "true"
+            yield Mount(target, said["type"] or "volume", source, locked, size_bytes)
         yield from map(tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
@@ -379,11 +376,8 @@ def _read(launch: LaunchText) -> Reading:
         variables.update(read)
         notes.extend(said)
     folder = os.path.dirname(launch.path) or "."
-    near = {
-        os.path.normpath(os.path.relpath(name, folder)): given
-        for name, given in launch.env_texts
-        if "\0" not in name
-    }
+    named = [(name, given) for name, given in launch.env_texts if "\0" not in name]
+    near = {os.path.normpath(os.path.relpath(name, folder)): given for name, given in named}
     beneath = {f"./{name}": given for name, given in near.items()}
     texts = {**near, **beneath, **dict(launch.env_texts)}
     reading = read_compose(launch.text, launch.path, variables, texts, launch.beside)

@@ -332,13 +332,9 @@ def mount(text: str) -> Mount:
         return next((fields[name] for name in names if name in fields), "")
 
     target = first("target", "dst", "destination")
-    return Mount(
-        target,
-        fields.get("type", "volume").lower(),
-        first("source", "src"),
-        first("readonly", "ro") in ("true", "1"),
-        _tmpfs_size(fields, target),
-    )
+    locked, size_bytes = first("readonly", "ro") in ("true", "1"), _tmpfs_size(fields, target)
+    kind = fields.get("type", "volume").lower()
+    return Mount(target, kind, first("source", "src"), locked, size_bytes)
 
 
 def _named(texts: Sequence[str]) -> dict[str, str]:

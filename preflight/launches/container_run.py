@@ -188,11 +188,8 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
     for name, text in options:
         many.setdefault(name, []).append(text)
     last = {name: values[-1] for name, values in many.items()}
-    mounts = [
-        *map(volume, many.get("volume", ())),
-        *map(mount, many.get("mount", ())),
-        *map(tmpfs, many.get("tmpfs", ())),
-    ]
+    readers = {"volume": volume, "mount": mount, "tmpfs": tmpfs}
+    mounts = [read(text) for name, read in readers.items() for text in many.get(name, ())]
     engine = engine.rpartition("/")[2]
     splits = engine in ("podman", "nerdctl")  # Docker takes one name for each --cap-add
     network = [text for name, text in options if name in ("network", "net")]

@@ -185,11 +185,10 @@ def _of_host(unit: str) -> bool:
 def _builds(texts: Sequence[str]) -> bool:
     """Return whether all targets of a recipe are such that no server runs after them."""
     behind = ("", *texts)  # what stands in front of each: -C takes a folder, -f a file
-    targets = [
-        text
-        for before, text in zip(behind, texts, strict=False)
-        if text[:1] != "-" and "=" not in text and before not in ("-C", "-f")
+    named = [
+        text for before, text in zip(behind, texts, strict=False) if before not in ("-C", "-f")
     ]
+    targets = [text for text in named if text[:1] != "-" and "=" not in text]
     return all(_BUILDS.match(target) or target.isdigit() for target in targets)
 
 

@@ -59,8 +59,7 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
     maps = {item.at("metadata", "name").text: item.at("data").fields for item in kept}
     secrets = {
         item.at("metadata", "name").text: {**_decoded(item), **item.at("stringData").fields}
-        for item in objects
-        if item.at("kind").text == "Secret"
+        for item in (one for one in objects if one.at("kind").text == "Secret")
     }
     held = {"configMap": maps, "secret": secrets}
     left, apart = _MOST_CONTAINERS, 0

@@ -159,11 +159,8 @@ def _numbered(
 
 def _of_groups(item: Node, name: str) -> list[Node]:
     """Return the roles or the roleTemplates of a group, those of a set of groups as well."""
-    return [
-        *item.at("spec", name).items,
-        *item.at("spec", "template", name).items,
-        *item.at("spec", "groupTemplate", "spec", name).items,
-    ]
+    paths = ((name,), ("template", name), ("groupTemplate", "spec", name))
+    return [one for path in paths for one in item.at("spec", *path).items]
 
 
 def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:

@@ -61,11 +61,8 @@ def notices() -> dict[str, str]:
     path = os.path.join(os.path.dirname(__file__), "notices.md")
     with open(path, encoding="utf-8") as file:
         rows = _NOTICE.findall(file.read())
-    return {
-        id_: _LINK.sub(r"\1", says).replace("`", "")
-        for ids, says in rows
-        for id_ in re.findall("`([^`]+)`", ids)
-    }
+    pairs = [(id_, says) for ids, says in rows for id_ in re.findall("`([^`]+)`", ids)]
+    return {id_: _LINK.sub(r"\1", says).replace("`", "") for id_, says in pairs}
 
 
 class Word(NamedTuple):
@@ -362,11 +359,8 @@ def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Read
         return word._replace(inside=inside) if own else word
 
     def of_command(one: Command) -> Command:
-        changed = {
-            name: found
-            for name, word in one.environment.items()
-            if word.unresolved and (found := marked(word)) is not word
-        }
+        left = [(name, word) for name, word in one.environment.items() if word.unresolved]
+        changed = {name: found for name, word in left if (found := marked(word)) is not word}
         environment = {**one.environment, **changed} if changed else one.environment
         return one._replace(words=tuple(map(marked, one.words)), environment=environment)
 

@@ -262,11 +262,9 @@ def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
     for place, process in enumerate(known[:-1], start=1):
         command = process.command
         apart = command.place is not None or any(w[0] in _HOSTED for w in command.wrappers if w)
-        later = tuple(
-            one
-            for one in known[place:]
-            if one.command.origin.source == command.origin.source and not one.command.doubts
-        )
+        source = command.origin.source
+        behind = (one for one in known[place:] if one.command.origin.source == source)
+        later = tuple(one for one in behind if not one.command.doubts)
         if command.waited and later and not apart and not command.doubts:
             return Behind(process, later)
     return None

@@ -123,12 +123,9 @@ def listens_elsewhere(
 
 
 def _bound(processes: tuple[LaunchProcess, ...]) -> Bound:
-    return {
-        (_SERVES.get((process.kind, port.what), ""), port.port)
-        for process in processes
-        for port in ports(process)
-        if isinstance(port.port, int)
-    }
+    bound = ((process.kind, port) for process in processes for port in ports(process))
+    known = ((kind, port.what, port.port) for kind, port in bound if isinstance(port.port, int))
+    return {(_SERVES.get((kind, what), ""), number) for kind, what, number in known}
 
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:

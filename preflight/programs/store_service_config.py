@@ -134,15 +134,9 @@ def read_service_config(
     older: list[str] = []
     for key in _SIZES:
         _read(config.get(key, 0), sglang_segment_bytes, key, older)
-    return ServiceConfig(
-        values,
-        tuple(refused),
-        tuple(misread),
-        tuple(unknown),
-        given.port,
-        file,
-        tuple(each for each in older if each not in refused),
-    )
+    by_older = tuple(each for each in older if each not in refused)
+    texts = (tuple(refused), tuple(misread), tuple(unknown))
+    return ServiceConfig(values, *texts, given.port, file, by_older)
 
 
 def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:

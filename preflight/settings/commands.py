@@ -426,18 +426,8 @@ def _on_the_host(context: Context) -> Lines:
     return [comment("on the host, outside of this container:")] if context.container else []
 
 
-_BY_ROOT = (
-    Kind.SYSCTL,
-    Kind.BOOT_SYSCTL,
-    Kind.SYSFS,
-    Kind.CGROUP,
-    Kind.ULIMIT,
-    Kind.SHM_SIZE,
-    Kind.DEVICE,
-    Kind.MODULE,
-    Kind.KERNEL_ARGUMENT,
-    Kind.PACKAGE,
-)
+_BY_ROOT = frozenset((Kind.SYSCTL, Kind.BOOT_SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT))
+_BY_ROOT |= {Kind.SHM_SIZE, Kind.DEVICE, Kind.MODULE, Kind.KERNEL_ARGUMENT, Kind.PACKAGE}
 _OF_THE_LAUNCH = (Kind.ENVIRONMENT, Kind.FLAG, Kind.ULIMIT)
 # What a container's description says, and no command on the host.
 _OF_A_CONTAINER = (Kind.ULIMIT, Kind.SHM_SIZE, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY)

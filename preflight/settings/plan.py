@@ -72,11 +72,8 @@ def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
     if seen.launch is None or isinstance(seen.launch, Unknown):
         return found
     sizing = seen.launch.sizing
-    return found._replace(
-        workload=workload_of(seen.launch.needs, sizing),
-        unread=sizing.not_whole,
-        processes=sizing.inputs.processes,
-    )
+    workload, processes = workload_of(seen.launch.needs, sizing), sizing.inputs.processes
+    return found._replace(workload=workload, unread=sizing.not_whole, processes=processes)
 
 
 def plan(
@@ -160,12 +157,9 @@ def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
     found = []
     for finding in sorted(wanting, key=lambda finding: _STATUSES.index(finding.status)):
         reason = Reason(finding.check, f"{finding.subject}: {finding.text or finding.have}")
-        found += [
-            Wish(setting, True, reason)
-            for setting in finding.settings
-            # Whether a pool lasts is said of the pool itself.
-            if setting.kind is not Kind.BOOT_SYSCTL
-        ]
+        # Whether a pool lasts is said of the pool itself.
+        settings = (one for one in finding.settings if one.kind is not Kind.BOOT_SYSCTL)
+        found += [Wish(setting, True, reason) for setting in settings]
     return found
 
 
@@ -314,10 +308,9 @@ class _Lasting:
         pool = self._hugetlb.hugetlb.pool(size)
         nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
         shares = shares_after_boot(self._hugetlb.writers, size, default, nodes)
+        mine = [one for one in self._targets if one.page_bytes == size]
         elsewhere = any(
-            target.page_bytes == size and target.pages > shares.get(target.node, target.pages)
-            for target in self._targets
-            if target.node is not None
+            one.pages > shares.get(one.node, one.pages) for one in mine if one.node is not None
         )
         if later is not None and later[0] >= wanted and not elsewhere:
             return True, later[1]

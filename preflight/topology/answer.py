@@ -101,12 +101,8 @@ def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
 
 
 def _checks() -> list[tuple[Check, Judge]]:
-    return [
-        pair
-        for id_, module in CHECKS.items()
-        for pair in import_module(module).CHECKS.checks
-        if pair[0].id == id_
-    ]
+    of_modules = [(id_, import_module(module).CHECKS.checks) for id_, module in CHECKS.items()]
+    return [pair for id_, checks in of_modules for pair in checks if pair[0].id == id_]
 
 
 def _status(found: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:

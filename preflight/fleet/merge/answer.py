@@ -135,10 +135,11 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
 
 def _statuses(fleet: Fleet, paint: Paint) -> str:
     """Return which nodes have which status: the lists that a scheduler is given, in short."""
+    named = [(status, fleet.of(status)) for status in STATUSES]
     return "\n".join(
         f"  {paint(status, COLOURS[status])}{' ' * (9 - len(status))}{nodes_text(names)}"
-        for status in STATUSES
-        if (names := fleet.of(status))
+        for status, names in named
+        if names
     )
 
 

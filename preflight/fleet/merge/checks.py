@@ -116,11 +116,8 @@ def _one_address(
             text = f"it looks for the {what} on itself and the others elsewhere, so {follows}"
         need = f"one address of the {what}, which all nodes reach"
         yield OnNodes(FleetFinding(check, "fail", "launch", have, need, text), in_order(local))
-    groups = grouped(
-        (tuple(one.process for one in each), node)
-        for node, each in found.items()
-        if node not in loopback
-    )
+    away = [(node, each) for node, each in found.items() if node not in loopback]
+    groups = grouped((tuple(one.process for one in each), node) for node, each in away)
     if len(groups) < 2:
         return
     right, others = by_size(groups)
@@ -146,12 +143,8 @@ def _one_address(
 
 def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
     """Judge one name under which the stores of several machines register their segments."""
-    names = grouped(
-        (host, name)
-        for name, launch in launches.items()
-        for host in launch.hosts_of("advertised")
-        if not loops(host)
-    )
+    hosts = ((n, host) for n, launch in launches.items() for host in launch.hosts_of("advertised"))
+    names = grouped((host, name) for name, host in hosts if not loops(host))
     for host, nodes in names.items():
         if len({rows[name].boot or name for name in nodes}) > 1:
             text = "the others look for the segments of all of them on one machine"

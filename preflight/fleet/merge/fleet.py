@@ -92,11 +92,8 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     rows = {name: found.rows[name] for name in names if name in found.rows}
     whole = {name: row for name, row in rows.items() if row.whole}
     facts = gathered(whole)
-    of_fleet = [
-        *_absences(names, found, reports.unusable, expected),
-        *found.doubts,
-        *fleet_findings(whole, facts),
-    ]
+    absences = _absences(names, found, reports.unusable, expected)
+    of_fleet = [*absences, *found.doubts, *fleet_findings(whole, facts)]
     # Of what a finding is about already, no drift is told.
     versions = any(one.finding.check == "fleet.mooncake-version" for one in of_fleet)
     told = {name: values for name, values in facts.items() if name != "wheel.mooncake" * versions}
@@ -149,11 +146,9 @@ def _absences(
     strays = [one for one in unusable if one.node not in names]
     if strays:
         status = "warn" if complete else "unknown"
-        text = (
-            "every node that is expected has a report: none of them is missing"
-            if complete
-            else "one of them can be the report of a node that is missing here"
-        )
+        text = "one of them can be the report of a node that is missing here"
+        if complete:
+            text = "every node that is expected has a report: none of them is missing"
         have = f"{sum(one.times for one in strays)} that cannot be used"
         yield OnNodes(FleetFinding("fleet.unusable", status, "reports", have, "", text), [])
 
