@@ -145,10 +145,7 @@ def demand(
     largest_bytes: int | Unknown = NO_LARGEST,
     release: MooncakeRelease | None = None,
 ) -> Demand | Unknown:
-    """Return what ``process`` pins on ``nics`` devices, in base pages of ``page_bytes``.
-
-    largest_bytes: of one registration; a longer region is pinned as ``release`` registers it.
-    """
+    """Return what a process pins on ``nics`` devices; no registration exceeds ``largest_bytes``."""
     if isinstance(process.regions, Unknown):
         return process.regions
     more = None

@@ -126,10 +126,7 @@ def _path(function: PciFunction) -> str:
 
 
 def pci_steps(one: str, other: str) -> int:
-    """Return the number of slashes of both sysfs paths behind what they share, by characters.
-
-    Source: topology.cpp, getPciDistance.
-    """
+    """Return the slashes of both sysfs paths behind what they share (getPciDistance)."""
     shared = 0
     while shared < min(len(one), len(other)) and one[shared] == other[shared]:
         shared += 1
@@ -190,10 +187,7 @@ def _order(name: str) -> tuple[str, int, str]:
 def measured(
     root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
 ) -> tuple[Location, ...] | Unknown:
-    """Return what the Mooncake of ``interpreter`` answers in the environment of ``process``.
-
-    devices: those that it is given by name, () for its own discovery.
-    """
+    """Return what the installed Mooncake answers for ``process``; devices: () for its discovery."""
     given = [f"{key}={process.environment[key]}" for key in VARIABLES if key in process.environment]
     names = ",".join(devices)
     return parse_locations(root.call("mooncake.local_topology", interpreter, names, *given))

@@ -48,10 +48,7 @@ _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 
 
 class Elf(NamedTuple):
-    """The dynamic section of one file; ``machine`` is e_machine, so as to skip foreign ones.
-
-    build_id: the linker's, in hexadecimal digits; "" where it wrote none.
-    """
+    """The dynamic section of an ELF file, its e_machine, and the linker's build id or ""."""
 
     machine: int
     needed: tuple[str, ...]
@@ -119,10 +116,7 @@ def parts(package: str) -> list[str]:
 
 
 def program(path: str) -> dict[str, str]:
-    """Return what a file on PATH is: ``script`` (its interpreter), else what ``_identity`` has.
-
-    Nothing is run. pip starts a script of a long path with /bin/sh, and names the Python below it.
-    """
+    """Return what a file on PATH is: its ``_identity``, or a script's interpreter. Runs nothing."""
     elf = read_elf(path)
     if elf is not None:
         return _identity(path, elf)

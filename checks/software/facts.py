@@ -149,10 +149,7 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
 
 
 class AskedPart(NamedTuple):
-    """A part of Mooncake that not every build has: who asks for it, and in which words.
-
-    part: one of ``calls.PARTS``. process: None where a service is shared.
-    """
+    """A part of Mooncake that not every build has, who asks for it and in which words."""
 
     part: str
     who: str

@@ -155,11 +155,7 @@ def _unquoted(text: str) -> str:
 
 
 def _validate(values: dict[str, Any]) -> None:
-    """Check the values as LMCache's ``_validate_config`` does, and complete them.
-
-    What it refuses of peer-to-peer, prefill/decode and NIXL is not read: none of their memory is
-    counted. Raises ValueError as it does.
-    """
+    """Complete the values as ``_validate_config`` does; of P2P, PD and NIXL nothing is refused."""
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
     if values["enable_controller"]:

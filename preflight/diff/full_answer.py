@@ -76,10 +76,7 @@ class DefaultValue(str):
 
 
 class Side(NamedTuple):
-    """One of the two. versions: of ``PRODUCTS``, in place of what is there.
-
-    host: where both sides are of one host, they share it: it is read once.
-    """
+    """One of the two sides; ``versions`` replace what is there; both may share one read host."""
 
     words: LaunchWords
     host: Host
@@ -145,10 +142,7 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
 
 
 def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
-    """Return everything that is answered. Raises UsageError for a launch that was not read.
-
-    What a waiver is for is shown, and does not count in the verdict, as in check.
-    """
+    """Return all that is answered; a waived finding is shown, not counted. Raises UsageError."""
     sized, today = _sized(seen), date.today()
     ignored = {one.check for one in waivers if not one.is_over(today)}
     findings = [*seen.findings, *advisory_findings(seen)]

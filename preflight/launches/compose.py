@@ -345,10 +345,7 @@ def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
 def _without_profile(
     called: str, service: Node, surroundings: Mapping[str, Word], name: str
 ) -> Iterator[SourceNote]:
-    """Yield why ``docker compose up`` leaves a service out: nobody asks for one of its profiles.
-
-    Source: docs.docker.com/compose/how-tos/profiles; ``*`` asks for all of them.
-    """
+    """Yield why ``compose up`` leaves a service out: no profile of it is asked for (* asks all)."""
     profiles = [item.text for item in service.at("profiles").items if item.text]
     chosen = surroundings.get("COMPOSE_PROFILES")
     wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]

@@ -175,11 +175,7 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
 
 
 class ImageWords(NamedTuple):
-    """What an image that is given some words runs.
-
-    front: its own words, in front of them. kept: how many of them are left. hidden: whether the
-    program is the image's own, which the launch does not show.
-    """
+    """What an image runs: its words in front, how many stay behind; hidden: its own program."""
 
     front: tuple[str, ...]
     kept: int
@@ -187,10 +183,7 @@ class ImageWords(NamedTuple):
 
 
 def image_words(image: str, texts: Sequence[str], entrypoint: bool) -> ImageWords:
-    """Return what runs in an image that is given these words.
-
-    entrypoint: whether the launch sets one, be it empty, which clears the image's own.
-    """
+    """Return what runs in an image given words; an entrypoint, be it empty, clears its own."""
     first = texts[0] if texts else ""
     front = () if entrypoint else image_program(image, first)
     hidden = not front and (not first if entrypoint else _NO_PROGRAM.fullmatch(first) is not None)

@@ -16,10 +16,7 @@ from preflight.launches.source import Command, Origin, Reading, SourceError, Sou
 
 
 class _Unread(NamedTuple):
-    """What a program starts that is not read. give: what to give in its place.
-
-    verbs: of which one is among its first words, () for any words.
-    """
+    """What a program starts that is not read: what to give instead, and its verbs, () for any."""
 
     give: str
     verbs: tuple[str, ...] = ()

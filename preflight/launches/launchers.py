@@ -225,10 +225,7 @@ class Tasks(NamedTuple):
 
 
 def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | None:
-    """Return what srun is told to start; None where nothing says it, and for mpirun.
-
-    environment: what sbatch gives a job (SLURM_NNODES, SLURM_NTASKS). Source: srun(1).
-    """
+    """Return what srun(1) is told to start, with sbatch's variables; None if nothing says it."""
     if not wrapper or wrapper[0].rpartition("/")[2] != "srun":
         return None
 
@@ -274,10 +271,7 @@ def _whole(text: str) -> int:
 
 
 def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
-    """Return the GPUs on each host that sbatch or srun is told of; None where nothing tells.
-
-    beside: tasks of a host that have them together. Source: srun(1), gres ``gpu:TYPE:NUMBER``.
-    """
+    """Return GPUs on a host by srun(1)'s options, ``beside`` tasks sharing them; None unsaid."""
     found: list[int] = []
     for name, value in valued(words):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)

@@ -130,10 +130,7 @@ def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
 
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:
-    """Return who runs what a unit starts, as the settings of ``[Service]`` say it, in their order.
-
-    system: whether it is one of the system's manager, whose units root runs.
-    """
+    """Return who runs a unit's processes by its [Service]; ``system``: root's manager runs it."""
     found = RunAs("root", (), unit) if system else RunAs()
     for key, word in settings:
         if key == "User" and word.text:

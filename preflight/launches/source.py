@@ -28,10 +28,7 @@ ReadFile = Callable[[str], "str | Unknown"]
 
 
 class Origin(NamedTuple):
-    """Where a text stands: a file and line, ``command line``, or ``environment``.
-
-    of: the service, role or job that a command is of, where one text makes those of several.
-    """
+    """Where a text stands; ``of``: the service, role or job, where one text makes several."""
 
     source: str
     line: int | None = None
@@ -348,10 +345,7 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
 
 
 def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
-    """Return what a shell in a container starts, with its open variables as that shell's own.
-
-    outer: words from outside, whose open variables are those of who wrote them.
-    """
+    """Return what a container's shell starts; its open variables are its own, but ``outer``'s."""
     lost = {name for word in outer for name in word.unresolved}
 
     def marked(word: Word) -> Word:

@@ -86,10 +86,7 @@ class Layers(Mapping[str, Word]):
 
 
 class Variables:
-    """The variables of a shell as its script goes on; each command's environment is a view of them.
-
-    A view costs nothing to make: every change is kept with its time, and a view knows its own time.
-    """
+    """A shell's variables over time: a view of them is free, and knows its own time."""
 
     def __init__(self, base: Mapping[str, Word], around: Variables | None = None) -> None:
         """Start from what the script is given; ``around``: a shell's own, which nothing exports."""

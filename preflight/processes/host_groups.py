@@ -251,10 +251,7 @@ class Behind(NamedTuple):
 
 
 def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
-    """Return the first server that keeps a script from starting what stands behind it.
-
-    None if the script is a guide for several hosts, or chooses one of them.
-    """
+    """Return the server that keeps a script from going on; None in a guide for several hosts."""
     known = [process for process in processes if process.kind not in _ANYWHERE]
     groups = host_groups(processes)
     if groups and not (groups[0].in_turn and not groups[0].killed):

@@ -78,10 +78,7 @@ def device_names(process: LaunchProcess) -> str | None:
 
 
 def place(process: LaunchProcess) -> tuple[tuple[str, ...], ...] | None:
-    """Return what stands around a process: two with the same share files and ports.
-
-    Empty on the host itself; None where it cannot be told: behind ssh, or in ``docker run``.
-    """
+    """Return what stands around a process: equal if files are shared, "" on the host, else None."""
     return place_of(process.command)
 
 
@@ -164,10 +161,7 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
-    """Return the devices that the engine between prefill and decode is given, whatever it uses.
-
-    None for a server without such an engine. SGLang may look them up before it starts it.
-    """
+    """Return the devices of the prefill/decode engine, looked up before a start; None without."""
     if server is None or engine_protocol(server) in (None, "ascend"):
         return None
     setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]

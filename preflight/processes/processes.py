@@ -115,10 +115,7 @@ def is_program(word: str) -> bool:
 
 
 class SglangServer(NamedTuple):
-    """One SGLang server: its arguments and, where its KV cache goes to Mooncake, its store.
-
-    backend: what its host pool, or its linker in place of one, stores in; None without either.
-    """
+    """An SGLang server: arguments, Mooncake store, and the backend of its host pool or linker."""
 
     command: Command
     arguments: ParsedArguments

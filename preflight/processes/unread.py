@@ -41,11 +41,7 @@ _OF_METADATA = re.compile(r".*META")
 
 
 class _Cache(NamedTuple):
-    """A cache that an engine loads. variables: which are its own.
-
-    connectors: the beginning of the names of those of vLLM that load it, "" for none; backends:
-    those of SGLang's --hicache-storage-backend.
-    """
+    """A cache that an engine loads: its variables, vLLM connectors' names, SGLang backends."""
 
     name: str
     variables: re.Pattern[str]

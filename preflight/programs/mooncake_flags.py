@@ -21,10 +21,7 @@ _BITS = {"int32": 31, "int64": 63, "uint32": 32, "uint64": 64}
 
 
 class Flag(NamedTuple):
-    """A flag's type, and the releases that have it: since and until, "" for all known ones.
-
-    empty, blank: how the program ends with no text, or blanks, as the value; "" if it runs.
-    """
+    """A flag's type and the releases that have it; how the program ends with "" or blanks."""
 
     type: str
     since: str = ""

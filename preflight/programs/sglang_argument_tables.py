@@ -43,10 +43,7 @@ def known_releases() -> tuple[str, ...]:
 
 
 def releases_with(flag: str) -> tuple[tuple[str, str], ...]:
-    """Return the first and last release of each span that has exactly ``flag``: () where none does.
-
-    A release before 0.5.2 may have it too, and one after the newest known.
-    """
+    """Return the first and last known release of each span that has ``flag``; () for none."""
     known = _data()["versions"]
     has = [any(flag in row["flags"] for row in _table(i, True).rows) for i in range(len(known))]
     spans: list[tuple[str, str]] = []

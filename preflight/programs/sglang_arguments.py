@@ -384,10 +384,7 @@ _NOT_SUPPORTED = frozenset({"switch", "refused", "ignored", "lora"})
 def merged_words(
     words: Sequence[Word], table: ArgumentTable, read_file: ReadFile
 ) -> tuple[Word, ...] | Unknown:
-    """Return ``words`` with the file's in front; Unknown where the file cannot be read here.
-
-    Raises RefusedError with what SGLang says of a file that it does not take.
-    """
+    """Return ``words`` with the file's in front, or Unknown. Raises RefusedError as SGLang does."""
     places = [index for index, word in enumerate(words) if word.text == _FLAG]
     if not places:
         return tuple(words)

@@ -54,10 +54,7 @@ KEYS: Mapping[str, ConfigKey] = {
 
 
 class StoreEdit(NamedTuple):
-    """What to write so that the configuration is taken.
-
-    old: what it replaces; "" for what is missing. where: None for where the server is started.
-    """
+    """What to write, in place of ``old``, at ``where`` (None: where the server is started)."""
 
     new: str
     old: str = ""
@@ -65,10 +62,7 @@ class StoreEdit(NamedTuple):
 
 
 class StoreConfig(NamedTuple):
-    """What the store is set up with, and what was written and is not used.
-
-    edit: mends ``error``; None where only its author knows what was meant.
-    """
+    """What a store is set up with, and what is unused; ``edit`` mends ``error`` if one can tell."""
 
     source: Source | Unknown
     settings: Mapping[str, SettingValue]

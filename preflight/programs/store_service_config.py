@@ -47,10 +47,7 @@ class ServiceArguments(NamedTuple):
 
 
 class ServiceConfig(NamedTuple):
-    """What the service sets its client up with; a value is Unknown where nothing decides it.
-
-    refused_by_older: what releases end by whose service reads no unit but gb.
-    """
+    """What a service sets its client up with; refused_by_older: by releases that read gb alone."""
 
     values: Mapping[str, Any]
     refused: tuple[str, ...]

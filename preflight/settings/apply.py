@@ -38,10 +38,7 @@ _NR = "/nr_hugepages"
 
 
 class ApplyStep(NamedTuple):
-    """One change. kind: value, file, link. before: None where nothing is there.
-
-    pool: the kernel may give less than it is asked for. name: what it is, for a sentence.
-    """
+    """One change. before: None if nothing is there. pool: the kernel may give less than asked."""
 
     kind: str
     path: str
@@ -196,10 +193,7 @@ MOST_TRIES = 4
 
 
 class ApplyOutcome(NamedTuple):
-    """lines: what was done, step by step. failure: why it stopped, "" where it did not.
-
-    undone: what became of what had been done before the failure.
-    """
+    """What was done, in lines; why it stopped, or ""; what became of what had been done before."""
 
     lines: tuple[str, ...]
     failure: str = ""

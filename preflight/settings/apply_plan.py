@@ -70,10 +70,7 @@ def apply_plan(
     force: bool = False,
     account: Account | None = None,
 ) -> int:
-    """Bring the machine to ``plan``, that of the launch ``words``; returns the exit code.
-
-    persist: write drop-ins too. force: replace files that others wrote. Raises UsageError.
-    """
+    """Bring the machine to ``plan``; ``force`` replaces others' files. Raises UsageError."""
     told = account or Account([], [], [], [], [])
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:

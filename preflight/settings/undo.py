@@ -178,10 +178,7 @@ _NR = "/nr_hugepages"
 
 
 class Undone(NamedTuple):
-    """What became of an entry. settled: it may be forgotten. whole: it is as it was before.
-
-    now: how far it was taken back, where that is part of the way.
-    """
+    """What became of an entry. settled: forget it. whole: as before. now: taken back in part."""
 
     text: str
     settled: bool

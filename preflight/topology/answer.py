@@ -67,10 +67,7 @@ class TopologyAnswer(NamedTuple):
 def topology_answer(
     launch: LaunchWords, root: str, timeout_seconds: float, measure: bool, short: bool = False
 ) -> TopologyAnswer:
-    """Return the answer as data; ``measure`` asks the installed Mooncake too. Raises UsageError.
-
-    short: processes are called by their roles alone, where that tells them apart.
-    """
+    """Return the answer; ``short``: processes by role, if unique. Raises UsageError."""
     host = open_host(root, timeout_seconds)
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):

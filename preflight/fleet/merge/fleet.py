@@ -33,10 +33,7 @@ FAILING = ("fail", "unknown")
 
 
 class FleetNode(NamedTuple):
-    """status: the worse of the node's own verdict and of what the fleet finds about it.
-
-    row: None for a node that gave no report that could be used.
-    """
+    """A node: the worse of its own status and the fleet's; row: None without a usable report."""
 
     name: str
     status: str

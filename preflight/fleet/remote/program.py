@@ -80,10 +80,7 @@ class Question(NamedTuple):
 
 
 class Program(NamedTuple):
-    """This program on a node. command: the words that start it. carry: auto, always, never.
-
-    python: what runs the program where it is taken along.
-    """
+    """This program on a node: its words, whether it is taken along, and by what that is run."""
 
     command: tuple[str, ...]
     python: str

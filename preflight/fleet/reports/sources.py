@@ -44,10 +44,7 @@ class FoundReport(NamedTuple):
 
 
 def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Return the reports of paths that a user typed. Raises UsageError where none of them is there.
-
-    One that is missing beside others is named: its node may have failed to write it.
-    """
+    """Return the reports of typed paths, a missing one by name. Raises UsageError if all are."""
     from preflight.base.usage_error import UsageError
 
     def there(path: str) -> bool:
