@@ -63,10 +63,7 @@ def predicted(
     release: MooncakeRelease | None,
     knows_gpus: bool = True,
 ) -> View | Unknown:
-    """Return the view of ``process`` with this release; None is taken for the newest known.
-
-    knows_gpus: False for a build without CUDA, which has no location of GPUs at all.
-    """
+    """Return what ``process`` sees with this release (None: newest); GPUs if built with CUDA."""
     used = devices_in_use(rdma, process, release)
     if isinstance(used.names, Unknown):
         return used.names

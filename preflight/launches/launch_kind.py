@@ -85,10 +85,7 @@ class LaunchText:
 
     @property
     def begins_with_section(self) -> bool:
-        """Whether the first line that says something opens a section, as ``[Service]``.
-
-        Scripts write such texts too, in a heredoc: a script's first line is another.
-        """
+        """Whether the first line that says something opens a section: in a script it does not."""
         lines = (line for line in self.text.splitlines() if line.strip())
         first = next((line for line in lines if not _COMMENT.match(line)), "")
         return _OPENS_SECTION.match(first) is not None

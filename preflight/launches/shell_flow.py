@@ -323,11 +323,7 @@ class ShellFlow(ABC):
         asked: SourceNote | Callable[[], SourceNote],
         gives_up: bool = True,
     ) -> None:
-        """Go on as if the script were not left; what it started of the launch is doubted.
-
-        asked: the condition, or what makes its note if it is needed. gives_up: all that follows is
-        doubted, too, if the script ends for want of something.
-        """
+        """Go on as if the script were not left; what it started is doubted, by ``asked``."""
         doubts = gives_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)

@@ -36,10 +36,7 @@ class Consent(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What was done, for ``--json``; it is filled in on the way.
-
-    reasons: why something was not done. left: what apply does not do, with how to.
-    """
+    """What was done, for ``--json``, filled in on the way; left: what apply does not do."""
 
     changes: list[ApplyStep]
     left: list[tuple[Planned, str]]

@@ -89,10 +89,7 @@ class Program(NamedTuple):
     def question(
         self, words: Sequence[str], content: bytes, carried: bool, joined: bool = False
     ) -> Question:
-        """Return what runs the program with ``words``, and ``content`` on its standard input.
-
-        joined: what it prints comes on one line, once it ends.
-        """
+        """Return what runs the program with its input; ``joined``: it prints one line, at last."""
         script = _SCRIPT + _JOINED if joined else _SCRIPT
         # Constant but for the words: a login shell may be any.
         line = f"exec sh -c '{script}' sh {shlex.join(self._words(words, carried))}"

@@ -72,10 +72,7 @@ def text_place(source: str, line: int) -> str:
 
 
 class FleetFinding(NamedTuple):
-    """What one node, or the fleet, finds: a node's finding without the node, equal ones folded.
-
-    subject: folded. ignored: the reason of a waiver; such a finding counts nowhere.
-    """
+    """A finding without its node, subjects folded; ``ignored``: a waiver's reason."""
 
     check: str
     status: str
