@@ -261,7 +261,7 @@ def _option(words: Sequence[str], *names: str) -> int | None:
 
 def valued(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each word as an option, with the value behind its = or else the next word."""
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in zip(words, (*words[1:], ""), strict=False):
         name, equals, value = word.partition("=")
         yield name, value if equals else following
 
