@@ -35,27 +35,13 @@ _RANGES = (
 _HOST_BITS = 8
 
 
-def is_version(found: re.Match[str]) -> bool:
-    """Return whether four numbers with dots are the end of a release's name."""
-    return bool(_RELEASE.search(found.string[max(0, found.start() - 16) : found.start()]))
-
-
 def keeps_ipv4(address: int) -> bool:
     """Return whether an address means the same everywhere, so that it need not be replaced.
 
-    Loopback, link-local, multicast and above, masks, "this network".
+    Loopback, link-local, multicast and above (with them masks, as 255.255.240.0), "this network".
     """
     first, second = address >> 24, address >> 16 & 255
-    return first in (0, 127) or first >= 224 or (first, second) == (169, 254) or _is_mask(address)
-
-
-def _is_mask(address: int) -> bool:
-    """Return whether an address is a mask, as 255.255.240.0.
-
-    Masks that start with less than 255 are addresses too, and are not taken for one.
-    """
-    inverted = ~address & 0xFFFFFFFF
-    return address >> 24 == 255 and inverted & (inverted + 1) == 0
+    return first in (0, 127) or first >= 224 or (first, second) == (169, 254)
 
 
 class Ipv4Names:
@@ -99,19 +85,9 @@ def _kept_bits(address: int) -> int:
     return 0
 
 
-def is_station(mac: str) -> bool:
-    """Return whether a MAC address is that of a device."""
-    return mac.lower() not in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff")
-
-
 def mac_number(mac: str) -> int:
-    """Return ``b8:ce:f6:12:34:56`` as a number."""
+    """Return ``b8:ce:f6:12:34:56``, or a GUID, as a number."""
     return int(mac.replace(":", ""), 16)
-
-
-def mac_text(number: int) -> str:
-    """Return a number as a MAC address."""
-    return ":".join(f"{number >> shift & 255:02x}" for shift in range(40, -1, -8))
 
 
 # Names of users and hosts that say nothing of anybody, and words of this field that must stay.
@@ -250,7 +226,12 @@ class PrivateNames:
         text = _MAC.sub(lambda m: visit.mac(m[0]), text)
         text = _GUID.sub(lambda m: visit.guid(m[0]), text)
         text = _IPV6.sub(lambda m: visit.ipv6_text(m[0]), text)
-        return IPV4.sub(lambda m: m[0] if is_version(m) else visit.ipv4_text(m[0]), text)
+
+        def replaced(m: re.Match[str]) -> str:
+            before = m.string[max(0, m.start() - 16) : m.start()]
+            return m[0] if _RELEASE.search(before) else visit.ipv4_text(m[0])
+
+        return IPV4.sub(replaced, text)
 
 
 class _Learner:
@@ -264,12 +245,11 @@ class _Learner:
         return " "
 
     def mac(self, text: str) -> str:
-        if is_station(text):
-            self.names._macs.add(mac_number(text))
+        self.names._macs |= {mac_number(text)} - {0, 2**48 - 1}  # those two are of no device
         return " "
 
     def guid(self, text: str) -> str:
-        self._identifier(int(text.replace(":", ""), 16))
+        self._identifier(mac_number(text))
         return " "
 
     def ipv6_text(self, text: str) -> str:
@@ -309,12 +289,11 @@ class _Replacer:
         number = self.names._mac_of.get(mac_number(text))
         if number is None:
             return text
-        known = mac_text(number)
+        known = number.to_bytes(6, "big").hex(":")
         return known.upper() if text != text.lower() else known
 
     def guid(self, text: str) -> str:
-        digits = f"{self.names.identifier(int(text.replace(':', ''), 16)):016x}"
-        return ":".join(digits[at : at + 4] for at in range(0, 16, 4))
+        return self.names.identifier(mac_number(text)).to_bytes(8, "big").hex(":", 2)
 
     def ipv6_text(self, text: str) -> str:
         address = _ipv6(text)
@@ -332,8 +311,7 @@ class _Replacer:
         return found.packed.hex(":", 2) if len(text) == 39 else found.compressed
 
     def ipv4_text(self, text: str) -> str:
-        number = self.names.ipv4(_ipv4(text))
-        return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
+        return ".".join(map(str, self.names.ipv4(_ipv4(text)).to_bytes(4, "big")))
 
 
 def _is_private(name: str) -> bool:
@@ -342,10 +320,7 @@ def _is_private(name: str) -> bool:
 
 
 def _ipv4(text: str) -> int:
-    number = 0
-    for part in text.split("."):
-        number = number << 8 | int(part)
-    return number
+    return int.from_bytes(bytes(map(int, text.split("."))), "big")
 
 
 def _ipv6(text: str) -> int | None:
@@ -360,10 +335,7 @@ def _ipv6(text: str) -> int | None:
 def anonymise(
     answers: Answers, extras: Mapping[str, Any], hosts: Iterable[str], users: Iterable[str]
 ) -> tuple[Answers, dict[str, Any]]:
-    """Return what a capture holds, with names and addresses replaced.
-
-    hosts, users: names that are known to be private, beside those that the answers show.
-    """
+    """Return what a capture holds, with names (also these) and addresses replaced."""
     names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
         if not isinstance(text, Unknown):
@@ -385,10 +357,7 @@ def without_secrets(answers: Answers) -> Answers:
 
 
 def _settings_alone(name: str, text: str) -> str:
-    """Return a file without its comments, which may hold anything, nor passwords of GRUB's menu.
-
-    Lines stay where they are; what says that this program wrote a file stays too.
-    """
+    """Return a file without comments and GRUB's passwords; its lines stay where they are."""
     if name.startswith("/etc/"):
         return _COMMENT.sub("#", text)
     return _MENU_PASSWORD.sub(rf"\g<1> {REMOVED}", text) if name.startswith("/boot/") else text

@@ -42,10 +42,7 @@ def _not_recorded(reason: str) -> Unknown:
 
 
 class Capture(Root):
-    """Gives ``answers`` back as the recorded host gave them.
-
-    extras: what its writer added beside the answers, plain data.
-    """
+    """Gives recorded ``answers`` back; ``extras``: what its writer added, plain data."""
 
     def __init__(self, answers: Answers, extras: Json) -> None:
         super().__init__()
@@ -97,10 +94,7 @@ class Capture(Root):
 
 
 def open_root(path: str) -> Root:
-    """Open the live machine ("/"), a folder laid out so, a capture, a tree's archive, a demo.
-
-    Raises CaptureError for anything else; nothing is unpacked to disk.
-    """
+    """Open "/", a folder like it, a capture, a tree's archive, a demo. Raises CaptureError."""
     if path.startswith(DEMO):
         return _demo(path)
     if os.path.isdir(path):
@@ -202,10 +196,7 @@ def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
 
 
 def json_of(value: object) -> bytes:
-    """Return an object of a capture, in lines for people.
-
-    Raises CaptureError where it has more than is read back.
-    """
+    """Return a capture's object in lines for people. Raises CaptureError if it is too large."""
     import json
 
     text = json.dumps(value, indent=1, sort_keys=True)
@@ -276,7 +267,8 @@ def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
         _fill(answers.modes, about.pop("modes"), lambda mode: isinstance(mode, int))
         _fill(answers.calls, calls, lambda _: True)
         folders: dict[str, Any] = {}
-        _fill(folders, about.pop("folders"), _is_listing)
+        listed = about.pop("folders")
+        _fill(folders, listed, lambda x: isinstance(x, list) and {*map(type, x)} <= {str})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CaptureError(f"--root {path}: not a capture as it was written: {error!r}") from None
     for name, entries in folders.items():
@@ -291,7 +283,3 @@ def _fill(into: dict[str, Any], recorded: Json, good: Any) -> None:
         if not isinstance(answer, Unknown) and not good(answer):
             raise ValueError(f"{name}: {str(answer)[:40]}")
         into[name] = answer
-
-
-def _is_listing(entries: object) -> bool:
-    return isinstance(entries, list) and all(isinstance(entry, str) for entry in entries)

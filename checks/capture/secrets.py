@@ -28,10 +28,7 @@ _NAME = r"(?<![\w.\-$])(?P<name>-{0,2}[A-Za-z_][\w.\-]*)"
 _NAME_ALONE = re.compile(r"[\w.\-]+")
 _QUOTED = r"\\?\"(?:[^\"\\\n]|\\[^\"\n])*(?:\\?\"|(?=\n|\Z))|'[^'\n]*(?:'|(?=\n|\Z))"
 # A name with its sign, and its value behind it: NAME=value, of shells, units and the kernel's line.
-_SET = (
-    re.compile(rf"{_NAME}="),
-    re.compile(rf"{_QUOTED}|\$\{{[^{{}}\n]*\}}|[^\s\"';&|,)}}]+"),
-)
+_SET = (re.compile(rf"{_NAME}="), re.compile(rf"{_QUOTED}|\$\{{[^{{}}\n]*\}}|[^\s\"';&|,)}}]+"))
 _OF_TEXTS = (
     # name: value and name = value, of YAML, JSON and INI
     (
@@ -101,18 +98,13 @@ def _clean_words(words: Iterable[str]) -> Iterator[str]:
 
 
 def public(value: Any) -> Any:
-    """Return plain data, a text or what JSON is made of, without values of secret variables.
-
-    Addresses in it lose their user info and queries.
-    """
+    """Return data without values of secret variables, and addresses without user and query."""
     if isinstance(value, str):
         shown = _public(value)
         return value if shown == value else shown  # a Quantity stays one
     if isinstance(value, dict):
         return {public(key): public(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [public(item) for item in value]
-    return value
+    return [public(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def beginning(text: str, most: int) -> str:

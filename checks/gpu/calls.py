@@ -120,10 +120,6 @@ def _cuda_attributes() -> list[dict[str, int | None]]:
     found: list[dict[str, int | None]] = []
     for index in range(count.value):
         library.cuDeviceGet(ctypes.byref(device), index)
-        found.append(
-            {
-                "rdma": attribute(GPU_DIRECT_RDMA_SUPPORTED),
-                "dma_buf": attribute(DMA_BUF_SUPPORTED),
-            }
-        )
+        rdma, dma_buf = map(attribute, (GPU_DIRECT_RDMA_SUPPORTED, DMA_BUF_SUPPORTED))
+        found.append({"rdma": rdma, "dma_buf": dma_buf})
     return found

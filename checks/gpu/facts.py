@@ -96,19 +96,13 @@ class GpuFacts(NamedTuple):
 
 
 def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
-    """Read the facts of the GPUs; never raises.
-
-    NVML is loaded only where PCI, the driver or a device node says NVIDIA.
-    """
+    """Read the GPUs' facts; NVML only if PCI, driver or device nodes say NVIDIA. Never raises."""
     accelerators = read_accelerators(root)
     on_pci = () if isinstance(accelerators, Unknown) else accelerators
     driver = root.text(DRIVER_VERSION)
     nodes = _device_nodes(root)
-    nvidia = (
-        any(gpu.vendor == "0x10de" for gpu in on_pci)
-        or not isinstance(driver, Unknown)
-        or (not isinstance(nodes, Unknown) and bool(nodes))
-    )
+    nvidia = any(gpu.vendor == "0x10de" for gpu in on_pci) or not isinstance(driver, Unknown)
+    nvidia = nvidia or (not isinstance(nodes, Unknown) and bool(nodes))
     none = Unknown("neither PCI nor /dev nor /proc shows an NVIDIA GPU", absent=True)
     none = accelerators if isinstance(accelerators, Unknown) else none
     registers = needs is not None and any(
@@ -117,11 +111,13 @@ def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
     )
     unasked = Unknown("not asked: the launch registers no GPU memory", absent=True)
     module, version = _kernel_module(driver)
+    visible = root.call("gpus.visible_devices") if nvidia else None
+    wrong = Unknown("gpus.visible_devices: not a text")
     return GpuFacts(
         accelerators,
         _nvml(root) if nvidia else none,
         nodes,
-        _visible(root) if nvidia else None,
+        visible if visible is None or isinstance(visible, str | Unknown) else wrong,
         (_abilities(root) if registers else unasked) if nvidia else none,
         _peer_modules(root),
         _names(root, MEMORY_PEERS),
@@ -145,23 +141,12 @@ def _names(root: Root, folder: str) -> tuple[str, ...] | Unknown:
 
 def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
     content = root.text("/proc/modules")
-    loaded = (
-        set()
-        if isinstance(content, Unknown)
-        else {row.split(" ")[0] for row in content.split("\n")}
-    )
-    for module in PEER_MODULES:
-        # A module shows here when it is loaded or built in.
-        found = root.mode(f"/sys/module/{module}")
-        if not isinstance(found, Unknown):
-            loaded.add(module)
-    if (
-        isinstance(content, Unknown)
-        and not content.absent
-        and not loaded.intersection(PEER_MODULES)
-    ):
-        return content
-    return tuple(module for module in PEER_MODULES if module in loaded)
+    rows = [] if isinstance(content, Unknown) else content.split("\n")
+    loaded = {row.split(" ")[0] for row in rows}
+    # A module shows in /sys/module when it is loaded or built in.
+    shown = [not isinstance(root.mode(f"/sys/module/{one}"), Unknown) for one in PEER_MODULES]
+    found = tuple(m for m, there in zip(PEER_MODULES, shown, strict=True) if there or m in loaded)
+    return content if isinstance(content, Unknown) and not content.absent and not found else found
 
 
 def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown]:
@@ -180,13 +165,6 @@ def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown
     return Unknown(f"{DRIVER_VERSION}: names no kernel module: {first[:60]!r}"), version
 
 
-def _visible(root: Root) -> str | Unknown | None:
-    answer = root.call("gpus.visible_devices")
-    if answer is None or isinstance(answer, str | Unknown):
-        return answer
-    return Unknown("gpus.visible_devices: not a text")
-
-
 @or_unknown
 def _nvml(root: Root) -> Nvml | Unknown:
     answer = known(root.call("gpus.nvml"))
@@ -198,11 +176,8 @@ def _nvml(root: Root) -> Nvml | Unknown:
     devices = answer.get("devices")
     if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
         return wrong
-    return Nvml(
-        _text(answer.get("driver")) or "",
-        _integer(answer.get("cuda")),
-        tuple(_nvml_gpu(device) for device in devices),
-    )
+    driver, cuda = _text(answer.get("driver")) or "", _integer(answer.get("cuda"))
+    return Nvml(driver, cuda, tuple(_nvml_gpu(device) for device in devices))
 
 
 def _nvml_gpu(device: dict[str, Any]) -> NvmlGpu:
@@ -221,9 +196,8 @@ def _abilities(root: Root) -> tuple[CudaAbility, ...] | Unknown:
     answer = known(root.call("gpus.cuda_attributes"))
     if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
         return Unknown("gpus.cuda_attributes: not a list of GPUs")
-    return tuple(
-        CudaAbility(_flag(entry.get("rdma")), _flag(entry.get("dma_buf"))) for entry in answer
-    )
+    flags = ((_flag(entry.get("rdma")), _flag(entry.get("dma_buf"))) for entry in answer)
+    return tuple(CudaAbility(*each) for each in flags)
 
 
 def _flag(value: object) -> bool | None:

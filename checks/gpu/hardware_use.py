@@ -117,10 +117,7 @@ def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unkno
 
 
 def lacks_resource(gpus: GpuFacts, given: GivenGpus) -> str:
-    """Return a resource that is asked for and whose maker certainly has no GPU here; "" for none.
-
-    A pod is scheduled where each of its resources is.
-    """
+    """Return a resource that is asked for and whose maker has no GPU here, or ""."""
     if isinstance(gpus.accelerators, Unknown) or not gpus.accelerators:
         return ""
     here = {one.vendor for one in gpus.accelerators}
@@ -135,10 +132,8 @@ def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
     if not number.isdecimal() or len(number) > 4:
         return None
     entries = process.environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if any(
-        not entry.strip().isdecimal() or int(entry) >= int(number)
-        for entry in filter(None, entries)
-    ):
+    entries = [entry.strip() for entry in filter(None, entries)]
+    if any(not entry.isdecimal() or int(entry) >= int(number) for entry in entries):
         return Unknown("CUDA_VISIBLE_DEVICES goes beyond the GPUs of the job, which Slurm may hide")
     return GivenGpus(int(number))
 

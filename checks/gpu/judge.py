@@ -178,11 +178,7 @@ def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
-    """Judge the programs on one GPU that run in the same turn, then all of them.
-
-    A launch that ends processes between two turns may have ended another program: a finding over
-    all turns is unknown.
-    """
+    """Judge programs on one GPU turn by turn, then all: unknown, as turns may end others too."""
     for turn in dict.fromkeys(one.turn for one in there):
         found = _together(place, [one for one in there if one.turn == turn])
         if found is not None:

@@ -151,7 +151,10 @@ ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 def peer_memory(
     needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts, rdma: RdmaFacts
 ) -> Iterable[Finding]:
-    processes = [process for process in needs.processes if registers_gpu_memory(process)]
+    # How much of it there is, is known once it runs.
+    amounts = [(process, process.gpu_registered_bytes) for process in needs.processes]
+    some = [process for process, size in amounts if isinstance(size, Unknown) or size > 0]
+    processes = [process for process in some if process.rdma is not None]
     if not processes:
         return [passed("launch", "registers no GPU memory")]
     if not passed("launch").known(gpus.nvidia):
@@ -162,12 +165,6 @@ def peer_memory(
             text = "no GPU is visible here"
         return [skip(text, "launch")]
     return fold(_reach(process, system, gpus) for process in processes)
-
-
-def registers_gpu_memory(process: ProcessNeeds) -> bool:
-    """Return whether a process registers GPU memory for RDMA; how much is known once it runs."""
-    amount = process.gpu_registered_bytes
-    return process.rdma is not None and (isinstance(amount, Unknown) or amount > 0)
 
 
 def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
@@ -287,9 +284,8 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
     )
     problem = _dma_buf_problem(system, gpus)
     have = f"{gpus.kernel_module} kernel module" if isinstance(gpus.kernel_module, str) else ""
-    finding = finding._replace(
-        have=have, evidence=(Evidence(DRIVER_VERSION, str(gpus.kernel_module_version)),)
-    )
+    evidence = (Evidence(DRIVER_VERSION, str(gpus.kernel_module_version)),)
+    finding = finding._replace(have=have, evidence=evidence)
     if problem is None:
         return finding._replace(have=f"{have}, attribute 124 = 1")
     if isinstance(problem, Unknown):

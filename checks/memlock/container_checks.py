@@ -11,12 +11,7 @@ from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
 from checks.base.unknown import RUN_INSIDE, Unknown, known
 from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
-from checks.limits.runtimes import (
-    DAEMON_OF_UNIT,
-    Limit,
-    UnitLimit,
-    runtime_units,
-)
+from checks.limits.runtimes import DAEMON_OF_UNIT, Limit, UnitLimit, runtime_units
 from checks.memlock.demand import (
     NO_RDMA,
     declares_ipc_lock,
@@ -82,9 +77,8 @@ def runtime_limit(
         return
     contained = [process for process in needs.rdma_processes if process.container is not None]
     if not contained:
-        text = (
-            "the launch's RDMA processes run in no container" if needs.rdma_processes else NO_RDMA
-        )
+        none = "the launch's RDMA processes run in no container"
+        text = none if needs.rdma_processes else NO_RDMA
         yield skip(text)
         return
     yield from fold(_of_process(system, limits, process) for process in contained)
@@ -109,11 +103,9 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
     if unit.running is not None and unit.configured == Limit(None, None):
         text += f"; {unit.source} says unlimited, but {daemon} runs with what it had before"
         advice = f"restart {unit.name}.service"
-    return found.warned(text, advice, (_unit_setting(unit.name, memlock),), need="unlimited")
-
-
-def _unit_setting(unit: str, now: Limit) -> Setting:
-    return Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(now), unit=f"{unit}.service")
+    now, service = soft_text(memlock), f"{unit.name}.service"
+    setting = Setting(Kind.ULIMIT, "memlock", "unlimited", now, unit=service)
+    return found.warned(text, advice, (setting,), need="unlimited")
 
 
 def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
@@ -138,16 +130,13 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         judged = _of_unit(unit)
         if judged.status is not Status.SKIP:
             return judged._replace(subject=f"{process.name} ({judged.subject})")
-    return found.unknown(
-        "the launch sets no memlock, and no daemon is seen here that would pass one on",
-        have="the runtime's default",
-        advice=RUN_INSIDE
-        if container.runtime == "kubernetes"  # a manifest has no place for the limit
-        else "run this check inside the container, or set memlock for it",
-        settings=()
-        if container.runtime == "kubernetes"
-        else (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),),
-    )
+    text = "the launch sets no memlock, and no daemon is seen here that would pass one on"
+    found = found._replace(have="the runtime's default")
+    if container.runtime == "kubernetes":  # a manifest has no place for the limit
+        return found.unknown(text, advice=RUN_INSIDE)
+    setting = Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime)
+    advice = "run this check inside the container, or set memlock for it"
+    return found.unknown(text, advice=advice, settings=(setting,))
 
 
 def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:
@@ -209,10 +198,8 @@ def _inert_here(limits: LimitFacts) -> Finding:
     here = passed("this container")
     effective = here.known(limits.effective_capabilities)
     bounding = here.known(limits.bounding_capabilities)
-    evidence = (
-        Evidence(STATUS, f"CapEff: {effective:016x}"),
-        Evidence(STATUS, f"CapBnd: {bounding:016x}"),
-    )
+    sets = (("CapEff", effective), ("CapBnd", bounding))
+    evidence = tuple(Evidence(STATUS, f"{name}: {bits:016x}") for name, bits in sets)
     held, allowed = (bool(mask >> IPC_LOCK_BIT & 1) for mask in (effective, bounding))
     have = "in effect" if held else "allowed, not in effect" if allowed else "not added"
     found = passed("this container", f"IPC_LOCK {have}", evidence=evidence)

@@ -125,10 +125,7 @@ class Grant(NamedTuple):
 
 
 def format_limit(limit: Limit, said: str = "") -> Quantity:
-    """Return ``8.00 MiB`` or ``unlimited``; with the hard limit where it differs.
-
-    said: the text behind it.
-    """
+    """Return ``8.00 MiB`` or ``unlimited``, the hard limit if it differs, and what is ``said``."""
     soft, hard = ("unlimited" if part is None else format_bytes(part) for part in limit)
     text = soft if soft == hard else f"{soft} soft, {hard} hard"
     return Quantity(text + said, limit.soft, "bytes")
@@ -148,10 +145,7 @@ def demand(
     largest_bytes: int | Unknown = NO_LARGEST,
     release: MooncakeRelease | None = None,
 ) -> Demand | Unknown:
-    """Return what ``process`` pins on ``nics`` devices, in base pages of ``page_bytes``.
-
-    largest_bytes: of one registration; a longer region is pinned as ``release`` registers it.
-    """
+    """Return what a process pins on ``nics`` devices; no registration exceeds ``largest_bytes``."""
     if isinstance(process.regions, Unknown):
         return process.regions
     more = None
@@ -251,10 +245,7 @@ def _own(limits: LimitFacts, origin: str) -> Grant:
 
 
 def _login_hint(limits: LimitFacts) -> str:
-    """Return advice where a new login would have no limit, as pam_limits sets it, else "".
-
-    Which users the row is for is not looked at.
-    """
+    """Return advice if a new login would have no limit, for whomever its row is; else ""."""
     if isinstance(limits.runtimes.pam, Unknown):
         return ""
     rows = [row for row in limits.runtimes.pam if row.name == "memlock"]

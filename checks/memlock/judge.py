@@ -40,11 +40,8 @@ def memlock_limit(
     needs: LaunchNeeds, limits: LimitFacts, rdma: RdmaFacts, system: SystemFacts
 ) -> Iterator[Finding]:
     release = release_of(needs.mooncake_version)
-    yield from fold(
-        _judge_limit(system, limits, rdma, process, release)
-        for process in needs.processes
-        if pins(process)
-    )
+    locking = (process for process in needs.processes if pins(process))
+    yield from fold(_judge_limit(system, limits, rdma, one, release) for one in locking)
 
 
 def _judge_limit(
@@ -121,10 +118,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
 
 
 def _within(soft: int, wanted: Demand) -> str:
-    """Return what would fit into the limit as it is: fewer bytes, or fewer NICs; "" for none.
-
-    It goes on with the sentence that says to lift the limit.
-    """
+    """Return what would fit into the limit, fewer bytes or NICs, before "lift it"; "" for none."""
     if wanted.more is not None or not soft:
         return ""
     each = (wanted.bytes - wanted.ring_bytes) // wanted.nics
@@ -191,9 +185,6 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
 
 
 def _lift(granted: Grant, soft: int | None, runtime: str) -> tuple[Setting, ...]:
-    """Return the setting that lifts the limit.
-
-    Nothing in a shell or container lifts what the launch itself sets; a setting of its unit does.
-    """
+    """Return the setting that lifts the limit; of a launch's own limit only its unit does."""
     lift = _LIFT._replace(now=str(soft), described_by=runtime, unit=granted.unit)
     return (lift,) if granted.unit or not granted.by_launch else ()

@@ -217,10 +217,12 @@ class MemoryFacts(NamedTuple):
 def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
     """Read the host's memory below ``root``."""
     size, available, refuses = _shm(root)
+    policy = root.integer(OVERCOMMIT)
+    wrong = Unknown(f"{OVERCOMMIT}: no policy of the kernel: {policy}")
     return MemoryFacts(
         read_meminfo(root),
         memory_headroom(root),
-        _overcommit(root),
+        policy if isinstance(policy, Unknown) or policy in (0, 1, 2) else wrong,
         root.count(MAX_MAP_COUNT),
         root.count("/proc/sys/vm/swappiness"),
         size,
@@ -231,13 +233,6 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
     )
 
 
-def _overcommit(root: Root) -> int | Unknown:
-    policy = root.integer(OVERCOMMIT)
-    if isinstance(policy, Unknown) or policy in (0, 1, 2):
-        return policy
-    return Unknown(f"{OVERCOMMIT}: no policy of the kernel: {policy}")
-
-
 def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
     answer = root.call("memory.space", SHM)
     if isinstance(answer, Unknown):
@@ -245,9 +240,8 @@ def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
     numbers = []
     for key in ("size_bytes", "available_bytes"):
         value = answer.get(key) if isinstance(answer, dict) else None
-        numbers.append(
-            value if isinstance(value, int) else Unknown(f"memory.space {SHM}: has no {key}")
-        )
+        wrong = Unknown(f"memory.space {SHM}: has no {key}")
+        numbers.append(value if isinstance(value, int) else wrong)
     told = answer if isinstance(answer, dict) else {}
     refuses = [why for key, why in SHM_REFUSALS.items() if told.get(key) is True]
     return numbers[0], numbers[1], "".join(refuses[:1])

@@ -22,7 +22,7 @@ from checks.base.finding import (
 )
 from checks.base.needs import LaunchNeeds, ProcessNeeds, sizes_taken
 from checks.base.units import GIB, MIB, counted, format_bytes, format_need, format_page_size
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
 from checks.numa.nodes import Meminfo
 
@@ -32,14 +32,10 @@ CHECKS = CheckSet()
 RESERVE_BYTES = 10 * GIB
 
 
+@or_unknown
 def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
     """Return the bytes on regular pages that all processes of the launch take on this host."""
-    total = 0
-    for process in needs.processes:
-        if isinstance(process.regular_bytes, Unknown):
-            return process.regular_bytes
-        total += process.regular_bytes
-    return total
+    return sum(known(process.regular_bytes) for process in needs.processes)
 
 
 def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
@@ -48,9 +44,8 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
     for process in processes:
         if isinstance(process.regular_bytes, int) and process.regular_bytes:
             counts[process.regular_bytes] = counts.get(process.regular_bytes, 0) + 1
-    terms = [
-        f"{n} x {format_bytes(size)}" if n > 1 else format_bytes(size) for size, n in counts.items()
-    ]
+    sizes = ((n, format_bytes(size)) for size, n in counts.items())
+    terms = [f"{n} x {size}" if n > 1 else size for n, size in sizes]
     if huge_bytes:
         terms.append(f"{format_bytes(huge_bytes)} of huge pages")
     return " + ".join(terms)
@@ -61,10 +56,8 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge all processes together."""
     found = passed("regular memory")
     table = found.known(memory.meminfo)
-    need_bytes, available = (
-        found.known(regular_bytes(needs)),
-        found.known(table.value("MemAvailable")),
-    )
+    need_bytes = found.known(regular_bytes(needs))
+    available = found.known(table.value("MemAvailable"))
     found = found._replace(
         have=format_bytes(available, "{} available"),
         need=format_need(need_bytes, available),
@@ -138,13 +131,9 @@ def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
     return huge if isinstance(huge, Unknown) else total + huge
 
 
+@or_unknown
 def _huge(needs: LaunchNeeds) -> int | Unknown:
-    total = 0
-    for process in needs.processes:
-        if isinstance(process.hugetlb_bytes, Unknown):
-            return process.hugetlb_bytes
-        total += process.hugetlb_bytes
-    return total
+    return sum(known(process.hugetlb_bytes) for process in needs.processes)
 
 
 def _limited(
@@ -179,9 +168,8 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
             key = (container.origin, container.memory_bytes)
             inside.setdefault(key, []).append(process)
     for (origin, limit_bytes), processes in inside.items():
-        need_bytes = sum(
-            each.regular_bytes for each in processes if isinstance(each.regular_bytes, int)
-        )
+        taken = (each.regular_bytes for each in processes)
+        need_bytes = sum(size for size in taken if isinstance(size, int))
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
         sizes = sizes_taken(processes)
         formula = _formula(processes)
@@ -189,15 +177,9 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
 
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge what the job's --mem leaves, of processes that start in its cgroup.
-
-    It need not be a limit: cgroup.conf(5) says ConstrainRAMSpace=no where nothing is set.
-    """
-    inside = [
-        process
-        for process in needs.processes
-        if process.container is None or process.container.runtime == "pyxis"
-    ]
+    """Judge what a job's --mem leaves: not always a limit, ConstrainRAMSpace is no by default."""
+    places = [(process, process.container) for process in needs.processes]
+    inside = [process for process, at in places if at is None or at.runtime == "pyxis"]
     need_bytes = sum(one.regular_bytes for one in inside if isinstance(one.regular_bytes, int))
     asked = {process.environment.get("SLURM_MEM_PER_NODE", "") for process in inside}
     for mib in sorted(each for each in asked if each.isdecimal()):
@@ -252,10 +234,8 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
         yield found._replace(settings=tuple(described))
         return
     found = passed(SHM)
-    size_bytes, available = (
-        found.known(memory.shm_size_bytes),
-        found.known(memory.shm_available_bytes),
-    )
+    size_bytes = found.known(memory.shm_size_bytes)
+    available = found.known(memory.shm_available_bytes)
     have = format_bytes(available, f"{{}} left of {format_bytes(size_bytes)}")
     evidence = (Evidence(f"statvfs {SHM}", f"{available} of {size_bytes} bytes"),)
     if memory.shm_refuses and need_bytes:
@@ -271,10 +251,7 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
 
 
 def shm_wanted_bytes(need_bytes: int) -> int:
-    """Return how large /dev/shm has to be where the launch itself puts ``need_bytes`` there.
-
-    With room for NCCL and torch, which nobody counts; a tmpfs costs nothing until it is used.
-    """
+    """Return what /dev/shm has to hold: ``need_bytes``, and room for NCCL and torch."""
     return max(GIB, 2 * need_bytes)
 
 
@@ -301,9 +278,8 @@ def _shm(
         if size_bytes >= need_bytes:
             advice += f", or {_REMOVE} (ls -l {SHM})"
         formula = "one page for the message queue of each tensor-parallel server, the least"
-        return passed(subject, have, need, formula, evidence=evidence).failed(
-            text, advice, settings
-        )
+        found = passed(subject, have, need, formula, evidence=evidence)
+        return found.failed(text, advice, settings)
     if ranks > 1 and available_bytes <= RUNTIME_SHM_BYTES:
         text = f"{ranks} ranks share it with NCCL and torch, which need more than 64 MiB"
         formula = f"{need} at least, and what NCCL and torch take"
@@ -343,10 +319,8 @@ def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Findi
         yield found
         return
     bare = passed("overcommit", have)
-    limit, committed = (
-        bare.known(memory.value("CommitLimit")),
-        bare.known(memory.value("Committed_AS")),
-    )
+    limit = bare.known(memory.value("CommitLimit"))
+    committed = bare.known(memory.value("Committed_AS"))
     need_bytes = 0 if needs is None else bare.known(regular_bytes(needs))
     left = max(0, limit - committed)
     found = found._replace(

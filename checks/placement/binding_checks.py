@@ -20,12 +20,7 @@ from checks.base.finding import (
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, must_be_read, or_unknown
-from checks.gpu.hardware_use import (
-    nic_node,
-    nics_of,
-    probes_numactl,
-    splits_segment,
-)
+from checks.gpu.hardware_use import nic_node, nics_of, probes_numactl, splits_segment
 from checks.numa.facts import MemoryPolicy, NumaFacts
 from checks.numa.nodes import STATUS, node_list
 from checks.rdma.facts import RdmaFacts
@@ -59,9 +54,8 @@ def _policy_of(
     finding = passed(process.name, need=f"{need} permitted")
     permitted = finding.known(policy, f"whether {need} is permitted is not known: ")
     codes = permitted._asdict()
-    evidence = tuple(
-        Evidence(f"{name}, tried in a child", _named(code)) for name, code in codes.items()
-    )
+    tried = codes.items()
+    evidence = tuple(Evidence(f"{name}, tried in a child", _named(code)) for name, code in tried)
     refused = [name for name in calls if codes[name]]
     errors = ", ".join(dict.fromkeys(_named(codes[name]) for name in refused))
     have = f"{' and '.join(refused)} refused ({errors})" if refused else "permitted"

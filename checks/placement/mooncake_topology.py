@@ -25,14 +25,8 @@ from checks.releases.mooncake import MooncakeRelease
 # Anything on this host, with all that Mooncake finds by itself.
 ANY_PROCESS = ProcessNeeds("this host", "", {}, rdma=RdmaUse((), ChosenBy.DISCOVERY.value))
 # What of a process's environment decides the topology of the classic engine.
-VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "MC_CUSTOM_TOPO_JSON",
-    "MC_GID_INDEX",
-    "MC_IB_PORT",
-    "MC_TE_FILTERS",
-    "NCCL_IB_GID_INDEX",
-)
+VARIABLES = tuple("CUDA_VISIBLE_DEVICES MC_CUSTOM_TOPO_JSON MC_GID_INDEX MC_IB_PORT".split())
+VARIABLES += ("MC_TE_FILTERS", "NCCL_IB_GID_INDEX")
 
 
 class Location(NamedTuple):
@@ -44,10 +38,7 @@ class Location(NamedTuple):
 
     @property
     def first(self) -> tuple[str, ...] | Unknown:
-        """Return the NICs of which any may be the first choice.
-
-        Without a preferred one, the others.
-        """
+        """Return the NICs of which any may be chosen first: the preferred, or else the others."""
         return self.others if self.preferred == () else self.preferred
 
 
@@ -72,10 +63,7 @@ def predicted(
     release: MooncakeRelease | None,
     knows_gpus: bool = True,
 ) -> View | Unknown:
-    """Return the view of ``process`` with this release; None is taken for the newest known.
-
-    knows_gpus: False for a build without CUDA, which has no location of GPUs at all.
-    """
+    """Return what ``process`` sees with this release (None: newest); GPUs if built with CUDA."""
     used = devices_in_use(rdma, process, release)
     if isinstance(used.names, Unknown):
         return used.names
@@ -109,10 +97,7 @@ def _of_gpu(
     names: Sequence[str],
     release: MooncakeRelease | None,
 ) -> Location:
-    """Return the location of a GPU; it prefers the NICs that are the fewest steps away.
-
-    They are those of the GPU's node, or all where it has none.
-    """
+    """Return a GPU's location: of its node's NICs (or all) the fewest steps away are preferred."""
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
     gpu = next((one for one in gpus.on_pci if one.address == address), None)
@@ -138,10 +123,7 @@ def _path(function: PciFunction) -> str:
 
 
 def pci_steps(one: str, other: str) -> int:
-    """Return the number of slashes of both sysfs paths behind what they share, by characters.
-
-    Source: topology.cpp, getPciDistance.
-    """
+    """Return the slashes of both sysfs paths behind what they share (getPciDistance)."""
     shared = 0
     while shared < min(len(one), len(other)) and one[shared] == other[shared]:
         shared += 1
@@ -202,23 +184,16 @@ def _order(name: str) -> tuple[str, int, str]:
 def measured(
     root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
 ) -> tuple[Location, ...] | Unknown:
-    """Return what the Mooncake of ``interpreter`` answers in the environment of ``process``.
-
-    devices: those that it is given by name, () for its own discovery.
-    """
+    """Return what the installed Mooncake answers for ``process``; devices: () for its discovery."""
     given = [f"{key}={process.environment[key]}" for key in VARIABLES if key in process.environment]
-    return parse_locations(
-        root.call("mooncake.local_topology", interpreter, ",".join(devices), *given)
-    )
+    names = ",".join(devices)
+    return parse_locations(root.call("mooncake.local_topology", interpreter, names, *given))
 
 
 def differences(
     foretold: Sequence[Location], found: Sequence[Location]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return (location, foretold, found) where they differ.
-
-    The order of names within one is chance.
-    """
+    """Return (location, foretold, found) where they differ; the order of names is chance."""
     one, other = ({place.name: place for place in places} for places in (foretold, found))
     rows = []
     for name in sorted({*one, *other}, key=_order):

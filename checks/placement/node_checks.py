@@ -12,13 +12,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import Quantity, format_bytes
 from checks.base.unknown import Unknown, known
 from checks.gpu.facts import GpuFacts
-from checks.gpu.hardware_use import (
-    gpu_function,
-    nic_node,
-    nics_in_use,
-    nics_of,
-    visible_gpus,
-)
+from checks.gpu.hardware_use import gpu_function, nic_node, nics_in_use, nics_of, visible_gpus
 from checks.memory.facts import MemoryFacts
 from checks.numa.facts import NumaFacts
 from checks.numa.nodes import NODES, node_list
@@ -53,7 +47,8 @@ def _memory_of(
 ) -> Finding:
     where = node_list(numbers)
     finding = passed(where)
-    processes = [p for p in everything if _lies_on(p, numbers)]
+    bound = [{*(p.among or (() if p.node is None else (p.node,)))} for p in everything]
+    processes = [p for p, own in zip(everything, bound, strict=True) if own and own <= {*numbers}]
     shares = [p.bound_bytes[n] for p in everything for n in numbers if n in p.bound_bytes]
     need = sum(shares)
     for process in processes:
@@ -83,12 +78,9 @@ def _memory_of(
         cache += cached
         evidence.append(Evidence(f"{NODES}/node{number}/meminfo cache and slab", str(cached)))
     fewer = f"bind fewer processes to {where}, or " if len(processes) > 1 else ""
-    finding = finding._replace(
-        have=Quantity(
-            f"{format_bytes(free)} free + {format_bytes(cache)} page cache", free + cache, "bytes"
-        ),
-        evidence=tuple(evidence),
-    )
+    both = f"{format_bytes(free)} free + {format_bytes(cache)} page cache"
+    have = Quantity(both, free + cache, "bytes")
+    finding = finding._replace(have=have, evidence=tuple(evidence))
     if need <= free + cache:
         text = "it fits once the kernel has dropped page cache, which slows the start"
         advice = f"{fewer}shrink what is taken there by {format_bytes(need - free)}"
@@ -99,30 +91,18 @@ def _memory_of(
     if isinstance(swap, Unknown):
         return finding.unknown(f"{short} is missing, and whether swap helps is not known")
     if swap > 0:
-        text = (
-            f"{short} is missing on the node: memory is swapped out, though other nodes have some"
-        )
+        text = f"{short} is missing on it: memory is swapped out, though other nodes have some"
         return finding.warned(text)
-    return finding.failed(
-        f"{short} is missing: the OOM killer ends a rank, though other nodes have some"
-    )
-
-
-def _lies_on(process: ProcessNeeds, nodes: tuple[int, ...]) -> bool:
-    """Return whether all memory of ``process`` is bound to some of these nodes."""
-    bound = process.among or (() if process.node is None else (process.node,))
-    return bool(bound) and set(bound) <= set(nodes)
+    text = "the OOM killer ends a rank, though other nodes have some"
+    return finding.failed(f"{short} is missing: {text}")
 
 
 @CHECKS.check("numa.gpu-nic-distance", the_launch)
 def gpu_nic_distance(
     needs: LaunchNeeds, pci: PciFacts, rdma: RdmaFacts, numa: NumaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
-    found = [
-        _nearest(process, numa, pci, gpus, rdma, needs)
-        for process in needs.rdma_processes
-        if process.gpu is not None
-    ]
+    placed = [process for process in needs.rdma_processes if process.gpu is not None]
+    found = [_nearest(process, numa, pci, gpus, rdma, needs) for process in placed]
     text = "no process of the launch has both a GPU and RDMA"
     return fold(found) or [skip(text, "launch")]
 
@@ -156,22 +136,17 @@ def _nearest(
         path = paths[missing]
         why = path if isinstance(path, Unknown) else Unknown(f"{missing} is no PCI device")
         return finding.unknown(why.of("how far its NICs are is unknown:  "))
-    others = [
-        name
-        for (address, name), path in pci.paths.items()
-        if address == gpu.address and isinstance(path, PathClass) and path < PathClass.SYS
-    ]
+    of_gpu = [(name, path) for (at, name), path in pci.paths.items() if at == gpu.address]
+    others = [name for name, path in of_gpu if isinstance(path, PathClass) and path < PathClass.SYS]
+    evidence = [Evidence("numa_node of its GPU", str(gpu.node))]
+    for name in names:
+        file = f"{RDMA_DEVICES}/{name}/device/numa_node"
+        evidence.append(Evidence(file, str(nic_node(rdma, name))))
     return finding.warned(
         "every transfer of its GPU crosses the link between NUMA nodes",
         f"let the rank use a NIC of the GPU's node: {', '.join(others[:4]) or 'none here'}",
         have=f"{', '.join(names)}: all SYS",
-        evidence=(
-            Evidence("numa_node of its GPU", str(gpu.node)),
-            *(
-                Evidence(f"{RDMA_DEVICES}/{name}/device/numa_node", str(nic_node(rdma, name)))
-                for name in names
-            ),
-        ),
+        evidence=tuple(evidence),
     )
 
 
@@ -307,8 +282,5 @@ def _listed(names: Iterable[str], known: dict[str, PathClass]) -> str:
 
 def registering(needs: LaunchNeeds) -> tuple[ProcessNeeds, ...]:
     """Return the processes whose GPU memory goes over RDMA."""
-    return tuple(
-        process
-        for process in needs.rdma_processes
-        if process.gpu is not None and process.gpu_registered_bytes != 0
-    )
+    ranks = (process for process in needs.rdma_processes if process.gpu is not None)
+    return tuple(process for process in ranks if process.gpu_registered_bytes != 0)

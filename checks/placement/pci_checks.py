@@ -120,12 +120,8 @@ def acs(
     needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
     used = _used(pci, gpus, rdma, needs)
-    between = dict.fromkeys(
-        bridge
-        for gpu in used.gpus.values()
-        for nic in used.nics.values()
-        for bridge in bridges_between(gpu, nic)
-    )
+    pairs = [(gpu, nic) for gpu in used.gpus.values() for nic in used.nics.values()]
+    between = dict.fromkeys(bridge for pair in pairs for bridge in bridges_between(*pair))
     if not between:
         return [skip("no GPU and NIC in use share a PCIe switch", "PCI")]
     if pci.direct_nic:

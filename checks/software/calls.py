@@ -26,11 +26,7 @@ WANTED = ("engine", "store", "_store", "mooncake_master", "mooncake_client")
 PROGRAMS = ("mooncake_master", "mooncake_client")
 # What stands in a compiled file only where that part is built in: its class, or TENT's namespace.
 # Read in the wheels 0.3.9 to 0.3.14, the EFA ones too, and in Mooncake's transfer_engine.cpp.
-PARTS = {
-    "efa": b"EfaTransport",
-    "redis": b"RedisStoragePlugin",
-    "tent": b"8mooncake4tent",
-}
+PARTS = {"efa": b"EfaTransport", "redis": b"RedisStoragePlugin", "tent": b"8mooncake4tent"}
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
 _NT_GNU_BUILD_ID = 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
@@ -52,10 +48,7 @@ _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 
 
 class Elf(NamedTuple):
-    """The dynamic section of one file; ``machine`` is e_machine, so as to skip foreign ones.
-
-    build_id: the linker's, in hexadecimal digits; "" where it wrote none.
-    """
+    """The dynamic section of an ELF file, its e_machine, and the linker's build id or ""."""
 
     machine: int
     needed: tuple[str, ...]
@@ -108,10 +101,7 @@ def _wanted(package: str) -> list[tuple[str, str]]:
 
 
 def parts(package: str) -> list[str]:
-    """Return which of ``PARTS`` the compiled files of a ``mooncake`` folder have.
-
-    Raises OSError where there is none to read, or one is too large.
-    """
+    """Return which of ``PARTS`` a ``mooncake`` folder's files have. Raises OSError if not read."""
     loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
     if not loaded:
         raise FileNotFoundError(f"{package}: no compiled file")
@@ -126,10 +116,7 @@ def parts(package: str) -> list[str]:
 
 
 def program(path: str) -> dict[str, str]:
-    """Return what a file on PATH is: ``script`` (its interpreter), else what ``_identity`` has.
-
-    Nothing is run. pip starts a script of a long path with /bin/sh, and names the Python below it.
-    """
+    """Return what a file on PATH is: its ``_identity``, or a script's interpreter. Runs nothing."""
     elf = read_elf(path)
     if elf is not None:
         return _identity(path, elf)
@@ -231,10 +218,7 @@ class Loader:
         return missing
 
     def _rpath(self, path: str, elf: Elf, inherited: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the RPATHs that count for what ``path`` needs.
-
-        Its own, and those of its needers.
-        """
+        """Return the RPATHs that count for what a file needs: its own, and those of its needers."""
         return (*_expand(elf.rpath, path), *inherited) if not elf.runpath else inherited
 
     def _find(
@@ -264,9 +248,7 @@ class Loader:
 
 def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
     origin = os.path.dirname(os.path.realpath(path))
-    return tuple(
-        folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in folders
-    )
+    return tuple(one.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for one in folders)
 
 
 def read_elf(path: str) -> Elf | None:
@@ -295,9 +277,8 @@ def _read_elf(descriptor: int) -> Elf | None:
     dynamic = b""
     build_id = ""
     for index in range(entries):
-        kind, _, offset, address, _, size, _, align = struct.unpack_from(
-            "<IIQQQQQQ", table, index * entry_bytes
-        )
+        at = index * entry_bytes
+        kind, _, offset, address, _, size, _, align = struct.unpack_from("<IIQQQQQQ", table, at)
         if kind == _PT_LOAD:
             loads.append((address, offset, size))
         elif kind == _PT_DYNAMIC:
@@ -305,10 +286,8 @@ def _read_elf(descriptor: int) -> Elf | None:
         elif kind == _PT_NOTE and not build_id:
             notes = os.pread(descriptor, min(size, _DYNAMIC_LIMIT_BYTES), offset)
             build_id = _build_id(notes, align)
-    tags = [
-        struct.unpack_from("<qQ", dynamic, offset)
-        for offset in range(0, len(dynamic) // 16 * 16, 16)
-    ]
+    places = range(0, len(dynamic) // 16 * 16, 16)
+    tags = [struct.unpack_from("<qQ", dynamic, place) for place in places]
     strings = next((value for tag, value in tags if tag == _DT_STRTAB), None)
     if strings is None:
         return Elf(machine, (), (), (), build_id)
@@ -322,11 +301,8 @@ def _read_elf(descriptor: int) -> Elf | None:
     block = os.pread(descriptor, size, start)
 
     def texts(wanted: int) -> tuple[str, ...]:
-        return tuple(
-            block[value : block.index(b"\0", value)].decode(errors="replace")
-            for tag, value in tags
-            if tag == wanted
-        )
+        starts = [value for tag, value in tags if tag == wanted]
+        return tuple(block[at : block.index(b"\0", at)].decode(errors="replace") for at in starts)
 
     def folders(wanted: int) -> tuple[str, ...]:
         return tuple(folder for text in texts(wanted) for folder in text.split(":") if folder)

@@ -140,9 +140,8 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
         files = _files(root.call("software.libraries", engine.package))
     programs = _programs(search)
     records = _records(root, engine)
-    found = SoftwareFacts(
-        environments, files, programs, records, _master(root, environments, programs)
-    )
+    master = _master(root, environments, programs)
+    found = SoftwareFacts(environments, files, programs, records, master)
     package = engine.package if isinstance(engine, Environment) else None
     if package is None or needs is None or not any(asked_parts(needs)):
         return found
@@ -150,10 +149,7 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
 
 
 class AskedPart(NamedTuple):
-    """A part of Mooncake that not every build has: who asks for it, and in which words.
-
-    part: one of ``calls.PARTS``. process: None where a service is shared.
-    """
+    """A part of Mooncake that not every build has, who asks for it and in which words."""
 
     part: str
     who: str
@@ -278,10 +274,7 @@ def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unkno
 
 
 def _folders_of(root: Root, python: str) -> Iterator[str]:
-    """Yield the module folders of an interpreter that is not run, or of its virtual environment.
-
-    Source: CPython's site.py; Debian's dist-packages.
-    """
+    """Yield the module folders of a Python that is not run (site.py, Debian's dist-packages)."""
     prefix, slash, _ = python.rpartition("/bin/")
     if isinstance(root.mode(f"{prefix}/pyvenv.cfg"), Unknown):
         real = root.link(python)
@@ -358,11 +351,8 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
     for row in answer:
         if not isinstance(row, dict) or not isinstance(row.get("missing"), list):
             return Unknown("software.libraries: not a list of files")
-        missing = tuple(
-            (str(pair[0]), str(pair[1]))
-            for pair in row["missing"]
-            if isinstance(pair, list) and len(pair) == 2
-        )
+        pairs = (pair for pair in row["missing"] if isinstance(pair, list) and len(pair) == 2)
+        missing = tuple((str(first), str(second)) for first, second in pairs)
         wheel, (releases, _) = _wheel(row.get("rpath")), _releases(row)
         files.append(CompiledFile(str(row.get("file")), missing, wheel, releases))
     return tuple(files)

@@ -136,7 +136,10 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
         if file.releases:
             said = f"release {' or '.join(file.releases)}"
             evidence.append(Evidence(f"{engine.package}/{file.name}", said))
-    evidence += [_compared(record) for record in records]
+    for record in records:
+        listed = f"{record.listed} files of Mooncake, {len(record.changed)} differ"
+        source = f"RECORD of {record.wheel.name} {record.wheel.version}"
+        evidence.append(Evidence(source, "there is none" if record.listed is None else listed))
     master = software.master if isinstance(software.master, Master) else None
     if master is not None:
         said = f"release {' or '.join(master.releases) or 'unknown'}: {master.source}"
@@ -158,13 +161,6 @@ def _shadowed(engine: Environment) -> bool:
     """Return whether an import takes a folder that came with none of the wheels."""
     folder = (engine.package or "").rpartition("/")[0]
     return engine.package is not None and folder not in [one.folder for one in engine.mooncake]
-
-
-def _compared(record: Record) -> Evidence:
-    """Return what came of comparing a wheel's files with its RECORD."""
-    listed = f"{record.listed} files of Mooncake, {len(record.changed)} differ"
-    source = f"RECORD of {record.wheel.name} {record.wheel.version}"
-    return Evidence(source, "there is none" if record.listed is None else listed)
 
 
 def _told(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
@@ -289,11 +285,8 @@ def library_missing(
         # Each file for itself, as whoever has no torch would load it.
         yield from (_judge_file(system, engine, file, file.name, False) for file in files)
         return
-    yield from fold(
-        found
-        for process in using_mooncake(needs)
-        for found in _judge_libraries(system, engine, files, process)
-    )
+    judged = (_judge_libraries(system, engine, files, one) for one in using_mooncake(needs))
+    yield from fold(found for each in judged for found in each)
 
 
 def _judge_libraries(
@@ -476,10 +469,7 @@ def _judge_numactl(
 
 
 def _version(software: SoftwareFacts, needs: LaunchNeeds) -> str:
-    """Return the release that the launch names, else the one installed.
-
-    "" where neither is known.
-    """
+    """Return the release that the launch names, else the installed one; "" if neither is known."""
     engine = software.engine
     if needs.sglang_version or not isinstance(engine, Environment) or engine.sglang is None:
         return needs.sglang_version

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from checks.base.pages import Default
 from checks.base.units import GIB, TIB
-from checks.base.unknown import Unknown, known
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import version_numbers
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
@@ -83,22 +83,21 @@ class RefusedBy(NamedTuple):
 class Consumer(NamedTuple):
     """One process of a launch: its workers on this host, and what each of them takes.
 
-    release: the one as which it was read; parts: those of what else runs in it. named: the releases
-    that its launch names, by product. sockets: files that it makes anew, whoever has them.
-    connectors: those that it loads, by vLLM's names.
-    executor: what starts the workers, as it is written. gpu_fraction: of all the memory of each
-    worker's GPU, what has to be free; gpu_fills: whether nothing says that it takes less of it.
-    engines: its data-parallel engines here, each of ``workers`` processes with a GPU.
-    clients: the store clients that the workers set up. transfer: the RDMA devices of a transfer
-    engine beside them; None without. transfer_protocol: what that engine goes by, "" without one.
-    registers_gpu: what of the GPU's memory it registers, "" for
-    nothing. settings: what all this follows from. ports: what it listens on, by what it is.
-    refused: its own errors, in every release: it will not start. refused_by: those that are known
-    of some releases alone. misread, ignored: what was written and is taken for something else, or
-    not at all. uncounted: what of it is in no number. may_use: why it may use Mooncake, although
-    nothing that was read does; None where it does not. hosts: over how many hosts
-    one engine runs. node: which of them this one is, None where it runs on one host or nothing says
-    so; leader: the address of the first, "" where it is not written.
+    What it is. release: as which it was read; parts: of what else runs in it; named: those that its
+    launch names, by product. connectors: by vLLM's names. settings: what all of this follows from.
+
+    Where it runs. engines: its data-parallel engines here, each of ``workers`` processes with a
+    GPU. hosts: over how many hosts one engine runs; node: which of them this is, None for one host
+    or if nothing says so; leader: the first's address, or "". executor: what starts the workers.
+
+    What it takes. clients, pools: of each worker. transfer: the RDMA devices of a transfer engine
+    beside them, or None; transfer_protocol: what that goes by, or "". registers_gpu: what of GPU
+    memory it registers, or "". gpu_fraction: of each worker's GPU, what has to be free; gpu_fills:
+    nothing says that it takes less. ports: by what they are. sockets: files that it makes anew.
+
+    What is wrong. refused: its errors in every release; refused_by: in some. misread, ignored: what
+    was written and is taken for something else, or not at all. uncounted: what is in no number.
+    may_use: why it may use Mooncake although nothing that was read does; None if it does not.
     """
 
     release: str
@@ -156,21 +155,17 @@ class Consumer(NamedTuple):
         return self.settings["model"].value if "model" in self.settings else None
 
     @property
+    @or_unknown
     def ranks(self) -> int | Unknown:
         """Its worker processes on this host."""
-        if isinstance(self.engines, Unknown):
-            return self.engines
-        return self.workers if isinstance(self.workers, Unknown) else self.engines * self.workers
+        return known(self.engines) * known(self.workers)
 
     def is_first(self, rank: int) -> bool:
         """Tell whether a worker here is the first of its engine."""
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return the pools of one worker, at one of the two bounds.
-
-        mla: whether the model has it; where that is not known, the bound over both.
-        """
+        """Return a worker's pools at one bound, and over both if ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         found = []
         for pool in self.pools:
@@ -183,18 +178,12 @@ class Consumer(NamedTuple):
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
         """Return the store clients of one worker; the scheduler's are counted with the first."""
         first = self.is_first(rank)
-        return tuple(
-            one.store
-            for one in self.clients
-            if first or not (one.in_scheduler or (mla and one.first_if_mla))
-        )
+        others = (one for one in self.clients if first or not one.in_scheduler)
+        return tuple(one.store for one in others if first or not (mla and one.first_if_mla))
 
 
 def _within(first: str, release: str, last: str) -> bool:
-    """Tell whether a release is one of a span; no release is of one that has no beginning or end.
-
-    It is none either where its name is no number.
-    """
+    """Tell whether a release lies in a span; False where one of the three is no number."""
     try:
         low, number, high = (version_numbers(text, "a", "") for text in (first, release, last))
     except ValueError:
@@ -237,9 +226,8 @@ class ConsumerParts:
     def rdma(self) -> bool:
         """Whether one of its clients registers with NICs."""
         clients = [one.store.client for one in self.clients]
-        return any(
-            isinstance(one, StoreClient) and one.protocol is Protocol.RDMA for one in clients
-        )
+        rdma = Protocol.RDMA
+        return any(isinstance(one, StoreClient) and one.protocol is rdma for one in clients)
 
 
 _LISTS = (
@@ -275,10 +263,7 @@ def flags_of(words: Sequence[Word]) -> tuple[dict[str, list[Word]], list[Word]]:
 
 
 def setup_refuses(segment: int, local: int, protocol: str) -> str:
-    """Return why Mooncake's setup answers these values with an error; "" where it takes them.
-
-    Seen on Mooncake 0.3.13.post1; sizes in bytes.
-    """
+    """Return why setup() of Mooncake 0.3.13.post1 refuses these bytes, or "" where it does not."""
     if segment < 0 or local < 0:
         return "TypeError: setup(): incompatible function arguments"
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):

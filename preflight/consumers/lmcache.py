@@ -35,10 +35,7 @@ from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.sglang_arguments import SettingValue, file_text, unresolved
 from preflight.programs.store_processes import StoreProcess
 
-_ALIASES = {
-    "plugin_locations": "runtime_plugin_locations",
-    "external_backends": "storage_plugins",
-}
+_ALIASES = {"plugin_locations": "runtime_plugin_locations", "external_backends": "storage_plugins"}
 
 
 class _Row(NamedTuple):
@@ -58,42 +55,15 @@ def lmcache_settings() -> Mapping[str, _Row]:
     return rows
 
 
-def _disk(value: Any) -> str | None:
-    parts = [part.strip() for part in str(value).split(",") if part.strip()]
-    return ",".join(part.removeprefix("file://") for part in parts) or None
-
-
-def _numbers(one: type, alone: type) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if isinstance(value, list):
-            return [one(each) for each in value]
-        if isinstance(value, alone):
-            return [value]
-        return [one(part.strip()) for part in str(value).split(",") if part.strip()]
-
-    return read
-
-
-def _texts(value: Any) -> Any:
+def _parts(value: Any) -> list[Any]:
+    """Return a list as it is, and the parts of a text between its commas."""
     if isinstance(value, list):
         return value
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
-def _bool(value: Any) -> bool:
-    return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "1")
-
-
-def _mode(value: Any) -> str:
-    text = str(value).strip().lower().replace("-", "_")
-    if text in ("prefix_strict", "prefixstrict"):
-        return "prefix_strict"
-    if text in ("skip_missing_chunks", "skipmissingchunks", "legacy"):
-        return "skip_missing_chunks"
-    raise ValueError(
-        "hidden_states_retrieve_mode must be 'prefix_strict' or "
-        f"'skip_missing_chunks', got {value!r}"
-    )
+def _numbers(value: Any) -> list[Any]:
+    return _parts(value if isinstance(value, list) else str(value))
 
 
 def _json(value: Any) -> Any:
@@ -102,24 +72,17 @@ def _json(value: Any) -> Any:
     return json.loads(value) if value else None
 
 
-def _list(value: Any) -> Any:
-    if isinstance(value, list):
-        return value
-    return [value] if value else []
-
-
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "int": int,
     "float": float,
-    "bool": _bool,
+    "bool": lambda value: value is True or str(value).strip().lower() in ("true", "1"),
     "str": str,
-    "disk": _disk,
-    "ints": _numbers(int, int),
-    "floats": _numbers(float, float),
-    "strs": _texts,
+    "disk": lambda value: ",".join(p.removeprefix("file://") for p in _parts(str(value))) or None,
+    "ints": lambda value: [*map(int, _numbers(value))],
+    "floats": lambda value: [*map(float, _numbers(value))],
+    "strs": _parts,
     "json": _json,
-    "list": _list,
-    "mode": _mode,
+    "list": lambda value: value if isinstance(value, list) else [value] if value else [],
 }
 
 
@@ -153,7 +116,7 @@ def lmcache_values(
                 values[name] = _READ[row.kind](_unquoted(plain[name]))
             except ValueError as error:
                 said.append(f"LMCACHE_{name.upper()}={plain[name]}: {error}: it is passed over")
-    _validate(values, {*found, *plain})
+    _validate(values)
     return values
 
 
@@ -191,87 +154,21 @@ def _unquoted(text: str) -> str:
     return text
 
 
-def _validate(values: dict[str, Any], given: set[str]) -> None:
-    """Check the values as LMCache's ``_validate_config`` does, and complete them.
-
-    Raises ValueError or AssertionError as it does.
-    """
+def _validate(values: dict[str, Any]) -> None:
+    """Complete the values as ``_validate_config`` does; of P2P, PD and NIXL nothing is refused."""
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
-    if values["enable_blending"]:
-        values["save_unfull_chunk"] = True
     if values["enable_controller"]:
         for name in ("controller_pull_url", "controller_reply_url"):
             if values[name] is None:
                 raise ValueError(f"{name} is required when enable_controller=True")
         if not values["lmcache_worker_ports"]:
-            raise ValueError(
-                "lmcache_worker_ports is required and cannot be empty when enable_controller=True"
-            )
-    if values["enable_p2p"]:
-        _need(values["enable_controller"])
-        for name in ("p2p_host", "p2p_init_ports", "p2p_lookup_ports", "transfer_channel"):
-            _need(values[name] is not None)
+            why = "is required and cannot be empty when enable_controller=True"
+            raise ValueError(f"lmcache_worker_ports {why}")
     extra = values["extra_config"]
     nixl = extra is not None and extra.get("enable_nixl_storage")
-    if values["enable_pd"]:
-        _validate_pd(values)
-    if nixl:
-        _validate_nixl(values, extra, given)
-
-
-def _need(holds: object, text: str = "") -> None:
-    if not holds:
-        raise AssertionError(text)
-
-
-def _validate_pd(values: dict[str, Any]) -> None:
-    for name in ("pd_role", "pd_buffer_size", "pd_buffer_device"):
-        _need(values[name] is not None)
-    _need(values["enable_p2p"] is False, "PD only supports enable_p2p=False")
-    mode = values["pd_backend_mode"]
-    if mode not in ("sync", "async"):
-        raise ValueError(f"pd_backend_mode must be 'sync' or 'async', got {mode!r}")
-    values["save_unfull_chunk"] = True
-    if values["pd_role"] == "receiver":
-        where = values["retrieve_locations"]
-        text = "store_location cannot be PDBackend for receiver"
-        _need(values["store_location"] != "PDBackend", text)
-        _need(
-            where in (None, ["PDBackend"]),
-            f'for pd receiver, retrieve_locations are expected to be ["PDBackend"], now, it is '
-            f"{where}",
-        )
-
-
-def _validate_nixl(values: dict[str, Any], extra: dict[str, Any], given: set[str]) -> None:
-    _need(extra.get("nixl_backend") is not None)
-    _need(extra.get("nixl_pool_size") is not None)
-    if extra.get("nixl_presence_cache_only") and not extra.get("nixl_presence_cache"):
-        text = "nixl_presence_cache must be true when nixl_presence_cache_only is true"
-        raise ValueError(text)
-    device = values["nixl_buffer_device"]
-    _need(device is not None)
-    if device != "cpu":
-        _need(values["nixl_buffer_size"] is not None)
-    else:
-        if values["nixl_buffer_size"] is not None:
-            raise ValueError("nixl_buffer_size must not be set when nixl_buffer_device='cpu'")
-        if values["max_local_cpu_size"] <= 0:
-            raise ValueError("nixl_buffer_device='cpu' requires max_local_cpu_size > 0")
-        if values["enable_p2p"]:
-            raise ValueError("enable_p2p=True together with enable_nixl_storage=True")
-    if "nixl_use_hugepages" in extra:
-        huge = bool(extra["nixl_use_hugepages"])
-        if device == "cpu":
-            own = values["local_cpu_use_hugepages"]
-            if "local_cpu_use_hugepages" in given and own != huge:
-                raise ValueError(
-                    f"Conflicting hugepage settings: extra_config.nixl_use_hugepages={huge!r} vs "
-                    f"local_cpu_use_hugepages={own!r}"
-                )
-            values["local_cpu_use_hugepages"] = huge
-        del extra["nixl_use_hugepages"]
+    if nixl and values["nixl_buffer_device"] == "cpu" and "nixl_use_hugepages" in extra:
+        values["local_cpu_use_hugepages"] = bool(extra["nixl_use_hugepages"])
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:
@@ -303,11 +200,8 @@ _SETUP_DEFAULTS = {
     "device_name": "",
 }
 # Mooncake's own, where setup(dict) names no size (types.h).
-_MOONCAKE_DEFAULTS = {
-    "global_segment_size": str(16 * MIB),
-    "local_buffer_size": str(16 * MIB),
-    "protocol": "tcp",
-}
+_MOONCAKE_DEFAULTS = dict.fromkeys(("global_segment_size", "local_buffer_size"), str(16 * MIB))
+_MOONCAKE_DEFAULTS["protocol"] = "tcp"
 # Of the multiprocess server: what never reaches Mooncake, and pools that nobody here counts.
 _L2_KEYS = frozenset("type num_workers eviction per_op_workers".split())
 _OTHER_POOLS = ("--gds-l1-path", "--l1-devdax-path")
@@ -469,9 +363,8 @@ class _Takes(ConsumerParts):
         scheme, separator, _ = url.partition("://")
         if scheme == "mooncakestore" and separator:
             self._store()
-            self.ignored.append(
-                f"the address of remote_url {url}: LMCache takes the master from elsewhere"
-            )
+            why = "LMCache takes the master from elsewhere"
+            self.ignored.append(f"the address of remote_url {url}: {why}")
         elif not separator:
             self.misread.append(f"Invalid remote url: {url}: LMCache goes on without it")
         elif scheme not in _NO_MEMORY:
@@ -509,17 +402,13 @@ class _Takes(ConsumerParts):
         setup = mooncake_setup(raw)
         for key, (right, instead) in _RIGHT_KEYS.items():
             if setup.get(key) and right not in setup:
-                self.misread.append(
-                    f"{key} {setup[key]!r} of {where}: Mooncake reads mooncake_{right} there, and "
-                    f"takes {instead}"
-                )
+                reads = f"Mooncake reads mooncake_{right} there, and takes {instead}"
+                self.misread.append(f"{key} {setup[key]!r} of {where}: {reads}")
         self.uncounted += _egm_pool(setup)
         problem, client = setup_client(setup)
         if problem:
-            self.misread.append(
-                f"LMCache's store ({where}): {problem}: it says that setup completed, and stores "
-                "nothing there"
-            )
+            goes_on = "it says that setup completed, and stores nothing there"
+            self.misread.append(f"LMCache's store ({where}): {problem}: {goes_on}")
         if client is not None:
             store = _store_of(client, setup)._replace(file="" if path is None else where)
             self._client(store, setup.get("tenant_id", "default"))
@@ -539,10 +428,7 @@ def _egm_pool(setup: Mapping[str, str]) -> list[str]:
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
-    """Return why Mooncake's ``setup(dict)`` answers with an error, or the client that it makes.
-
-    Seen on Mooncake 0.3.13.post1; before 0.3.9 there is no such call.
-    """
+    """Return why ``setup(dict)`` (0.3.9 on, seen on 0.3.13.post1) fails, or the client it makes."""
     for key in ("local_hostname", "metadata_server"):
         if not setup.get(key):
             return f"{key} is missing: setup returns -600", None
@@ -618,10 +504,8 @@ def _l1_pool(flags: Mapping[str, Word], text: str, found: ConsumerParts) -> list
         if shared:
             says = "ValueError: l1-use-hugepages is incompatible with shared memory."
             found.refused_by.append(RefusedBy(RELEASE, says))
-        error = (
-            f"RuntimeError: Insufficient hugepages: {-(-size // HUGEPAGE_BYTES)} required for a "
-            f"{size} byte L1 buffer"
-        )
+        required = f"{-(-size // HUGEPAGE_BYTES)} required for a {size} byte L1 buffer"
+        error = f"RuntimeError: Insufficient hugepages: {required}"
         return [WorkerPool(OwnPool(size, size, found.rdma, False, HUGEPAGE_BYTES, error))]
     first = attempt(lambda: int(flags["l1-init-size-gb"].text) * GIB)
     lazy = "no-l1-use-lazy" not in flags and not shared

@@ -276,10 +276,7 @@ class _Connectors(ConsumerParts):
         return config
 
     def _offloading_size(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return ``config`` with the connector and the role that --kv-offloading-size sets.
-
-        It replaces those that are there (config/vllm.py).
-        """
+        """Return ``config`` with what --kv-offloading-size replaces in it (vllm config/vllm.py)."""
         given = self.arguments.setting("kv-offloading-size")
         backend = self.arguments.setting("kv-offloading-backend", "native")
         if given.value is None or not given.given:
@@ -385,9 +382,8 @@ class _Connectors(ConsumerParts):
             word = self.environment.get(name)
             if word is not None and word.text and not may_be_absent(word, name):
                 where = "no file" if path is None else path.text
-                self.ignored.append(
-                    f"{name} ({word.origin}): MooncakeStoreConnector reads {where} alone"
-                )
+                reads = f"MooncakeStoreConnector reads {where} alone"
+                self.ignored.append(f"{name} ({word.origin}): {reads}")
 
     def _socket(self, name: str) -> None:
         """Add a socket of every data-parallel engine here, by the folder that they lie in."""
@@ -547,10 +543,7 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
 
 
 def store_config(text: str) -> dict[str, Any]:
-    """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does.
-
-    Raises as it does, in its own words.
-    """
+    """Read a file as vLLM's ``MooncakeStoreConfig.from_file`` does; raises in its words too."""
     config = json_object(json.loads(text))
     found = {
         "metadata_server": config.get("metadata_server", ""),

@@ -41,6 +41,9 @@ _SWITCHES = frozenset(
 )
 
 
+_FLAG = re.compile(r"-(?!\d+(\.\d*)?\Z)")  # and no negative number
+
+
 class VllmArguments(NamedTuple):
     """What vLLM's own words say; the last of a flag counts. unread: why some may be missing."""
 
@@ -132,7 +135,7 @@ def _arguments(words: Sequence[Word]) -> VllmArguments:
         name = _SHORT.get(name) or name.lstrip("-").replace("_", "-")
         value = word._replace(text=text)
         if not equals:
-            if name in _SWITCHES or not left or _is_flag(left[0].text):
+            if name in _SWITCHES or not left or _FLAG.match(left[0].text):
                 flags[name] = word._replace(text="true")
                 continue
             value = left.pop(0)
@@ -143,15 +146,8 @@ def _arguments(words: Sequence[Word]) -> VllmArguments:
     return VllmArguments(flags, model or flags.get("model"))
 
 
-def _is_flag(text: str) -> bool:
-    return text.startswith("-") and re.fullmatch(r"-\d+(\.\d*)?", text) is None
-
-
 def _nest(tree: dict[str, Any], path: str, text: str) -> None:
-    """Put a value at its place in ``tree``.
-
-    As ``--kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use 80g``.
-    """
+    """Put the value of ``--flag.a.b value`` at its place in the ``tree`` of that flag."""
     *above, last = path.rstrip("+").split(".")
     for key in above:
         inner = tree.setdefault(key, {})
@@ -203,10 +199,7 @@ def model_of(arguments: VllmArguments) -> SettingValue:
 
 
 def node_of(arguments: VllmArguments) -> tuple[int | None, str]:
-    """Return which of an engine's hosts these words are for, and the address of the first.
-
-    Of several hosts each says its --node-rank, or from which data-parallel rank on it runs.
-    """
+    """Return which of an engine's hosts these words are for, None for the only; and the first."""
     engines = arguments.number("data-parallel-size", 1)
     if arguments.number("nnodes", 1) != 1:
         name, address = "node-rank", "master-addr"

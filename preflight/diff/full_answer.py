@@ -76,10 +76,7 @@ class DefaultValue(str):
 
 
 class Side(NamedTuple):
-    """One of the two. versions: of ``PRODUCTS``, in place of what is there.
-
-    host: where both sides are of one host, they share it: it is read once.
-    """
+    """One of the two sides; ``versions`` replace what is there; both may share one read host."""
 
     words: LaunchWords
     host: Host
@@ -145,10 +142,7 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
 
 
 def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
-    """Return everything that is answered. Raises UsageError for a launch that was not read.
-
-    What a waiver is for is shown, and does not count in the verdict, as in check.
-    """
+    """Return all that is answered; a waived finding is shown, not counted. Raises UsageError."""
     sized, today = _sized(seen), date.today()
     ignored = {one.check for one in waivers if not one.is_over(today)}
     findings = [*seen.findings, *advisory_findings(seen)]
@@ -159,7 +153,13 @@ def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
         *_flags(sized),
         *_keys(sized),
         *_findings(findings, ignored),
-        *_may_arise(seen),
+        *(
+            (
+                AnswerKey(Section.ADVISORIES, one.advisory.check, one.process.name),
+                f"may arise, where {one.advisory.arises}: {one.advisory.summary}",
+            )
+            for one in may_arise(seen)
+        ),
         *_settings(seen, findings),
     ]
     return dict(lines)
@@ -219,9 +219,8 @@ def _waiver(row: Mapping[str, Any]) -> Waiver:
 
 def without_secrets(answer: Answer) -> Answer:
     """Return an answer as a locked one is, to be held against one."""
-    return {
-        AnswerKey(key.section, *map(public, key[1:])): public(text) for key, text in answer.items()
-    }
+    lines = ((AnswerKey(key.section, *map(public, key[1:])), text) for key, text in answer.items())
+    return {key: public(text) for key, text in lines}
 
 
 def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
@@ -231,9 +230,8 @@ def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey,
     yield AnswerKey(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
     for product in ("mooncake", "sglang"):
         release = release_of(sized, product)
-        said = (
-            f"{release.value} (assumed: nothing says which)" if release.assumed else release.value
-        )
+        assumed = " (assumed: nothing says which)" * release.assumed
+        said = f"{release.value}{assumed}"
         yield AnswerKey(Section.VERDICT, product, "release"), str(said)
 
 
@@ -353,13 +351,6 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
 }
 
 
-def _may_arise(seen: JudgedHost) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the known problems that take something which only happens while it runs."""
-    for one in may_arise(seen):
-        text = f"may arise, where {one.advisory.arises}: {one.advisory.summary}"
-        yield AnswerKey(Section.ADVISORIES, one.advisory.check, one.process.name), text
-
-
 def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tuple[AnswerKey, str]]:
     for found in findings:
         if found.status not in _JUDGED:
@@ -457,8 +448,12 @@ def differences_text(
     parts = ["\n".join(wrapped(f"from {names[0]} to {names[1]}", width))]
     for section in Section:
         rows = [one for one in found if one.key.section is section]
-        quiet = [one for one in rows if _of_the_release(one)] if verbosity < 1 else []
-        lines = _verdict_as_before(old, new) if section is Section.VERDICT else []
+        # Flags that come or go with the release, and that nobody gave.
+        flags = [one for one in rows if verbosity < 1 and NO_FLAG in one[1:]]
+        quiet = [one for one in flags if DefaultValue in map(type, one[1:])]
+        key = AnswerKey(Section.VERDICT, "check", "verdict")
+        same = section is Section.VERDICT and old[key] == new[key]
+        lines = [f"  check: verdict: {new[key]}, as before"] if same else []
         told = _folded([one for one in rows if one not in quiet])
         lines += [line for one in told for line in _lines(one, paint, width)]
         if quiet:
@@ -471,12 +466,6 @@ def differences_text(
         if lines:
             parts.append("\n".join([section.value, *lines]))
     return "\n\n".join(parts)
-
-
-def _verdict_as_before(old: Answer, new: Answer) -> list[str]:
-    """Return the line of check's verdict where both sides have the same."""
-    key = AnswerKey(Section.VERDICT, "check", "verdict")
-    return [f"  check: verdict: {new[key]}, as before"] if old[key] == new[key] else []
 
 
 def _folded(rows: list[Change]) -> list[Change]:
@@ -492,12 +481,6 @@ def _folded(rows: list[Change]) -> list[Change]:
             subject = fold_alike(names, MOST_NAMES)
             found.append(one._replace(key=one.key._replace(subject=subject)))
     return found
-
-
-def _of_the_release(one: Change) -> bool:
-    """Return whether a flag comes or goes, and nobody gave it."""
-    both = (one.old, one.new)
-    return NO_FLAG in both and any(isinstance(text, DefaultValue) for text in both)
 
 
 def _lines(one: Change, paint: Paint, width: int) -> list[str]:

@@ -106,10 +106,8 @@ class RailAnswer(NamedTuple):
     @property
     def compared(self) -> bool:
         """Two nodes at least have ports to compare."""
-        return (
-            len({name for lanes in self.table.values() for held in lanes.values() for name in held})
-            > 1
-        )
+        held = [nodes for lanes in self.table.values() for nodes in lanes.values()]
+        return len({name for nodes in held for name in nodes}) > 1
 
     @property
     def status(self) -> str:
@@ -173,9 +171,8 @@ def rail_findings(rows: Rows) -> Iterator[OnNodes]:
                 continue
             for node in nodes:
                 wrong.setdefault(node, []).append(ways[0])
-            tie = ways[0][2].reach is not Reach.UNKNOWN and len(nodes) == len(
-                lanes.get(peers[0], ())
-            )
+            as_many = len(nodes) == len(lanes.get(peers[0], ()))
+            tie = as_many and ways[0][2].reach is not Reach.UNKNOWN
             for node in lanes[peers[0]] if tie and not alone else ():
                 wrong.setdefault(node, []).append((peers[0], lane, ways[0][2]))
     found: dict[FleetFinding, dict[str, None]] = {}
@@ -262,19 +259,16 @@ def rails_text(answer: RailAnswer, paint: Paint, width: int, verbosity: int) -> 
         for text in (have_and_need(finding.have, finding.need, 200), cut(finding.text, 300)):
             if text:
                 lines.append(filled(f"      {text}", width, 0))
-    rows = [
-        (clean(rail), lane.gid_type or lane.link_layer, _network_text(lane), nodes_text(nodes))
-        for rail, lanes in answer.table.items()
-        for lane, nodes in lanes.items()
-    ]
+    rows = []
+    for rail, lanes in answer.table.items():
+        for lane, nodes in lanes.items():
+            own = lane.network
+            own = own if isinstance(own, str) else f"unknown: {own.reason}"
+            kind = lane.gid_type or lane.link_layer
+            rows.append((clean(rail), kind, clean(own), nodes_text(nodes)))
     shown = rows if verbosity > 0 else rows[:MOST_ROWS]
     lines += grid(["rail", "GID", "network", "nodes"], shown) if rows else []
     return "\n".join([*lines, *rest_of(len(shown), rows)])
-
-
-def _network_text(lane: Lane) -> str:
-    network = lane.network
-    return clean(network if isinstance(network, str) else f"unknown: {network.reason}")
 
 
 def lane_of(rail: Rail) -> Lane:

@@ -39,6 +39,7 @@ from preflight.launches.source import (
     Word,
     brief,
     joined,
+    noted,
     read_inside,
 )
 from preflight.launches.variables import environment_words, unread
@@ -82,8 +83,7 @@ def read_compose(
         for item in include.items or ([include] if include.value else []):
             shown = item.text or item.at("path").text or "several files"
             said = f"include: {brief(shown)}{_PUT_TOGETHER}"
-            note = SourceNote("include-not-read", said, Origin(name, item.line))
-            readings.append(Reading((), (note,)))
+            readings.append(noted("include-not-read", said, Origin(name, item.line)))
         for called, node in document.at("services").fields.items():
             if notes := tuple(_without_profile(called, node, surroundings, name)):
                 readings.append(Reading((), notes))
@@ -91,8 +91,7 @@ def read_compose(
             if (extends := node.at("extends")).value is not None:
                 base = extends.text or extends.at("service").text or ""
                 said = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
-                note = SourceNote("extends-not-read", said, Origin(name, extends.line))
-                readings.append(Reading((), (note,)))
+                readings.append(noted("extends-not-read", said, Origin(name, extends.line)))
                 continue
             reader = _ServiceReader(name, called, node, surroundings, read_file)
             readings.append(reader.reading())
@@ -108,11 +107,8 @@ class _ServiceReader:
         surroundings: Mapping[str, Word],
         read_file: Beside,
     ) -> None:
-        self.name = name
-        self.node = node
-        self.called = called
-        self.surroundings = surroundings
-        self.read_file = read_file
+        self.name, self.called, self.node = name, called, node
+        self.surroundings, self.read_file = surroundings, read_file
         self.notes: list[SourceNote] = []
 
     def reading(self) -> Reading:
@@ -129,10 +125,8 @@ class _ServiceReader:
         key = "entrypoint" if words else "command"  # words alone are the entrypoint's arguments
         words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
         if found.hidden:
-            text = (
-                f"service {self.called} runs its image's own {key}, which the file does not "
-                f"show: name the program under {key}"
-            )
+            show = f"which the file does not show: name the program under {key}"
+            text = f"service {self.called} runs its image's own {key}, {show}"
             place = words[0].origin if words else origin
             self.notes.append(SourceNote("image-command", text, place))
         for hook in self.node.at("post_start").items:
@@ -146,14 +140,10 @@ class _ServiceReader:
             for why in refusals(settings):
                 said = f"{why}; Compose refuses service {self.called}"
                 self.notes.append(SourceNote("container-refused", said, origin))
+        place_of, files = Place("service", (self.called,)), inner.files
         commands = tuple(
-            command._replace(
-                place=Place("service", (self.called,)),
-                container=settings,
-                copies=copies,
-                files=inner.files,
-            )
-            for command in inner.commands
+            one._replace(place=place_of, container=settings, copies=copies, files=files)
+            for one in inner.commands
         )
         # Each copy of a service binds them.
         ports = tuple(dict.fromkeys(self.published(str(origin)))) * min(copies, 2)
@@ -167,9 +157,8 @@ class _ServiceReader:
         for item in () if self.one("network_mode") == "host" else self.node.at("ports").items:
             said = self.word(item)
             if item.text is None:
-                target, port, address = (
-                    self.word(item.at(key)) for key in ("target", "published", "host_ip")
-                )
+                keys = ("target", "published", "host_ip")
+                target, port, address = (self.word(item.at(key)) for key in keys)
                 if item.at("protocol").text == "udp" or not port.text:
                     continue
                 # A range is what a single port is taken of.
@@ -207,11 +196,9 @@ class _ServiceReader:
         text = whole.text
         for match in _OPERATOR.finditer(text):
             if match.group(1):
-                said = (
-                    f"{called} is not run by a shell: {brief(text[match.start() :])!r} is "
-                    "left out here, and docker-compose v1 gives it to the program; "
-                    "write bash -c '…' around it"
-                )
+                said = f"{called} is not run by a shell: {brief(text[match.start() :])!r} is left "
+                said += "out here, and docker-compose v1 gives it to the program; "
+                said += "write bash -c '…' around it"
                 self.notes.append(SourceNote("no-shell", said, whole.origin))
                 text = text[: match.start()]
                 break
@@ -221,17 +208,13 @@ class _ServiceReader:
             said = f"{called} has a quote that never closes"
             self.notes.append(SourceNote("unterminated", said, whole.origin))
             return []
-        return [
-            Word(text, whole.origin, tuple(n for n in whole.unresolved if n in text))
-            for text in texts
-        ]
+        given = whole.unresolved
+        return [Word(text, whole.origin, tuple(n for n in given if n in text)) for text in texts]
 
     def refuse_item(self, called: str, item: Node) -> None:
         if item.plain:
-            said = (
-                f"{called} has the item {item.text}, a {item.not_text} to YAML, which Compose "
-                f'refuses (must be a string): write "{item.text}"'
-            )
+            refused = f'which Compose refuses (must be a string): write "{item.text}"'
+            said = f"{called} has the item {item.text}, a {item.not_text} to YAML, {refused}"
             self.notes.append(SourceNote("value-not-text", said, Origin(self.name, item.line)))
 
     def environment(self) -> dict[str, Word]:
@@ -280,18 +263,13 @@ class _ServiceReader:
             if item.text is not None:
                 yield volume(self.word(item).text)
                 continue
-            said = {
-                name: self.word(item.at(name)).text
-                for name in ("target", "type", "source", "read_only")
-            }
+            keys = ("target", "type", "source", "read_only")
+            said = {name: self.word(item.at(name)).text for name in keys}
             size = self.word(item.at("tmpfs", "size")).text
-            yield Mount(
-                said["target"],
-                said["type"] or "volume",
-                said["source"],
-                said["read_only"] == "true",
-                docker_size(size, f"the size of {said['target']}"),
-            )
+            target, source = said["target"], said["source"]
+            size_bytes = docker_size(size, f"the size of {target}")
+            locked = said["read_only"] == "true"
+            yield Mount(target, said["type"] or "volume", source, locked, size_bytes)
         yield from map(tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
@@ -344,7 +322,6 @@ class _ServiceReader:
             runtime=self.one("runtime"),
             privileged=(self.one("privileged") or "").lower() in _TRUE,
             cap_add=self.texts("cap_add"),
-            cap_drop=self.texts("cap_drop"),
             security_opt=tuple(map(security_option, self.texts("security_opt"))),
             # The last at each place counts.
             mounts=tuple(map(self.absolute, {one.target: one for one in self.mounts()}.values())),
@@ -356,10 +333,7 @@ class _ServiceReader:
 
 
 def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
-    """Yield name, value and line of ``environment:``, a mapping or a list of ``NAME=value``.
-
-    A value of None takes the caller's.
-    """
+    """Yield name, value and line of ``environment:``; a value of None takes the caller's."""
     for key, value in node.fields.items():
         yield key, value.text, value.line
     for item in node.items:
@@ -371,10 +345,7 @@ def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
 def _without_profile(
     called: str, service: Node, surroundings: Mapping[str, Word], name: str
 ) -> Iterator[SourceNote]:
-    """Yield why ``docker compose up`` leaves a service out: nobody asks for one of its profiles.
-
-    Source: docs.docker.com/compose/how-tos/profiles; ``*`` asks for all of them.
-    """
+    """Yield why ``compose up`` leaves a service out: no profile of it is asked for (* asks all)."""
     profiles = [item.text for item in service.at("profiles").items if item.text]
     chosen = surroundings.get("COMPOSE_PROFILES")
     wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
@@ -402,20 +373,11 @@ def _read(launch: LaunchText) -> Reading:
         variables.update(read)
         notes.extend(said)
     folder = os.path.dirname(launch.path) or "."
-    near = {
-        os.path.normpath(os.path.relpath(name, folder)): given
-        for name, given in launch.env_texts
-        if "\0" not in name
-    }
+    named = [(name, given) for name, given in launch.env_texts if "\0" not in name]
+    near = {os.path.normpath(os.path.relpath(name, folder)): given for name, given in named}
     beneath = {f"./{name}": given for name, given in near.items()}
     texts = {**near, **beneath, **dict(launch.env_texts)}
-    reading = read_compose(
-        launch.text,
-        launch.path,
-        variables,
-        texts,
-        launch.beside,
-    )
+    reading = read_compose(launch.text, launch.path, variables, texts, launch.beside)
     return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
 
 

@@ -21,28 +21,22 @@ _ENTRYPOINTS = (
     (re.compile(r"vllm-openai|vllm/vllm-"), ("vllm", "serve")),
     (re.compile(r"lmstack-router"), ("vllm-router",)),
     (re.compile(r"text-generation-inference"), ("text-generation-launcher",)),
-    (re.compile(r"(?:^|/)redis(?:-stack-server)?$"), ("redis-server",)),
-    (re.compile(r"(?:^|/)nats$"), ("nats-server",)),
-    (re.compile(r"(?:^|/)mooncake-master$"), ("mooncake_master",)),
-    (re.compile(r"(?:^|/)etcd$"), ("etcd",)),
-    # They hold little, whatever they are told.
-    (re.compile(r"(?:^|/)nginx(?:-unprivileged)?$"), ("nginx",)),
-    (re.compile(r"(?:^|/)haproxy$"), ("haproxy",)),
-    (re.compile(r"(?:^|/)envoy$"), ("envoy",)),
-    (re.compile(r"(?:^|/)traefik$"), ("traefik",)),
-    (re.compile(r"(?:^|/)prometheus$"), ("prometheus",)),
-    (re.compile(r"(?:^|/)grafana(?:-oss|-enterprise)?$"), ("grafana",)),
-    (re.compile(r"(?:^|/)node[-_]exporter$"), ("node_exporter",)),
-    (re.compile(r"(?:^|/)dcgm-exporter$"), ("dcgm-exporter",)),
-    (re.compile(r"(?:^|/)cadvisor$"), ("cadvisor",)),
-    (re.compile(r"(?:^|/)alertmanager$"), ("alertmanager",)),
-    (re.compile(r"(?:^|/)fluent-bit$"), ("fluent-bit",)),
-    (re.compile(r"(?:^|/)promtail$"), ("promtail",)),
-    (re.compile(r"(?:^|/)oauth2-proxy$"), ("oauth2-proxy",)),
-    (re.compile(r"(?:^|/)opentelemetry-collector(?:-contrib)?$"), ("otelcol",)),
-    (re.compile(r"(?:^|/)registry$"), ("registry",)),
-    (re.compile(r"(?:^|/)curl$"), ("curl",)),
-    (re.compile(r"(?:^|/)(?:alpine|busybox|debian|ubuntu)$"), ("sh",)),
+)
+# The same of images by their last name; but for etcd, Redis, NATS and Mooncake they hold little,
+# whatever they are told.
+_PROGRAMS = {
+    **dict.fromkeys(("redis", "redis-stack-server"), "redis-server"),
+    **dict.fromkeys(("node-exporter", "node_exporter"), "node_exporter"),
+    **dict.fromkeys(("grafana-oss", "grafana-enterprise"), "grafana"),
+    **dict.fromkeys(("opentelemetry-collector", "opentelemetry-collector-contrib"), "otelcol"),
+    **dict.fromkeys("alpine busybox debian ubuntu".split(), "sh"),
+    "nats": "nats-server",
+    "mooncake-master": "mooncake_master",
+    "nginx-unprivileged": "nginx",
+}
+_SAME_NAME = frozenset(
+    "alertmanager cadvisor curl dcgm-exporter envoy etcd fluent-bit grafana haproxy nginx "
+    "oauth2-proxy prometheus promtail registry traefik".split()
 )
 # Images that run what they are told by the first word, and their program where it is a flag.
 _DEFAULT = frozenset(
@@ -152,7 +146,6 @@ class ContainerSettings(NamedTuple):
     runtime: str | None = None
     privileged: bool = False
     cap_add: tuple[str, ...] = ()
-    cap_drop: tuple[str, ...] = ()
     security_opt: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     cpuset_cpus: str | None = None
@@ -171,24 +164,18 @@ class ContainerSettings(NamedTuple):
 
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
-    """Return the words that an image puts in front of those of a launch; none where not known.
-
-    first: the first word of the launch's own, "" for none.
-    """
+    """Return the words that an image puts in front of a launch's; ``first`` is their first."""
     name = re.sub(r"[:@][^/]*$", "", image)
-    for pattern, words in _ENTRYPOINTS:
-        if pattern.search(name):
-            told = words[0] in _DEFAULT and first and not first.startswith("-")
-            return () if told else words
-    return ()
+    last = name.rpartition("/")[2]
+    alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
+    words: tuple[str, ...] = (alone,) if alone else ()
+    words = next((front for pattern, front in _ENTRYPOINTS if pattern.search(name)), words)
+    told = _DEFAULT & {*words} and first and not first.startswith("-")
+    return () if told else words
 
 
 class ImageWords(NamedTuple):
-    """What an image that is given some words runs.
-
-    front: its own words, in front of them. kept: how many of them are left. hidden: whether the
-    program is the image's own, which the launch does not show.
-    """
+    """What an image runs: its words in front, how many stay behind; hidden: its own program."""
 
     front: tuple[str, ...]
     kept: int
@@ -196,10 +183,7 @@ class ImageWords(NamedTuple):
 
 
 def image_words(image: str, texts: Sequence[str], entrypoint: bool) -> ImageWords:
-    """Return what runs in an image that is given these words.
-
-    entrypoint: whether the launch sets one, be it empty, which clears the image's own.
-    """
+    """Return what runs in an image given words; an entrypoint, be it empty, clears its own."""
     first = texts[0] if texts else ""
     front = () if entrypoint else image_program(image, first)
     hidden = not front and (not first if entrypoint else _NO_PROGRAM.fullmatch(first) is not None)
@@ -223,10 +207,7 @@ def docker_size(text: str | None, what: str) -> Size:
 
 
 def limits(name: str, soft: str, hard: str) -> Limits:
-    """Return the soft and the hard limit of ``ulimit``.
-
-    Each is Unknown for what is no number, such as a variable that nobody sets.
-    """
+    """Return both limits of a ``ulimit``; Unknown for what is no number, as an open variable."""
 
     def limit(text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
@@ -300,10 +281,7 @@ def named_gpus(names: Sequence[str]) -> GivenGpus | Unknown:
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of GPUs as CUDA counts them; () for all.
-
-    Numbers are in the order of their addresses.
-    """
+    """Return names of GPUs in CUDA's order, numbers by their addresses; () for all."""
     parts = [name.strip() for name in names]
     if "all" in parts:
         return ()
@@ -321,10 +299,7 @@ def security_option(text: str) -> str:
 
 
 def volume(text: str) -> Mount:
-    """Return the mount that ``SOURCE:TARGET:OPTIONS`` of ``docker run -v`` or Compose asks for.
-
-    A target alone is a volume.
-    """
+    """Return the mount of ``docker run -v SOURCE:TARGET:OPTIONS``; a target alone is a volume."""
     source, colon, rest = text.partition(":")
     if not colon:
         return Mount(text, "volume")
@@ -350,13 +325,9 @@ def mount(text: str) -> Mount:
         return next((fields[name] for name in names if name in fields), "")
 
     target = first("target", "dst", "destination")
-    return Mount(
-        target,
-        fields.get("type", "volume").lower(),
-        first("source", "src"),
-        first("readonly", "ro") in ("true", "1"),
-        _tmpfs_size(fields, target),
-    )
+    locked, size_bytes = first("readonly", "ro") in ("true", "1"), _tmpfs_size(fields, target)
+    kind = fields.get("type", "volume").lower()
+    return Mount(target, kind, first("source", "src"), locked, size_bytes)
 
 
 def _named(texts: Sequence[str]) -> dict[str, str]:

@@ -61,10 +61,7 @@ class ContainerRun(NamedTuple):
 
 
 def run_position(words: Sequence[Word], start: int) -> int:
-    """Return where ``run`` stands in ``docker --context x container run``.
-
-    0 for another command.
-    """
+    """Return the index of ``run`` in ``docker --context x container run``; 0 if there is none."""
     index = start + 1
     while index < len(words) and words[index].text.startswith("-"):
         index += 2 if words[index].text in _ENGINE_OPTIONS else 1
@@ -114,10 +111,7 @@ def container_run(
     outside: Mapping[str, Word],
     notes: list[SourceNote],
 ) -> ContainerRun:
-    """Return the run whose engine stands at ``start`` and whose ``run`` at ``run``.
-
-    Adds to ``notes``.
-    """
+    """Return the run of the engine at ``start``; ``run`` is its word's index. Adds to ``notes``."""
     options, image = _options(words, run + 1)
     # Docker reads env files first, wherever they stand, and -e over them.
     files = [word for name, word in options if name == "env-file"]
@@ -149,9 +143,8 @@ def container_run(
             if behind.startswith("-"):
                 # Half of what people write so is an option of the engine that came too late.
                 text += f"; {brief(behind)} stands behind the image, so it is the program's, not "
-                text += (
-                    f"{words[start].text.rpartition('/')[2]}'s: options stand in front of the image"
-                )
+                engine = words[start].text.rpartition("/")[2]
+                text += f"{engine}'s: options stand in front of the image"
             notes.append(SourceNote("image-command", text, origin))
     wrapper = tuple([word.text for word in words[start : image + 1]])
     others = tuple([(name, word.text) for name, word in options if name not in ("env", "env-file")])
@@ -195,11 +188,8 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
     for name, text in options:
         many.setdefault(name, []).append(text)
     last = {name: values[-1] for name, values in many.items()}
-    mounts = [
-        *map(volume, many.get("volume", ())),
-        *map(mount, many.get("mount", ())),
-        *map(tmpfs, many.get("tmpfs", ())),
-    ]
+    readers = {"volume": volume, "mount": mount, "tmpfs": tmpfs}
+    mounts = [read(text) for name, read in readers.items() for text in many.get(name, ())]
     engine = engine.rpartition("/")[2]
     splits = engine in ("podman", "nerdctl")  # Docker takes one name for each --cap-add
     network = [text for name, text in options if name in ("network", "net")]
@@ -216,7 +206,6 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         runtime="nvidia" if engine == "nvidia-docker" else last.get("runtime"),
         privileged=last.get("privileged", "false").lower() in ("true", "1", "t"),
         cap_add=_names(many.get("cap-add", ()), splits),
-        cap_drop=_names(many.get("cap-drop", ()), splits),
         security_opt=tuple(map(security_option, many.get("security-opt", ()))),
         mounts=tuple(mounts),
         cpuset_cpus=last.get("cpuset-cpus"),

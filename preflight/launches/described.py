@@ -12,22 +12,11 @@ from typing import NamedTuple
 
 from preflight.launches.launch_kind import Beside, LaunchText, started_by_python
 from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types
-from preflight.launches.source import (
-    Command,
-    Origin,
-    Reading,
-    SourceError,
-    SourceNote,
-    Word,
-    brief,
-)
+from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
 
 
 class _Unread(NamedTuple):
-    """What a program starts that is not read. give: what to give in its place.
-
-    verbs: of which one is among its first words, () for any words.
-    """
+    """What a program starts that is not read: what to give instead, and its verbs, () for any."""
 
     give: str
     verbs: tuple[str, ...] = ()
@@ -135,10 +124,7 @@ def described(
     beside: Beside,
     given: Word | None = None,
 ) -> Reading | None:
-    """Return what a text that a command names starts; None for a command that starts nothing.
-
-    given: what the command reads from standard input, where that is known.
-    """
+    """Return what a text that a command names, or is ``given``, starts; None for nothing."""
     name = words[0].text.rpartition("/")[2] if words else ""
     if (said := _unread(name, [word.text for word in words[1:]])) is not None:
         return Reading((), (SourceNote("script-not-read", said, words[0].origin),))
@@ -196,11 +182,10 @@ def _of_host(unit: str) -> bool:
 def _builds(texts: Sequence[str]) -> bool:
     """Return whether all targets of a recipe are such that no server runs after them."""
     behind = ("", *texts)  # what stands in front of each: -C takes a folder, -f a file
-    targets = [
-        text
-        for before, text in zip(behind, texts, strict=False)
-        if text[:1] != "-" and "=" not in text and before not in ("-C", "-f")
+    named = [
+        text for before, text in zip(behind, texts, strict=False) if before not in ("-C", "-f")
     ]
+    targets = [text for text in named if text[:1] != "-" and "=" not in text]
     return all(_BUILDS.match(target) or target.isdigit() for target in targets)
 
 
@@ -217,15 +202,9 @@ def _is_python_file(name: str) -> bool:
 
 
 def _python(
-    words: Sequence[Word],
-    environment: Mapping[str, Word],
-    beside: Beside,
-    given: Word | None,
+    words: Sequence[Word], environment: Mapping[str, Word], beside: Beside, given: Word | None
 ) -> Reading | None:
-    """Return what ``python3 FILE``, ``-c TEXT`` or a text on standard input starts.
-
-    None where that is nothing, and for what is told from its words.
-    """
+    """Return what ``python3 FILE``, ``-c TEXT`` or standard input starts, as far as it is read."""
     place = 1
     while place < len(words) and words[place].text[:1] == "-" and words[place].text != "-":
         if _PYTHON_GIVEN.fullmatch(words[place].text) or words[place].unresolved:

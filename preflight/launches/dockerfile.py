@@ -15,7 +15,7 @@ from preflight.launches.container import ContainerSettings
 from preflight.launches.env_files import interpolate
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Command, Origin, Reading, SourceNote, Word, joined
+from preflight.launches.source import Command, Origin, Reading, Word, joined, noted
 from preflight.launches.variables import Layers
 
 _INSTRUCTION = re.compile(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
@@ -63,7 +63,7 @@ def _read(launch: LaunchText) -> Reading:
     words = [*stage.entry, *stage.command]
     if not words:
         why = f"it names no program of its own: {stage.image or 'the image'} runs its own command"
-        readings.append(Reading((), (SourceNote("image-command", why, Origin(launch.path)),)))
+        readings.append(noted("image-command", why, Origin(launch.path)))
     settings = ContainerSettings(image=stage.image)
     left = Layers(variables, stage.own)
     started = read_words(words, left, inside=True, beside=launch.beside)

@@ -51,10 +51,7 @@ class Node(NamedTuple):
         return "number" if _NUMBER.fullmatch(self.text) else None
 
     def at(self, *names: str) -> Node:
-        """Return the value at a path of keys.
-
-        An empty one where there is none.
-        """
+        """Return the value at a path of keys; an empty one if there is none."""
         node = self
         for name in names:
             node = node.fields.get(name, _NOTHING)

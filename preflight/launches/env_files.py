@@ -88,10 +88,7 @@ def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | 
 
 
 def read_small_file(path: str) -> str | None:
-    """Return the text of a regular file of at most 4 MiB; None for anything else. Never raises.
-
-    ``-`` is standard input, which is read once.
-    """
+    """Return the text of a regular file of at most 4 MiB, or of "-", standard input; else None."""
     if path == "-":
         return _standard_input()
     try:
@@ -161,10 +158,7 @@ def _brace_end(text: str, position: int) -> int | None:
 
 
 def read_compose_env_file(
-    text: str,
-    name: str,
-    surroundings: Mapping[str, Word],
-    before: Mapping[str, Word] | None = None,
+    text: str, name: str, surroundings: Mapping[str, Word], before: Mapping[str, Word] | None = None
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
     """Return the variables of one file, whose values see ``surroundings`` and the lines above.
 

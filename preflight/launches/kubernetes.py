@@ -9,13 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from checks.base.units import MIB
 from checks.base.unknown import Inside, Unknown
-from preflight.launches.container import (
-    ContainerSettings,
-    Mount,
-    Published,
-    Size,
-    image_words,
-)
+from preflight.launches.container import ContainerSettings, Mount, Published, Size, image_words
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, not_read, pods
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
@@ -30,6 +24,7 @@ from preflight.launches.source import (
     both_inside,
     brief,
     joined,
+    noted,
     read_inside,
 )
 from preflight.launches.variables import unread
@@ -57,21 +52,14 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
 def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word]) -> Reading:
-    """Read the process of each container; a pod gets nothing of the caller's ``environment``.
-
-    Raises SourceError, as load_documents does.
-    """
+    """Read each container's process; nothing comes from ``environment``. Raises SourceError."""
     readings: list[Reading] = []
     objects = list(_objects(load_documents(text, name)))
-    maps = {
-        item.at("metadata", "name").text: item.at("data").fields
-        for item in objects
-        if item.at("kind").text == "ConfigMap"
-    }
+    kept = [item for item in objects if item.at("kind").text == "ConfigMap"]
+    maps = {item.at("metadata", "name").text: item.at("data").fields for item in kept}
     secrets = {
         item.at("metadata", "name").text: {**_decoded(item), **item.at("stringData").fields}
-        for item in objects
-        if item.at("kind").text == "Secret"
+        for item in (one for one in objects if one.at("kind").text == "Secret")
     }
     held = {"configMap": maps, "secret": secrets}
     left, apart = _MOST_CONTAINERS, 0
@@ -84,8 +72,8 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 found = True
                 which = " ".join((kind, called, *pod.role))
                 said = f"{which} is not started: the manifest asks for 0 of it"
-                note = SourceNote("not-started", said, Origin(name, pod.spec.line or item.line))
-                readings.append(Reading((), (note,)))
+                at = Origin(name, pod.spec.line or item.line)
+                readings.append(noted("not-started", said, at))
                 continue
             apart += bool(pod.spec.at("containers").items)
             # An init container that is kept running is one of those that run beside each other.
@@ -102,22 +90,16 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 readings.append(_Container(container, place, name, pod, held, files).reading())
             notes = (*_refused(pod.spec, name, kind), *_finished(pod.spec, name))
             readings.append(Reading((), notes))
-        for said in not_read(item):
-            note = SourceNote("resource-not-read", said, Origin(name, item.line))
-            readings.append(Reading((), (note,)))
+        at, unread_kind = Origin(name, item.line), "resource-not-read"
+        readings += (noted(unread_kind, said, at) for said in not_read(item))
         if kind and not found and kind not in ("ConfigMap", "Secret"):
-            known = _STARTS_NOTHING.search(kind) is not None
-            said = f"{kind} {called} starts no process"
-            if not known:
-                said = f"what {kind} {called} starts is not read: give the pods that it makes"
-            identifier = "kind-not-read" if known else "resource-not-read"
-            note = SourceNote(identifier, said, Origin(name, item.line))
-            readings.append(Reading((), (note,)))
+            said = f"what {kind} {called} starts is not read: give the pods that it makes"
+            if _STARTS_NOTHING.search(kind):
+                unread_kind, said = "kind-not-read", f"{kind} {called} starts no process"
+            readings.append(noted(unread_kind, said, at))
     if apart > 1:
-        said = (
-            f"{apart} pods are read as if one of each ran on the same host: give only those that do"
-        )
-        readings.append(Reading((), (SourceNote("pods-together", said, Origin(name)),)))
+        said = f"{apart} pods are read as if one of each ran on one host: give only those that do"
+        readings.append(noted("pods-together", said, Origin(name)))
     return joined(readings)
 
 
@@ -150,10 +132,11 @@ def _mounted_files(
                 paths = {
                     item.at("key").text: item.at("path").text for item in one.at("items").items
                 }
+                items = data.items() if one.fields else ()
                 chosen = [
                     (paths.get(key) or key, node)
-                    for key, node in data.items()
-                    if one.fields and (not paths or key in paths)
+                    for key, node in items
+                    if not paths or key in paths
                 ]
                 volumes.setdefault(volume.at("name").text, []).extend(chosen)
     files: dict[str, Word] = {}
@@ -194,10 +177,7 @@ class _Container:
         held: Mapping[str, Mapping[str | None, Mapping[str, Node]]],
         files: Mapping[str, Word],
     ) -> None:
-        self.node = node
-        self.place = place
-        self.name = name
-        self.pod = pod
+        self.node, self.place, self.name, self.pod = node, place, name, pod
         self.held = held  # what the manifest's own ConfigMaps and Secrets hold, by name
         self.files = files
         # Whether variables may be set that the manifest does not show.
@@ -262,10 +242,7 @@ class _Container:
         return Reading(commands, notes, published=() if commands else ports)
 
     def as_a_shell_has_it(self, text: str) -> str:
-        """Return the text of a shell with what an operator or the cluster gives as its variable.
-
-        ``$(NAME)``, which the kubelet fills in, is a command to the shell.
-        """
+        """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""
         cluster = [n for n, w in self.variables.items() if w.inside and w.inside.kind == "cluster"]
         for name in (*self.pod.given, *cluster) if " " in text else ():
             text = text.replace(f"$({name})", f"${{{name}}}")
@@ -342,10 +319,7 @@ class _Container:
                 self.variables[key] = self.filled(node, f"the variable {key}", position)
 
     def filled(self, node: Node, what: str, position: int | None = None) -> Word:
-        """Fill in ``$(NAME)`` as the kubelet does: an unknown name stays, ``$$`` becomes ``$``.
-
-        position: of a variable, which knows only the variables in front of it.
-        """
+        """Fill in $(NAME) as the kubelet does; ``position`` is that of a variable in its list."""
         text, origin = node.text or "", Origin(self.name, node.line)
         if node.not_text:
             said = (
@@ -397,13 +371,16 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
     limits = container.at("resources", "limits").fields
     pages = {**container.at("resources", "requests").fields, **limits}
     volumes = {item.at("name").text: item for item in pod.at("volumes").items}
-    mounts = [
-        _mount(item, volumes.get(item.at("name").text, Node(None)))
-        for item in container.at("volumeMounts").items
-    ]
+    none, mounted = Node(None), container.at("volumeMounts").items
+    mounts = [_mount(item, volumes.get(item.at("name").text, none)) for item in mounted]
     shm = [mount for mount in mounts if mount.target.rstrip("/") == "/dev/shm"]
     own, shared = container.at("securityContext"), pod.at("securityContext")
     capabilities = own.at("capabilities")
+    profiles = []
+    for key, name in (("seccompProfile", "seccomp"), ("appArmorProfile", "apparmor")):
+        profile = own.at(key) if own.at(key).fields else shared.at(key)
+        if said := profile.at("localhostProfile").text or profile.at("type").text:
+            profiles.append(f"{name}={'unconfined' if said == 'Unconfined' else said}")
     return ContainerSettings(
         engine="kubernetes",
         image=container.at("image").text or "",
@@ -415,8 +392,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         runtime=pod.at("runtimeClassName").text,
         privileged=own.at("privileged").text == "true",
         cap_add=tuple(item.text for item in capabilities.at("add").items if item.text),
-        cap_drop=tuple(item.text for item in capabilities.at("drop").items if item.text),
-        security_opt=tuple(_profiles(own, shared)),
+        security_opt=tuple(profiles),
         mounts=tuple(mounts),
         memory_bytes=_size(limits.get("memory", Node(None)), "the memory limit"),
         hugepages_bytes={
@@ -436,16 +412,11 @@ def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:
     """
     for container in (*pod.at("initContainers").items, *pod.at("containers").items):
         limits, requests = (container.at("resources", key).fields for key in ("limits", "requests"))
-        found = [
-            (why, node.line)
-            for key, node in (*limits.items(), *requests.items())
-            if (why := _misspelt(key, node.text))
-        ]
-        found += [
-            (why, node.line)
-            for key, node in requests.items()
-            if (why := _unlike(key, node.text, limits.get(key, Node(None))))
-        ]
+        given = (*limits.items(), *requests.items())
+        found = [(why, node.line) for key, node in given if (why := _misspelt(key, node.text))]
+        for key, node in requests.items():
+            if why := _unlike(key, node.text, limits.get(key, Node(None))):
+                found.append((why, node.line))
         asked = {**requests, **limits}
         pages = [node.line for key, node in asked.items() if key.startswith("hugepages-")]
         if pages and "cpu" not in asked and "memory" not in asked:
@@ -488,10 +459,7 @@ def _unlike(key: str, text: str | None, limit: Node) -> str | None:
 
 
 def _mount(mount: Node, volume: Node) -> Mount:
-    """Return the mount of one of the pod's volumes.
-
-    A medium of Memory is a tmpfs, HugePages a hugetlbfs.
-    """
+    """Return the mount of a pod's volume: medium Memory is a tmpfs, HugePages a hugetlbfs."""
     target = mount.at("mountPath").text or ""
     read_only = mount.at("readOnly").text == "true"
     if path := volume.at("hostPath", "path").text:
@@ -505,14 +473,6 @@ def _mount(mount: Node, volume: Node) -> Mount:
     return Mount(target, "tmpfs" if medium == "Memory" else "emptyDir", "", read_only, size)
 
 
-def _profiles(own: Node, shared: Node) -> Iterator[str]:
-    """Yield the security profiles as Docker writes them: ``seccomp=unconfined``."""
-    for key, name in (("seccompProfile", "seccomp"), ("appArmorProfile", "apparmor")):
-        profile = own.at(key) if own.at(key).fields else shared.at(key)
-        if said := profile.at("localhostProfile").text or profile.at("type").text:
-            yield f"{name}={'unconfined' if said == 'Unconfined' else said}"
-
-
 def _size(node: Node, what: str) -> Size:
     if node.text is None:
         return None
@@ -521,10 +481,7 @@ def _size(node: Node, what: str) -> Size:
 
 
 def quantity(text: str) -> int | None:
-    """Return the number that Kubernetes reads in ``64Gi``, ``64G`` or ``1e9``, rounded up.
-
-    None for what is no quantity.
-    """
+    """Return the number of ``64Gi``, ``64G`` or ``1e9``, rounded up; None for no quantity."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return None

@@ -89,10 +89,8 @@ def pods(item: Node) -> Iterator[Pod]:
         for pod in _leader_worker_set(item.at("spec", "leaderWorkerTemplate")):
             yield pod._replace(copies=times * pod.copies)
     elif kind != "CustomResourceDefinition" and not kind.startswith("Ray"):
-        templates = {
-            node.at("name").text or "": node.at("template")
-            for node in _of_groups(item, "roleTemplates")
-        }
+        named = [(node.at("name").text or "", node) for node in _of_groups(item, "roleTemplates")]
+        templates = {called: node.at("template") for called, node in named}
         shared = item.at("spec", "envs").items or item.at("spec", "env").items  # Dynamo's graphs
         given = _AIBRIX if kind in ("StormService", "RoleSet", "PodSet") else {}
         for pod in _walk(item.at("spec"), (), templates):
@@ -161,11 +159,8 @@ def _numbered(
 
 def _of_groups(item: Node, name: str) -> list[Node]:
     """Return the roles or the roleTemplates of a group, those of a set of groups as well."""
-    return [
-        *item.at("spec", name).items,
-        *item.at("spec", "template", name).items,
-        *item.at("spec", "groupTemplate", "spec", name).items,
-    ]
+    paths = ((name,), ("template", name), ("groupTemplate", "spec", name))
+    return [one for path in paths for one in item.at("spec", *path).items]
 
 
 def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
@@ -192,10 +187,8 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
     if nodes < 2 or not _ENGINE.search(" ".join(_texts(main))):
         yield pod._replace(copies=pod.copies * nodes)
         return
-    for which, rank, copies in (
-        ("leader", "0", pod.copies),
-        ("worker", "$(LWS_WORKER_INDEX)", pod.copies * (nodes - 1)),
-    ):
+    workers = ("worker", "$(LWS_WORKER_INDEX)", pod.copies * (nodes - 1))
+    for which, rank, copies in (("leader", "0", pod.copies), workers):
         flags = f"--dist-init-addr $(LWS_LEADER_ADDRESS):29500 --nnodes {nodes} --node-rank {rank}"
         told = [*args, *(Node(word, main.line) for word in flags.split())]
         if not direct:  # the text of a shell

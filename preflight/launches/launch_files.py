@@ -53,11 +53,7 @@ def read_text(
     environment: Mapping[str, str | Word],
     env_texts: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    """Return the same of texts that are at hand: no file is opened.
-
-    text: as what ``path`` says. env_texts: of env files, each its path and its text. Raises
-    SourceError.
-    """
+    """Return the same of texts at hand: no file is opened. Raises SourceError."""
     return _read(text, path, environment, env_texts, lambda _: None)
 
 
@@ -76,11 +72,8 @@ def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Rea
         changes[name] = Word(value, origin)
         start += 1
     surroundings = environment_words(environment)
-    return shell_script.read_words(
-        words[start:],
-        Layers(surroundings, changes) if changes else surroundings,
-        beside=read_small_file,
-    )
+    held = Layers(surroundings, changes) if changes else surroundings
+    return shell_script.read_words(words[start:], held, beside=read_small_file)
 
 
 def _read(
@@ -93,20 +86,8 @@ def _read(
     host_words: HostWords = lambda command: None,
 ) -> Reading:
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
-    return told_apart(
-        read_kind(
-            LaunchText(
-                path,
-                text,
-                marked,
-                environment,
-                env_texts,
-                beside,
-                arguments,
-                host_words,
-            )
-        )
-    )
+    launch = LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
+    return told_apart(read_kind(launch))
 
 
 def _text(path: str) -> str:

@@ -85,10 +85,7 @@ class LaunchText:
 
     @property
     def begins_with_section(self) -> bool:
-        """Whether the first line that says something opens a section, as ``[Service]``.
-
-        Scripts write such texts too, in a heredoc: a script's first line is another.
-        """
+        """Whether the first line that says something opens a section: in a script it does not."""
         lines = (line for line in self.text.splitlines() if line.strip())
         first = next((line for line in lines if not _COMMENT.match(line)), "")
         return _OPENS_SECTION.match(first) is not None
@@ -104,25 +101,15 @@ class LaunchKind(NamedTuple):
 
 # Modules with their ``KIND``, by name, since they read words as a script does: the first that
 # recognises a text reads it.
-KINDS = (
-    "systemd_unit",
-    "dockerfile",
-    "python_program",
-    "compose",
-    "kubernetes",
-    "srt_slurm",
-    "shell_script",
-)
+KINDS = tuple("systemd_unit dockerfile python_program compose kubernetes srt_slurm".split())
+KINDS += ("shell_script",)
 
 
 def started_by_python(launch: LaunchText) -> Reading | None:
-    """Return what a Python text that a script runs starts itself; None where it starts nothing.
-
-    Raises SourceError.
-    """
+    """Return what a script's Python text starts; None if it starts nothing. Raises SourceError."""
     # By name, as the kinds: a Python program may start what a shell does.
-    found: Reading | None = import_module("preflight.launches.python_program").started_by(launch)
-    return found
+    found: Reading = import_module("preflight.launches.python_program").started(launch)
+    return found if found.commands or found.notes else None
 
 
 def read_kind(launch: LaunchText) -> Reading:
@@ -149,9 +136,8 @@ def read_kind(launch: LaunchText) -> Reading:
     keys = {key.replace("_", "-") for document in launch.documents or () for key in document.fields}
     if "model-path" in keys or ("model" in keys and keys & _OF_VLLM):
         program = "python3 -m sglang.launch_server" if "model-path" in keys else "vllm serve"
-        raise SourceError(
-            f"{launch.path} is read by a server: give {program} --config {quote(name)}"
-        )
+        give = f"give {program} --config {quote(name)}"
+        raise SourceError(f"{launch.path} is read by a server: {give}")
     if launch.documents and "values" in name:
         said = f"give what helm template CHART -f {quote(name)} prints"
         raise SourceError(f"{launch.path} looks like the values of a Helm chart: {said}")

@@ -98,10 +98,7 @@ _TALKS = frozenset("cat echo grep kill killall pgrep pkill ps tail which".split(
 
 
 def is_launcher(program: str) -> bool:
-    """Return whether another program may stand behind this program's own words.
-
-    program: without its folder.
-    """
+    """Return whether another program may stand behind the words of ``program``, a bare name."""
     return program in LAUNCHERS or _ENTRYPOINT.search(program) is not None
 
 
@@ -151,9 +148,8 @@ def launched(
         script = _joined(behind) if behind else None
         return Launched(remote.start, script, False, True, (), _note(words[first], name))
     texts = [word.text for word in words[first:]]
-    if (name in TYPISTS and types(texts)) or (
-        name in SEVERAL_PROGRAMS and {":", "--multi-prog"} & {*texts}
-    ):
+    several = name in SEVERAL_PROGRAMS and {":", "--multi-prog"} & {*texts}
+    if several or (name in TYPISTS and types(texts)):
         return None
     if name in _EXEC_ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
         return None
@@ -183,9 +179,8 @@ def launched(
             return None
     elsewhere = name in _ELSEWHERE or name in _EXEC_ENGINES
     written = words[start] if is_script else None
-    return Launched(
-        start, written, module, elsewhere, _settings(words[first:start]), _note(words[first], name)
-    )
+    settings, note = _settings(words[first:start]), _note(words[first], name)
+    return Launched(start, written, module, elsewhere, settings, note)
 
 
 def _joined(words: Sequence[Word]) -> Word:
@@ -230,10 +225,7 @@ class Tasks(NamedTuple):
 
 
 def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | None:
-    """Return what srun is told to start; None where nothing says it, and for mpirun.
-
-    environment: what sbatch gives a job (SLURM_NNODES, SLURM_NTASKS). Source: srun(1).
-    """
+    """Return what srun(1) is told to start, with sbatch's variables; None if nothing says it."""
     if not wrapper or wrapper[0].rpartition("/")[2] != "srun":
         return None
 
@@ -259,7 +251,7 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 
 def _option(words: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 where it is not known, None without the option."""
-    for name, value in _valued(words):
+    for name, value in valued(words):
         if name in names:
             return _whole(value)
         if any(len(n) == 2 and name.startswith(n) and name[2:3].isdigit() for n in names):
@@ -267,9 +259,9 @@ def _option(words: Sequence[str], *names: str) -> int | None:
     return None
 
 
-def _valued(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def valued(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each word as an option, with the value behind its = or else the next word."""
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in zip(words, (*words[1:], ""), strict=False):
         name, equals, value = word.partition("=")
         yield name, value if equals else following
 
@@ -279,12 +271,9 @@ def _whole(text: str) -> int:
 
 
 def _slurm_gpus(words: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
-    """Return the GPUs on each host that sbatch or srun is told of; None where nothing tells.
-
-    beside: tasks of a host that have them together. Source: srun(1), gres ``gpu:TYPE:NUMBER``.
-    """
+    """Return GPUs on a host by srun(1)'s options, ``beside`` tasks sharing them; None unsaid."""
     found: list[int] = []
-    for name, value in _valued(words):
+    for name, value in valued(words):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
         if name in ("-G", "--gpus") and nodes in (None, 1):
             each = 1
@@ -311,7 +300,7 @@ def step_gpus(words: Sequence[Word], environment: Mapping[str, Word]) -> dict[st
 
 def _slurm_mem(words: Sequence[str]) -> int | None:
     """Return the MiB of ``--mem``, which is for each node; None without it, or for all there is."""
-    text = next((value for name, value in _valued(words) if name == "--mem"), "")
+    text = next((value for name, value in valued(words) if name == "--mem"), "")
     parts = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", text.lower())
     kib = 0 if parts is None else int(parts[1]) * 1024 ** ("kmgt".index(parts[2] or "m"))
     return kib // 1024 or None

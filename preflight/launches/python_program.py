@@ -58,19 +58,11 @@ class _Place(NamedTuple):
 def _read(launch: LaunchText) -> Reading:
     said = "a Python program is not run: what it starts but with literal words is not read"
     about = SourceNote(_UNREAD, said, Origin(launch.path))
-    return joined([_started(launch), Reading((), (about,))])
+    return joined([started(launch), Reading((), (about,))])
 
 
-def started_by(launch: LaunchText) -> Reading | None:
-    """Return what a Python text starts, and what is not read of it; None if it starts nothing.
-
-    Raises SourceError.
-    """
-    found = _started(launch)
-    return found if found.commands or found.notes else None
-
-
-def _started(launch: LaunchText) -> Reading:
+def started(launch: LaunchText) -> Reading:
+    """Return what a Python text starts, and what of it is not read. Raises SourceError."""
     variables, notes = with_env_files(launch)
     if len(launch.text) > 1 << 20:
         raise SourceError(f"{launch.path} is too long a program: give the launch alone")
@@ -203,10 +195,7 @@ class _Program:
         if value is not None and value is not False:
             yield flag
             listed = value if isinstance(value, list | tuple) else [value]
-            texts = [
-                json.dumps(one, default=str) if isinstance(one, dict) else str(one)
-                for one in listed
-            ]
+            texts = [json.dumps(x, default=str) if isinstance(x, dict) else str(x) for x in listed]
             yield from (flag._replace(text=text) for text in texts if value is not True)
 
     def changes(self) -> Iterator[tuple[_Place, str, Word]]:

@@ -49,10 +49,7 @@ _CHANGERS = {
 
 
 def changed_user(words: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
-    """Return who runs what stands behind the wrapper ``words``.
-
-    behind: what follows the text that it gives to a shell (``su -c "..." NAME``).
-    """
+    """Return who runs what a wrapper starts; ``behind`` follows the text of ``su -c "..."``."""
     name = words[0].text.rpartition("/")[2]
     texts = [word.text for word in words[1:]]
     changer = _CHANGERS.get(name)
@@ -101,10 +98,7 @@ def _named(changer: _Changer, words: Sequence[Word]) -> Word | None:
 
 
 def opens_login(words: Sequence[Word]) -> bool:
-    """Return whether su, runuser or sudo opens a login shell, which keeps no variable.
-
-    Seen of util-linux 2.38 and sudo 1.9: all are gone, -p or not.
-    """
+    """Return whether su, runuser or sudo opens a login shell, which keeps no variable (seen)."""
     changer = _CHANGERS.get(words[0].text.rpartition("/")[2])
     if changer is None or not changer.login:
         return False
@@ -136,10 +130,7 @@ def login_limits(words: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
 
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:
-    """Return who runs what a unit starts, as the settings of ``[Service]`` say it, in their order.
-
-    system: whether it is one of the system's manager, whose units root runs.
-    """
+    """Return who runs a unit's processes by its [Service]; ``system``: root's manager runs it."""
     found = RunAs("root", (), unit) if system else RunAs()
     for key, word in settings:
         if key == "User" and word.text:

@@ -38,10 +38,7 @@ OWN_SHELL = frozenset(("$$", "--pid=$$", "-p$$", "$BASHPID", "${BASHPID}"))
 
 
 def entered(container: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]]:
-    """Return the user and the limits of what ``docker exec`` starts: of a container that runs.
-
-    container: the command that enters it, as ``docker exec``.
-    """
+    """Return user and limits of what ``docker exec`` starts in a container that runs: not known."""
     where = f"{container} ({origin})"
     why = Unknown(
         f"{where}: the container runs already, and its limits and its user are not shown",
@@ -88,12 +85,9 @@ def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
         elif kind in _ULIMIT:
             name, unit = _ULIMIT[kind]
             bound = _ulimit_bound(word, unit)
-            yield SetLimit(
-                name,
-                bound if soft or not hard else Bound.STAYS,
-                bound if hard or not soft else Bound.STAYS,
-                str(word.origin),
-            )
+            stays = Bound.STAYS
+            low, high = bound if soft or not hard else stays, bound if hard or not soft else stays
+            yield SetLimit(name, low, high, str(word.origin))
 
 
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
@@ -128,10 +122,7 @@ def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit
 
 
 def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
-    """Yield systemd's default limits for a unit that sets ``limits`` alone.
-
-    unit: "" without a file.
-    """
+    """Yield systemd's default of each limit that a unit ("" without a file) does not set."""
     given = {limit.name for limit in limits}
     for name in LIMIT_NAMES:
         if name not in given:

@@ -11,15 +11,8 @@ from preflight.launches.shell_conditions import TRUE, Truth
 from preflight.launches.shell_expansion import expand, number, value
 from preflight.launches.shell_state import ELEMENT_COSTS
 from preflight.launches.shell_text import Pieces, ShellText
-from preflight.launches.source import (
-    Origin,
-    Word,
-    brief,
-)
-from preflight.launches.variables import (
-    Layers,
-    Variables,
-)
+from preflight.launches.source import Origin, Word, brief
+from preflight.launches.variables import Layers, Variables
 
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node
@@ -81,9 +74,8 @@ class ShellAssignments(ShellBlocks):
             if keyed:
                 state.lose(name, origin, array=True)
                 return
-            old = (
-                (before if before is not None else () if held is None else (held,)) if adds else ()
-            )
+            whole = () if held is None else (held,)
+            old = (whole if before is None else before) if adds else ()
             fits = state.budget.spend(ELEMENT_COSTS * (len(old) + len(words)))
             state.assign_array(name, (*old, *words) if fits else tuple(words))
             if held is not None:

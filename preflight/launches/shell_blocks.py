@@ -267,16 +267,12 @@ class ShellBlocks(ShellFlow):
         else:
             known = known and self.state.parameters is not None
             words = list(self.state.parameters or ())
-        uncounted = any(
-            word.several or any(doubt.id == "loop-not-counted" for doubt in word.doubts)
-            for word in words
-        )
+        doubts = {doubt.id for word in words for doubt in word.doubts}
+        uncounted = "loop-not-counted" in doubts or any(word.several for word in words)
         if not known or uncounted:
             head = " ".join([name, *["in"] * bool(values), *map(text.text, values)])
-            said = (
-                f"for {brief(head)}: how many times it runs is not known; "
-                f"read once, with {name} unknown"
-            )
+            unknown = f"how many times it runs is not known; read once, with {name} unknown"
+            said = f"for {brief(head)}: {unknown}"
             note = SourceNote("loop-not-counted", said, origin)
             self.state.lose(name, origin)
             self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)

@@ -12,11 +12,7 @@ from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Trut
 from preflight.launches.shell_expansion import fields, number, value
 from preflight.launches.shell_flow import STARTED
 from preflight.launches.shell_text import ShellText
-from preflight.launches.source import (
-    Origin,
-    Word,
-    brief,
-)
+from preflight.launches.source import Origin, Word, brief
 
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node
@@ -204,9 +200,8 @@ class ShellBuiltins(ShellAssignments):
             return OPEN
         if any(word.unresolved for word in words):
             if said.startswith(("$(", "`")):
-                self.not_known(
-                    f"eval of what {brief(said)} writes", origin, bool(_HOOK.match(said))
-                )
+                hooks = bool(_HOOK.match(said))
+                self.not_known(f"eval of what {brief(said)} writes", origin, hooks)
                 return PROGRAM
             if any(word.text.startswith("$") for word in words[:1]):
                 why = f"eval {brief(said)}: what it runs is not known"

@@ -94,8 +94,7 @@ class Conditions:
     """Decides the conditions of one shell. lies: tells whether a file lies beside the launch."""
 
     def __init__(self, state: ShellState, lies: Callable[[str], bool]) -> None:
-        self.state = state
-        self.lies = lies
+        self.state, self.lies = state, lies
 
     def command(self, text: ShellText, node: Node) -> Truth:
         """Return the truth of a ``[ ... ]`` or ``[[ ... ]]`` of the tree."""
@@ -142,10 +141,7 @@ class Conditions:
         return OPEN
 
     def empty(self, word: Word) -> Truth:
-        """Tell whether a text is empty; of a variable that nothing sets nobody knows.
-
-        Of the script's own arguments none is given, softly.
-        """
+        """Tell whether a text is empty: not known of an unset variable, softly of an argument."""
         if not word.unresolved:
             return Truth(not word.text, doubts=word.doubts)
         match = _NEVER_SET.fullmatch(word.text)
@@ -219,10 +215,8 @@ class _Reader:
     def __init__(
         self, conditions: Conditions, items: list[_Item], double: bool, origin: Origin
     ) -> None:
-        self.conditions = conditions
-        self.items = items
-        self.double = double
-        self.origin = origin
+        self.conditions, self.items = conditions, items
+        self.double, self.origin = double, origin
         self.either, self.both = ("||", "&&") if double else ("-o", "-a")
 
     def operator(self, place: int = 0) -> str:
@@ -254,10 +248,10 @@ class _Reader:
             if self.double:
                 raise IndexError
             return FALSE
-        first = self.operator()
-        if len(items) >= 3 and self.operator(1) in _BINARY and self.is_operand(items[2]):
+        first, second = self.operator(), self.operator(1)
+        if len(items) >= 3 and second in _BINARY and self.is_operand(items[2]):
             self.items = items[3:]
-            return self.binary(items[0], self.operator_of(items[1]), items[2])
+            return self.binary(items[0], second, items[2])
         if first == "!" and len(items) > 1:
             self.items = items[1:]
             return self.single().negated()
@@ -277,9 +271,6 @@ class _Reader:
     def is_operand(self, item: _Item) -> bool:
         return not self.double or not item.operator
 
-    def operator_of(self, item: _Item) -> str:
-        return item.operator or (item.word.text if item.word is not None else "")
-
     def word(self, item: _Item) -> Word:
         if item.word is None or not self.is_operand(item):
             raise IndexError
@@ -298,10 +289,7 @@ class _Reader:
 
 
 def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
-    """Return the operators of a condition, and the nodes of each operand, in their order.
-
-    The grammar nests them by a precedence of its own.
-    """
+    """Return a condition's operators and operands in order; the grammar nests them otherwise."""
     found: list[str | list[Node]] = []
     end = -1
     stack = list(reversed(nodes))

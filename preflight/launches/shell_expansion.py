@@ -45,7 +45,8 @@ def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
         if quoted or not ("{" in text or _WILD.search(text)):
             return [Word(text, origin)]  # most are so
     several = [pieces]
-    if _has_braces(pieces):
+    texts = [p.text if p.kind == "text" and not p.quoted else "x" for p in pieces]
+    if _BRACES.search("".join(texts)):  # bash makes several words of mlx5_{0,1}, {0..3}
         several = _braced(pieces) or []
         if not several or not state.budget.spend(ELEMENT_COSTS * len(several)):
             return [Word(written(pieces), origin, ("{...}",), several=True)]
@@ -116,12 +117,6 @@ def _glob(text: str) -> str:
     return found
 
 
-def _has_braces(pieces: Pieces) -> bool:
-    """Tell whether bash makes several words of a word, as of ``mlx5_{0,1}`` and ``{0..3}``."""
-    texts = [p.text if p.kind == "text" and not p.quoted else "x" for p in pieces]
-    return _BRACES.search("".join(texts)) is not None
-
-
 @lru_cache(maxsize=64)
 def _ends_of_fields(ends: str) -> re.Pattern[str]:
     """Return what ends a word if IFS is ``ends``: a run of blanks, with one of the others."""
@@ -133,10 +128,7 @@ def _ends_of_fields(ends: str) -> re.Pattern[str]:
 
 
 def fields(line: str, ends: str, most: int | None = None) -> list[str]:
-    """Return what ``read`` makes of a line: ``most`` fields, the last with all that is left.
-
-    most: None for as many as there are. ends: the characters that end a field.
-    """
+    """Return ``most`` fields (None: all) that ``read`` makes of a line, cut at ``ends``."""
     finder, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in BLANKS)
     rest = line.strip(blanks)
     found: list[str] = []
@@ -155,17 +147,14 @@ class _Expansion:
     """Collects the words that pieces become."""
 
     def __init__(self, state: ShellState, origin: Origin, split: bool) -> None:
-        self.state = state
-        self.origin = origin
-        self.split = split
+        self.state, self.origin, self.split = state, origin, split
         self.words: list[Word] = []
         self.texts: list[str] = []
         self.unresolved: list[str] = []
         self.doubts: list[SourceNote] = []
         self.open = not split
         self.loose = False  # what is added now stands without quotes
-        self.wild = False
-        self.several = False
+        self.wild = self.several = False
         self.inside: Inside | None = None
         self.element: Origin | None = None  # where the element of an array stands that begins here
 
@@ -258,10 +247,7 @@ class _Expansion:
         self.loose = outer
 
     def open_names(self, formula: str) -> tuple[str, ...]:
-        """Return the variables of a formula whose values are not known.
-
-        Those that the script itself sets are ``$NAME``: nothing in front of it gives them.
-        """
+        """Return a formula's unknown variables; those that the script sets as ``$NAME``."""
         found: list[str] = []
         variables = self.state.variables
         for name in re.findall(r"[A-Za-z_]\w*", formula):

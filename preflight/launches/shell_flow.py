@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING
 
 from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_kind import Beside, HostWords
-from preflight.launches.shell_conditions import (
-    OPEN,
-    TRUE,
-    Conditions,
-    Truth,
-)
+from preflight.launches.shell_conditions import OPEN, TRUE, Conditions, Truth
 from preflight.launches.shell_expansion import expand
 from preflight.launches.shell_parts import (
     STATEMENTS,
@@ -31,12 +26,7 @@ from preflight.launches.shell_parts import (
     parts_of,
     says,
 )
-from preflight.launches.shell_state import (
-    Changes,
-    ShellState,
-    doubts_of,
-    plain,
-)
+from preflight.launches.shell_state import Changes, ShellState, doubts_of, plain
 from preflight.launches.shell_text import ShellText
 from preflight.launches.shell_ways import either_of
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
@@ -141,10 +131,7 @@ class ShellFlow(ABC):
         return OPEN
 
     def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
-        """Note that what is not read may set variables: those that a server needs are unknown.
-
-        common: it is known to set paths and the like, and none of those.
-        """
+        """Note that what is not read may set variables; ``common``: none that a server needs."""
         said = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", said, origin)
         if not common:
@@ -174,9 +161,7 @@ class ShellFlow(ABC):
         whole = [node.type in STATEMENTS or not says(node) for node in nodes]
         end = whole.index(False) if False in whole else len(nodes)
         ended = self.run(text, nodes[:end])
-        if self.stop or not nodes[end:]:
-            return ended
-        return self.not_read(text, nodes[end])
+        return ended if self.stop or not nodes[end:] else self.not_read(text, nodes[end])
 
     def body(self, text: ShellText, node: Node) -> Truth:
         """Go through the commands within a node: a whole text, a block, a branch."""
@@ -318,10 +303,7 @@ class ShellFlow(ABC):
         return ended
 
     def gives_up(self) -> bool:
-        """Tell whether a script ends with an error before it started what it is about.
-
-        It expects something of its caller that is not here: it is read as if it went on.
-        """
+        """Tell whether a script ends before it starts its launch, for want of something here."""
         return self.stop == "exit" and self.failing and not self.started()
 
     def only_waits(self, text: ShellText, node: Node | None) -> bool:
@@ -341,20 +323,15 @@ class ShellFlow(ABC):
         asked: SourceNote | Callable[[], SourceNote],
         gives_up: bool = True,
     ) -> None:
-        """Go on as if the script were not left; what it started of the launch is doubted.
-
-        asked: the condition, or what makes its note if it is needed. gives_up: all that follows is
-        doubted, too, if the script ends for want of something.
-        """
+        """Go on as if the script were not left; what it started is doubted, by ``asked``."""
         doubts = gives_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)
         if doubts or any(map(_is_of_launch, self.commands[count:])):
             note = asked if isinstance(asked, SourceNote) else asked()
             self.doubts = (*self.doubts, note) if doubts else self.doubts
-            self.commands[count:] = [
-                one._replace(doubts=(*one.doubts, note)) for one in self.commands[count:]
-            ]
+            doubted = (one._replace(doubts=(*one.doubts, note)) for one in self.commands[count:])
+            self.commands[count:] = doubted
 
     def started(self) -> bool:
         """Tell whether anything was started yet that a launch is about."""
@@ -390,10 +367,7 @@ class ShellFlow(ABC):
         return changed
 
     def merge(self, outcomes: Sequence[Changes | None], note: SourceNote) -> None:
-        """Take what several ways change: what they differ in is doubted.
-
-        Of a variable that is known on each way all values stand; of anything else the last does.
-        """
+        """Take what several ways change: a variable has all its values, doubted; else the last."""
         live = [outcome for outcome in outcomes if outcome is not None]
         if not live:
             self.stop, self.ended = "return" if self.active else "exit", OPEN
@@ -414,9 +388,8 @@ class ShellFlow(ABC):
         self, text: ShellText, parts: Sequence[Part], truth: Truth, several: bool = False
     ) -> SourceNote:
         """Say which condition nothing decides, and for want of what."""
-        written = [
-            f"{part.operator} {text.text(part.node)}" for part in parts if part.node is not None
-        ]
+        done = [part for part in parts if part.node is not None]
+        written = [f"{part.operator} {text.text(part.node)}" for part in done]
         node = next(part.node for part in parts if part.node is not None)
         return self.open_note(" ".join(written), text.origin(node), truth.ran, several)
 
@@ -432,11 +405,8 @@ class ShellFlow(ABC):
             # What it is made of may be what is not set: ``mode=$MODE``.
             roots = own if held is None else held.unresolved
             names += [root for root in roots if _NAME_OR_NUMBER.fullmatch(root)]
-        why = (
-            f"{', '.join(dict.fromkeys(names))} is not set"
-            if names
-            else "it is known only when the script runs"
-        )
+        unset = ", ".join(dict.fromkeys(names))
+        why = f"{unset} is not set" if names else "it is known only when the script runs"
         if ran and not names:
             why = "that program is not run here"
         read = "read each way" if several else "read both ways, with what it starts"

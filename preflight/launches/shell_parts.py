@@ -36,10 +36,7 @@ class ShellFunction(NamedTuple):
 
 
 class Redirection(NamedTuple):
-    """Where a command reads or writes. target: the file, None for a heredoc or here-string.
-
-    extra: words of the command that stand behind it.
-    """
+    """Where a command reads or writes. extra: words of the command behind ``target``."""
 
     operator: str
     node: Node

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING
 from checks.base.needs import RunAs
 from preflight.launches.described import STARTERS, is_described
 from preflight.launches.env_files import env_file_settings
-from preflight.launches.launchers import (
-    enters_container,
-    starts_anew,
-    starts_server,
-)
+from preflight.launches.launchers import enters_container, starts_anew, starts_server
 from preflight.launches.run_as import changed_user
 from preflight.launches.set_limits import OWN_SHELL, prlimit
 from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBuiltins
@@ -23,30 +19,11 @@ from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_flow import STARTED
 from preflight.launches.shell_output import TALKS, written_out
-from preflight.launches.shell_parts import (
-    WRITES,
-    Part,
-    Redirection,
-    ShellFunction,
-    redirections_of,
-)
+from preflight.launches.shell_parts import WRITES, Part, Redirection, ShellFunction, redirections_of
 from preflight.launches.shell_text import ALONE, Pieces, ShellText
-from preflight.launches.source import (
-    Command,
-    Origin,
-    Reading,
-    SourceError,
-    Word,
-    brief,
-)
-from preflight.launches.variables import (
-    may_be_absent,
-)
-from preflight.launches.wrappers import (
-    SHELLS,
-    is_ordinary,
-    strip_wrappers,
-)
+from preflight.launches.source import Command, Origin, Reading, SourceError, Word, brief
+from preflight.launches.variables import may_be_absent
+from preflight.launches.wrappers import SHELLS, is_ordinary, strip_wrappers
 
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node
@@ -83,14 +60,6 @@ _DECLARATIONS = frozenset("declare export local readonly typeset unset".split())
 _KEYWORDS = frozenset("case do done elif else esac fi for if in then until while { }".split())
 # Notes of what a command substitution may write one thing or another by.
 _DOUBTS = ("condition", "loop-not-counted", "script-not-read")
-
-
-def _ends_others(words: Sequence[str]) -> bool:
-    """Return whether a command ends what runs aside: ``kill $PID``, ``docker stop NAME``."""
-    program = words[0].rpartition("/")[2]
-    if program in _ENGINES:
-        return bool(_STOPS & set(words[1:3]))
-    return program in _KILLS and not _ASKS & set(words[1:])
 
 
 class ShellPrograms(ShellBuiltins):
@@ -133,7 +102,8 @@ class ShellPrograms(ShellBuiltins):
             return TRUE
         children = [child for child in node.children if child.type != "comment"]
         for before, child in itertools.pairwise(list(children)):
-            if not text.ends_line(before, child):
+            between = text.bytes[before.end_byte : child.start_byte]
+            if b"\n" not in between.replace(b"\\\n", b""):  # the line goes on
                 continue
             if before.type != "variable_assignment":
                 return self.not_read(text, node)
@@ -212,7 +182,9 @@ class ShellPrograms(ShellBuiltins):
                 self.state.change(key, held)
             return ended
         texts = [word.text for word in words]
-        if _ends_others(texts):
+        ends, kills = _STOPS & {*texts[1:3]}, not _ASKS & {*texts[1:]}  # docker stop, kill $PID
+        name = texts[0].rpartition("/")[2]
+        if ends if name in _ENGINES else name in _KILLS and kills:
             self.kills += 1
             self.waits_for(texts)
         if self.names_unread(words, origin):
@@ -314,10 +286,7 @@ class ShellPrograms(ShellBuiltins):
         return Word(text, Origin(place.text, 1))
 
     def is_script(self, words: Sequence[Word]) -> bool:
-        """Return whether a command is a shell script that lies here.
-
-        It is read with its arguments.
-        """
+        """Return whether a command is a shell script that lies here; if so, it is read."""
         name = words[0].text
         return name.endswith(".sh") and self.lying(name) is not None
 
@@ -337,25 +306,15 @@ class ShellPrograms(ShellBuiltins):
         if found is None or command.container is not None:
             return command
         settings, environment = found
-        own = {
-            name: word
-            for name, word in command.environment.items()
-            if not may_be_absent(word, name)
-        }
+        held = command.environment.items()
+        own = {name: word for name, word in held if not may_be_absent(word, name)}
         limits = tuple(one for one in command.limits if one.origin != command.run_as.origin)
         return command._replace(
-            container=settings,
-            environment={**environment, **own},
-            limits=limits,
-            run_as=RunAs(),
+            container=settings, environment={**environment, **own}, limits=limits, run_as=RunAs()
         )
 
     def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
-        """Take a command in.
-
-        aside: the words that start its container say that nobody waits. deeper: a shell within this
-        one told of its own commands.
-        """
+        """Take a command in. aside: its container's words say that nobody waits for it."""
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
         detached = command.container is not None and (
             any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)
@@ -446,9 +405,8 @@ class ShellPrograms(ShellBuiltins):
         arguments = [word.text for word in words[1:]]
         folder = self.state.folder()
         if program in ("readlink", "realpath") and folder is not None:
-            arguments = [
-                text if text.startswith(("-", "/")) else f"{folder}/{text}" for text in arguments
-            ]
+            full = ("-", "/")
+            arguments = [one if one.startswith(full) else f"{folder}/{one}" for one in arguments]
         found = written_out(program, arguments)
         if program == "pwd":
             found = None if folder is None else folder + "\n"

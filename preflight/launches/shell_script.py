@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING
 from checks.base.unknown import Inside
 from preflight.launches.container_run import ENGINES
 from preflight.launches.described import described, is_described
-from preflight.launches.launch_kind import (
-    Beside,
-    HostWords,
-    LaunchKind,
-    LaunchText,
-    with_env_files,
-)
+from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
 from preflight.launches.launchers import (
     IN_JOB,
     enters_container,
@@ -44,16 +38,8 @@ from preflight.launches.source import (
     Word,
     read_inside,
 )
-from preflight.launches.variables import (
-    Variables,
-    environment_words,
-)
-from preflight.launches.wrappers import (
-    SHELLS,
-    Stripped,
-    shell_call,
-    strip_wrappers,
-)
+from preflight.launches.variables import Variables, environment_words
+from preflight.launches.wrappers import SHELLS, Stripped, shell_call, strip_wrappers
 
 if TYPE_CHECKING:
     pass
@@ -115,9 +101,8 @@ def in_environment(
             return word
         text = _OPEN_PART.sub(part, word.text)
         names = [name for name in word.unresolved if name in text or name[:1] in "<{"]
-        return word._replace(
-            text=text, unresolved=tuple(names) if text != word.text else word.unresolved
-        )
+        left = tuple(names) if text != word.text else word.unresolved
+        return word._replace(text=text, unresolved=left)
 
     def of_command(one: Command) -> Command:
         if one.container is not None or one.place is not None:
@@ -221,10 +206,8 @@ def _read_stripped(
         near = _metered(beside, budget)
         started = described(stripped.words, stripped.environment, near, given)
         if started is not None:
-            commands = tuple(
-                command._replace(wrappers=(*stripped.wrappers, *command.wrappers))
-                for command in started.commands
-            )
+            front, started_here = stripped.wrappers, started.commands
+            commands = tuple(x._replace(wrappers=(*front, *x.wrappers)) for x in started_here)
             return Reading(commands, (*notes, *started.notes), started.files)
     script = _script_words(stripped.words)
     found = beside(script[0].text) if script and not script[0].unresolved else None
@@ -247,11 +230,7 @@ def _read_stripped(
         text = "the script that this shell runs is not read: name it on its own to read it"
         notes.append(SourceNote("script-not-read", text, origin))
     command = Command(
-        stripped.words,
-        stripped.environment,
-        stripped.wrappers,
-        words[0].origin,
-        stripped.container,
+        stripped.words, stripped.environment, stripped.wrappers, words[0].origin, stripped.container
     )
     return Reading((command,), tuple(notes))
 
@@ -309,14 +288,7 @@ def _read(launch: LaunchText) -> Reading:
     path, text = launch.path, launch.text
     if "\0" in text:
         raise SourceError(f"{path} is a binary file: give the script or manifest that runs it")
-    reading = read_script(
-        text,
-        path,
-        variables,
-        launch.arguments,
-        launch.beside,
-        launch.host_words,
-    )
+    reading = read_script(text, path, variables, launch.arguments, launch.beside, launch.host_words)
     marked = (_marked(text, path, reading),) if launch.marked else ()
     return reading._replace(notes=(*notes, *marked, *reading.notes))
 

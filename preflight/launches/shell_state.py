@@ -244,9 +244,7 @@ def plain(value: object) -> object:
     """Return a value that is held without the places where it stands, to compare two of them."""
     if isinstance(value, Word):
         return value.text, value.unresolved
-    if isinstance(value, tuple):
-        return tuple(plain(item) for item in value)
-    return value
+    return tuple(plain(item) for item in value) if isinstance(value, tuple) else value
 
 
 def doubts_of(value: object) -> tuple[SourceNote, ...]:

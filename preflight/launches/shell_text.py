@@ -147,11 +147,9 @@ class ShellText:
 
     def _note_lines(self, text: str) -> None:
         if "\r\n" in text:
-            said = (
-                "the lines end in CR LF: bash takes the CR as part of the last word of a line; "
-                "convert the file to LF"
-            )
-            self.note("carriage-return", said, text.count("\n", 0, text.index("\r\n")))
+            taken = "bash takes the CR as part of the last word of a line; convert the file to LF"
+            row = text.count("\n", 0, text.index("\r\n"))
+            self.note("carriage-return", f"the lines end in CR LF: {taken}", row)
         places = []
         for match in _BROKEN.finditer(self.bytes):
             inside = self.bytes[match.start() - 1 : match.start()].strip() and b"#" in match.group()
@@ -216,10 +214,6 @@ class ShellText:
     def apart(self, node: Node, behind: Node) -> bool:
         """Tell whether something stands between two nodes, but for a line that goes on."""
         return self.bytes[node.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
-
-    def ends_line(self, node: Node, behind: Node) -> bool:
-        """Tell whether a line ends between two nodes, and does not go on."""
-        return b"\n" in self.bytes[node.end_byte : behind.start_byte].replace(b"\\\n", b"")
 
     def runs_aside(self, node: Node) -> bool:
         """Tell whether an & stands behind the heredoc that a command announces."""
@@ -320,11 +314,8 @@ class ShellText:
                 continue
             if child.start_byte > place:
                 gap = self._raw(place, child.start_byte)
-                if (
-                    node.type == "concatenation"
-                    and node.parent.type != "expansion"
-                    and gap.isspace()
-                ):
+                several = node.type == "concatenation" and node.parent.type != "expansion"
+                if several and gap.isspace():
                     text = self.text(node)  # the grammar took several words for one
                     found.append(Piece("unread", text, False, beginning(text, 40)))
                     return
@@ -431,10 +422,7 @@ def _parse(text: bytes) -> tuple[bytes, Node]:
 
 @lru_cache(maxsize=1)
 def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
-    """Return tree-sitter-bash's parser, and what finds a bare ``$`` within a word of its trees.
-
-    Raises SourceError if it is not installed.
-    """
+    """Return bash's parser and what finds a bare ``$`` in a word. Raises SourceError without it."""
     try:
         import tree_sitter_bash
         from tree_sitter import Language, Parser, Query, QueryCursor

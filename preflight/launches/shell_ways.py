@@ -35,10 +35,7 @@ def either_of(key: Key, values: Sequence[object], last: object) -> object:
 
 
 def _one_of(words: Sequence[Word | None], written: str, front: str = "") -> Word | None:
-    """Return a word that is one of ``words``; None if one of them is open itself, or for many.
-
-    written: what stands for the value. front: the flag and the = that stand in front of each.
-    """
+    """Return a word that is one of ``words``, shown as ``written``; None if too many or open."""
     held = next((word for word in words if word is not None), None)
     texts: list[str] = []
     for word in words:

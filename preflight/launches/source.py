@@ -28,10 +28,7 @@ ReadFile = Callable[[str], "str | Unknown"]
 
 
 class Origin(NamedTuple):
-    """Where a text stands: a file and line, ``command line``, or ``environment``.
-
-    of: the service, role or job that a command is of, where one text makes those of several.
-    """
+    """Where a text stands; ``of``: the service, role or job, where one text makes several."""
 
     source: str
     line: int | None = None
@@ -43,10 +40,7 @@ class Origin(NamedTuple):
 
 
 class SourceNote(NamedTuple):
-    """Something in a source that a reader passed over or took in a particular way.
-
-    advice: what to do in this case, "" if that follows from its kind.
-    """
+    """What a reader passed over or took in its own way; ``advice``: more than its kind says."""
 
     id: str
     text: str
@@ -64,11 +58,8 @@ def notices() -> dict[str, str]:
     path = os.path.join(os.path.dirname(__file__), "notices.md")
     with open(path, encoding="utf-8") as file:
         rows = _NOTICE.findall(file.read())
-    return {
-        id_: _LINK.sub(r"\1", says).replace("`", "")
-        for ids, says in rows
-        for id_ in re.findall("`([^`]+)`", ids)
-    }
+    pairs = [(id_, says) for ids, says in rows for id_ in re.findall("`([^`]+)`", ids)]
+    return {id_: _LINK.sub(r"\1", says).replace("`", "") for id_, says in pairs}
 
 
 class Word(NamedTuple):
@@ -172,17 +163,17 @@ class Reading(NamedTuple):
         return (*texts[:_MOST_LEFT_OUT], *last)
 
 
-def with_last(reading: Reading, waited: bool) -> Reading:
-    """Return a reading of which the last process is waited for, or is not.
+def noted(id_: str, text: str, origin: Origin) -> Reading:
+    """Return a reading of one note, and nothing that is started."""
+    return Reading((), (SourceNote(id_, text, origin),))
 
-    What stands around a script says that: a unit.
-    """
+
+def with_last(reading: Reading, waited: bool) -> Reading:
+    """Return a reading whose last process is waited for, or not, as the unit around it says."""
     *others, last = reading.commands or (None,)
-    return (
-        reading
-        if last is None
-        else reading._replace(commands=(*others, last._replace(waited=waited)))
-    )
+    if last is None:
+        return reading
+    return reading._replace(commands=(*others, last._replace(waited=waited)))
 
 
 def told_apart(reading: Reading) -> Reading:
@@ -272,10 +263,7 @@ def open_names(word: Word) -> str:
 
 
 def open_variables(word: Word) -> tuple[str, ...]:
-    """Return the variables that nobody sets and that ``word`` follows from.
-
-    No variables are ``$(...)``, ``$1``, and what a program computes itself.
-    """
+    """Return the variables that a word needs and nobody sets; no ``$1`` and no program's own."""
     return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
 
 
@@ -314,17 +302,13 @@ _WHOLE = re.compile(r"\[|<")
 
 
 def placeholder_in(text: str) -> str:
-    """Return the part of a value in place of which its reader has to write something, "" if none.
-
-    A part in brackets is one only if nothing but an address stands around it.
-    """
+    """Return what its reader has to replace in a value, "" for nothing; [x] only in an address."""
     match = _PLACEHOLDER.search(text)
     if match is None:
         return ""
     around = f"{text[: match.start()]}{text[match.end() :]}"
-    alone = not _WHOLE.match(match.group()) or re.fullmatch(
-        r"(?:\w+://)?(?::\w+)?(?:/[\w./-]*)?", around
-    )
+    address = re.fullmatch(r"(?:\w+://)?(?::\w+)?(?:/[\w./-]*)?", around)
+    alone = not _WHOLE.match(match.group()) or address
     return match.group() if alone else ""
 
 
@@ -347,10 +331,7 @@ _GIVEN = {
 
 
 def give_variables(variables: Iterable[OpenVariable]) -> str:
-    """Return how the variables that nobody sets are given, each where its shell finds it.
-
-    A host that is recorded (--root) has the variables of its own environment alone.
-    """
+    """Return how to give each variable that nobody sets, where the shell that reads it finds it."""
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
         kind, what = variable.inside or ("", "")
@@ -364,10 +345,7 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
 
 
 def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
-    """Return what a shell in a container starts, with its open variables as that shell's own.
-
-    outer: words from outside, whose open variables are those of who wrote them.
-    """
+    """Return what a container's shell starts; its open variables are its own, but ``outer``'s."""
     lost = {name for word in outer for name in word.unresolved}
 
     def marked(word: Word) -> Word:
@@ -375,11 +353,8 @@ def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Read
         return word._replace(inside=inside) if own else word
 
     def of_command(one: Command) -> Command:
-        changed = {
-            name: found
-            for name, word in one.environment.items()
-            if word.unresolved and (found := marked(word)) is not word
-        }
+        left = [(name, word) for name, word in one.environment.items() if word.unresolved]
+        changed = {name: found for name, word in left if (found := marked(word)) is not word}
         environment = {**one.environment, **changed} if changed else one.environment
         return one._replace(words=tuple(map(marked, one.words)), environment=environment)
 

@@ -166,11 +166,7 @@ def _read(launch: LaunchText) -> Reading:
 
 
 def _beside(
-    called: str,
-    job: Node,
-    workers: Sequence[Command],
-    variables: Mapping[str, Word],
-    path: str,
+    called: str, job: Node, workers: Sequence[Command], variables: Mapping[str, Word], path: str
 ) -> Iterator[Command]:
     """Yield what a job starts beside its workers: NATS and etcd, and what answers requests."""
     first, last = workers[0], workers[-1]
@@ -312,11 +308,9 @@ def _jobs(launch: LaunchText) -> list[tuple[str, Node]]:
 
 def _has_variants(launch: LaunchText) -> bool:
     """Return whether srtctl makes several jobs of a file: of a base, or of a sweep."""
-    return any(
-        document.at("base", "backend").fields
-        or (document.at("sweep").fields and document.at("backend").fields)
-        for document in launch.documents or ()
-    )
+    jobs = launch.documents or ()
+    swept = any(job.at("sweep").fields and job.at("backend").fields for job in jobs)
+    return swept or any(job.at("base", "backend").fields for job in jobs)
 
 
 KIND = LaunchKind(

@@ -17,9 +17,9 @@ from preflight.launches.source import (
     Origin,
     Reading,
     SourceError,
-    SourceNote,
     Word,
     joined,
+    noted,
     with_last,
 )
 from preflight.launches.variables import Layers, unread
@@ -66,7 +66,7 @@ def _read(launch: LaunchText) -> Reading:
             text = launch.beside(path)
             if text is None:
                 why = f"{path} cannot be read here: its variables are unknown"
-                readings.append(Reading((), (SourceNote("env-file-not-read", why, origin),)))
+                readings.append(noted("env-file-not-read", why, origin))
                 not_read = origin
             else:
                 lines = (line.strip() for line in text.splitlines())

@@ -34,17 +34,14 @@ def may_be_absent(word: Word, name: str) -> bool:
 def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
     """Return the caller's variables as words; those that are words keep their origin."""
     origin = Origin("environment")
+    given = environment.items()
     return {
-        name: value if isinstance(value, Word) else Word(value, origin)
-        for name, value in environment.items()
+        name: value if isinstance(value, Word) else Word(value, origin) for name, value in given
     }
 
 
 def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
-    """Yield the variables whose names begin as ``names`` says, in the environment's own order.
-
-    A script's names are looked through once for each pattern, and not for each of its commands.
-    """
+    """Yield the variables whose names begin so, in order; a script's are looked through once."""
     if isinstance(environment, Layers):
         yield from environment.matching(names)
         return
@@ -55,10 +52,7 @@ def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterato
 
 
 class Layers(Mapping[str, Word]):
-    """``changes`` over ``base``; a change of None takes a variable away, ``clear`` takes all.
-
-    It keeps ``changes``, which nobody changes any more.
-    """
+    """``changes``, kept as they are, over ``base``; None takes a variable away, ``clear`` all."""
 
     __slots__ = ("_base", "_changes")
 
@@ -92,16 +86,10 @@ class Layers(Mapping[str, Word]):
 
 
 class Variables:
-    """The variables of a shell as its script goes on; each command's environment is a view of them.
-
-    A view costs nothing to make: every change is kept with its time, and a view knows its own time.
-    """
+    """A shell's variables over time: a view of them is free, and knows its own time."""
 
     def __init__(self, base: Mapping[str, Word], around: Variables | None = None) -> None:
-        """Start from ``base``, the variables that the script is given.
-
-        around: the shell's own, which can be read here although nothing exports them.
-        """
+        """Start from what the script is given; ``around``: a shell's own, which nothing exports."""
         self.base = base
         self._around = around
         self.now = 0

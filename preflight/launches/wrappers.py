@@ -6,11 +6,7 @@ from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
 from preflight.launches.container import ContainerSettings, Published
-from preflight.launches.container_run import (
-    ENGINES,
-    container_run,
-    run_position,
-)
+from preflight.launches.container_run import ENGINES, container_run, run_position
 from preflight.launches.launchers import (
     IN_JOB,
     LAUNCHERS,
@@ -22,12 +18,7 @@ from preflight.launches.launchers import (
     step_gpus,
 )
 from preflight.launches.run_as import changed_user, login_limits, opens_login, options_not_read
-from preflight.launches.set_limits import (
-    entered,
-    of_job,
-    of_ray,
-    wrapper_limits,
-)
+from preflight.launches.set_limits import entered, of_job, of_ray, wrapper_limits
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 from preflight.launches.variables import Layers, matching, unread
 
@@ -118,12 +109,6 @@ _OF_VARIABLES = re.compile(r"--env(?:-file)?(?:=.*)?|-e|-C|--cleanenv|--contain-
 _INTO = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_(?=[A-Za-z_])")
 
 
-def _sets_variables(words: Sequence[Word], environment: Mapping[str, Word]) -> bool:
-    """Return whether options or variables of a launcher change what its program finds."""
-    given = any(_OF_VARIABLES.fullmatch(word.text) for word in words[1:])
-    return given or next(matching(environment, _INTO), None) is not None
-
-
 def is_ordinary(program: str) -> bool:
     """Return whether a command starts this program itself: no wrapper, shell or engine."""
     name = program.rpartition("/")[2]
@@ -148,7 +133,7 @@ def strip_wrappers(
     run_as = RunAs()
     start, clear = 0, False
     while start < len(words):
-        name = _program(words[start])
+        name = words[start].text.rpartition("/")[2]
         if name == "env" and _SPLITS.match("".join(word.text for word in words[start + 1 :][:1])):
             why = "env -S: what it starts is not read; write its words apart"
             notes.append(SourceNote("script-not-read", why, words[start].origin))
@@ -187,7 +172,8 @@ def strip_wrappers(
             own = words[first : found.start]
             changes = {**changes, **dict(found.settings)}
             held = Layers(environment, changes, clear)
-            if name in _IMAGE_RUNNERS and _sets_variables(own, held):
+            options = any(_OF_VARIABLES.fullmatch(word.text) for word in own[1:])
+            if name in _IMAGE_RUNNERS and (options or next(matching(held, _INTO), None)):
                 why = f"{name}: what its options make of the environment is not read; "
                 why += "put the settings in front of the program, as env NAME=value program"
                 notes.append(SourceNote("source-not-read", why, words[first].origin))
@@ -251,9 +237,8 @@ def _is_shell(wrapper: Sequence[str]) -> bool:
     """Return whether a wrapper that nothing stands behind starts a shell."""
     name = wrapper[0].rpartition("/")[2]
     letters = "".join(word for word in wrapper[1:] if re.fullmatch(r"-[A-Za-z]+", word))
-    return name in ("at", "batch", "ssh", "su", "runuser") or (
-        name == "sudo" and bool({*"is"} & {*letters})
-    )
+    interactive = name == "sudo" and bool({*"is"} & {*letters})
+    return interactive or name in ("at", "batch", "ssh", "su", "runuser")
 
 
 def _user_behind(
@@ -269,16 +254,12 @@ def _user_behind(
     return before.then(run_as), tuple(login_limits(words, before.then(run_as)))
 
 
-def _program(word: Word) -> str:
-    return word.text.rpartition("/")[2]
-
-
 def _stands_in_front(words: Sequence[Word], start: int) -> bool:
     """Return whether a variable that nobody sets may hold a wrapper: ``$NUMA python3 ...``."""
     word = words[start]
     if not word.unresolved or not word.text.startswith("$") or start + 1 == len(words):
         return False
-    name = _program(words[start + 1])
+    name = words[start + 1].text.rpartition("/")[2]
     return name in _APART or name.startswith(_PROGRAMS)
 
 
@@ -325,10 +306,7 @@ def _env_options(
 
 
 def _kept_by_sudo(words: Sequence[Word]) -> tuple[str, ...] | None:
-    """Return the variables that sudo keeps by its defaults; None with -E, which keeps all.
-
-    Seen of sudo 1.9 with ``env_reset``, which is on unless sudoers says otherwise.
-    """
+    """Return what sudo 1.9 keeps with ``env_reset``, its default (seen); None with -E: all."""
     texts = [word.text for word in words]
     if opens_login(words):
         return ()
@@ -385,6 +363,5 @@ def shell_call(words: Sequence[Word], start: int) -> ShellCall:
         index += 1
     index = min(index, len(words))
     more = index < len(words)
-    return ShellCall(
-        index, more and "c" in letters, "c" not in letters and ("s" in letters or not more)
-    )
+    reads = "c" not in letters and ("s" in letters or not more)
+    return ShellCall(index, more and "c" in letters, reads)

@@ -26,10 +26,7 @@ _NO_LIMIT_BYTES = 1 << 62
 
 
 def container_limits(command: Command) -> ContainerLimits | None:
-    """Return the settings of the container that ``command`` runs in; None where it runs in none.
-
-    What a variable that is not set would decide is left out here: see ``unknown_settings``.
-    """
+    """Return the container's settings that are known; None where ``command`` runs in none."""
     settings = command.container
     if settings is None:
         return None
@@ -58,10 +55,7 @@ def container_limits(command: Command) -> ContainerLimits | None:
 
 
 def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
-    """Return the host's device files by which a container opens RDMA devices.
-
-    A folder stands for all in it.
-    """
+    """Return the device files, or folders of them, by which a container opens RDMA devices."""
     engine = settings.engine
     # enroot, which pyxis starts, shows the host's /dev unless ENROOT_RESTRICT_DEV says otherwise.
     if settings.privileged or engine == "pyxis":
@@ -107,9 +101,8 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
         beside = (one for one in GPU_RESOURCES if one in settings.pod_resources and one != name)
         asked = () if count == "0" else (name,)
         known = count.isdecimal()
-        return (
-            GivenGpus(int(count), (), (*asked, *beside)) if known else Unknown(f"{name}: {count}")
-        )
+        given = GivenGpus(int(count), (), (*asked, *beside)) if known else None
+        return given or Unknown(f"{name}: {count}")
     if settings.gpus is not None:
         return settings.gpus
     if variable is not None and variable.unresolved:

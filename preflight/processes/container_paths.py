@@ -20,15 +20,9 @@ _RUN_INSIDE = "run this check inside the container: its files are seen there"
 
 
 def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
-    """Return what stands around a command: two with the same share files and ports.
-
-    Empty on the host itself; None where it cannot be told: behind ssh, or in ``docker run``.
-    """
-    around = tuple(
-        wrapper
-        for wrapper in command.wrappers
-        if wrapper and wrapper[0].rpartition("/")[2] not in _LOCAL
-    )
+    """Return what stands around a command: equal if files are shared, "" on the host, else None."""
+    wrappers = filter(None, command.wrappers)
+    around = tuple(one for one in wrappers if one[0].rpartition("/")[2] not in _LOCAL)
     if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
         return None
     place = command.place
@@ -76,11 +70,8 @@ def host_path(command: Command, path: str) -> str | Unknown:
 
 
 def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
-    around = [
-        mount
-        for mount in settings.mounts
-        if path == mount.target or path.startswith(mount.target.rstrip("/") + "/")
-    ]
+    below = [(mount, mount.target.rstrip("/") + "/") for mount in settings.mounts]
+    around = [mount for mount, top in below if path == mount.target or path.startswith(top)]
     if not around:
         why = f"{path} lies in the container's image, whose files are not read here"
         return Unknown(why, advice=_RUN_INSIDE)

@@ -8,8 +8,7 @@ other. What none of this is said of may run on any of them, and is counted with 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.launches.container import Published
-from preflight.launches.launchers import remote_words
+from preflight.launches.launchers import remote_words, valued
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.ports import ports, split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind
@@ -29,10 +28,8 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 _HET_GROUP = re.compile(r"(?:\S*/)?srun\s(?:.*\s)?--het-group[= ](\d+)(?:\s.*)?", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?:\[-?\d+\])?\})")
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
-_ANYWHERE = (
-    ProcessKind.OTHER,
-    ProcessKind.BENCHMARK,
-)  # what says nothing of the host that it is on
+# What says nothing of the host that it is on.
+_ANYWHERE = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
 _SERVERS = (ProcessKind.SGLANG, ProcessKind.VLLM)
 # Groups that a sentence names; read shows all.
 MOST_NAMED = 4
@@ -124,10 +121,18 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     if len(found) < 2:
         taken = {number for _, numbers in found.values() for number in numbers}
         return _alternatives([p for p in processes if p.kind not in _ANYWHERE], shared, bool(taken))
-    anywhere = frozenset((*shared, *(process.number for process in left)))
+    placed_at = ((what, numbers, address) for what, (address, numbers) in found.items())
+    return _groups(placed_at, (*shared, *(process.number for process in left)))
+
+
+def _groups(
+    hosts: Iterable[tuple[str, Iterable[int], str]], shared: Iterable[int], **ends: bool
+) -> tuple[HostGroup, ...]:
+    """Return a group of each (host, numbers of its processes, address), named by its place."""
+    anywhere = frozenset(shared)
     return tuple(
-        HostGroup(str(place), what, frozenset(numbers), anywhere, address)
-        for place, (what, (address, numbers)) in enumerate(found.items(), start=1)
+        HostGroup(str(place), what, frozenset(numbers), anywhere, address, **ends)
+        for place, (what, numbers, address) in enumerate(hosts, start=1)
     )
 
 
@@ -150,16 +155,10 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
         free.append(pod)
     apart = {pod for host in hosts for pod in host}
     pods = {process.number: pod_of(process.command) for process in processes}
-    anywhere = frozenset((*shared, *(number for number, pod in pods.items() if pod not in apart)))
-    return tuple(
-        HostGroup(
-            str(place),
-            "pod " + " and ".join(host),
-            frozenset(number for number, pod in pods.items() if pod in host),
-            anywhere,
-        )
-        for place, host in enumerate(hosts, start=1)
-    )
+    own = [[number for number, pod in pods.items() if pod in host] for host in hosts]
+    named = (f"pod {' and '.join(host)}" for host in hosts)
+    rest = (number for number, pod in pods.items() if pod not in apart)
+    return _groups(((what, of, "") for what, of in zip(named, own, strict=True)), (*shared, *rest))
 
 
 def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
@@ -176,28 +175,18 @@ def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[Host
     if len(rounds) < 2 or not all(any(p.kind in _SERVERS for p in own) for own in rounds.values()):
         return ()
     numbers = {process.number for own in rounds.values() for process in own}
-    rest = frozenset((*shared, *(p.number for p in processes if p.number not in numbers)))
-    return tuple(
-        HostGroup(
-            str(place),
-            f"what {own[0].command.origin} starts, round {place}",
-            frozenset(process.number for process in own),
-            rest,
-            in_turn=True,
-            killed=True,
-        )
+    rest = (*shared, *(p.number for p in processes if p.number not in numbers))
+    each = (
+        (f"what {own[0].command.origin} starts, round {place}", [p.number for p in own], "")
         for place, own in enumerate(rounds.values(), start=1)
     )
+    return _groups(each, rest, in_turn=True, killed=True)
 
 
 def _clash(some: set[Published], others: set[Published]) -> bool:
     """Return whether two pods ask for one port of their node, on addresses that meet."""
-    return any(
-        one.port == other.port
-        and (one.address == other.address or not (one.address and other.address))
-        for one in some
-        for other in others
-    )
+    pairs = ((one, other) for one in some for other in others if one.port == other.port)
+    return any(a.address == b.address or not (a.address and b.address) for a, b in pairs)
 
 
 def _port(process: LaunchProcess) -> int:
@@ -220,22 +209,12 @@ def _alternatives(
     numbers = {process.number for process in several}
     if not several or hosted:
         return ()
-    rest = frozenset((*shared, *(p.number for p in processes if p.number not in numbers)))
-    same = Counter(process.command.origin for process in several)
-
-    def turn(process: LaunchProcess, place: int) -> str:
-        return f", turn {place}" if same[process.command.origin] > 1 else ""
-
-    return tuple(
-        HostGroup(
-            str(place),
-            f"what {process.command.origin} starts{turn(process, place)}",
-            frozenset((process.number,)),
-            rest,
-            in_turn=True,
-        )
-        for place, process in enumerate(several, start=1)
-    )
+    rest = (*shared, *(p.number for p in processes if p.number not in numbers))
+    origins = [process.command.origin for process in several]
+    turns = (f", turn {n}" * (origins.count(at) > 1) for n, at in enumerate(origins, start=1))
+    each = zip(several, origins, turns, strict=True)
+    found = ((f"what {at} starts{turn}", [one.number], "") for one, at, turn in each)
+    return _groups(found, rest, in_turn=True)
 
 
 class Behind(NamedTuple):
@@ -272,10 +251,7 @@ class Behind(NamedTuple):
 
 
 def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
-    """Return the first server that keeps a script from starting what stands behind it.
-
-    None if the script is a guide for several hosts, or chooses one of them.
-    """
+    """Return the server that keeps a script from going on; None in a guide for several hosts."""
     known = [process for process in processes if process.kind not in _ANYWHERE]
     groups = host_groups(processes)
     if groups and not (groups[0].in_turn and not groups[0].killed):
@@ -283,11 +259,9 @@ def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
     for place, process in enumerate(known[:-1], start=1):
         command = process.command
         apart = command.place is not None or any(w[0] in _HOSTED for w in command.wrappers if w)
-        later = tuple(
-            one
-            for one in known[place:]
-            if one.command.origin.source == command.origin.source and not one.command.doubts
-        )
+        source = command.origin.source
+        behind = (one for one in known[place:] if one.command.origin.source == source)
+        later = tuple(one for one in behind if not one.command.doubts)
         if command.waited and later and not apart and not command.doubts:
             return Behind(process, later)
     return None
@@ -296,10 +270,7 @@ def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
 def take_group(
     processes: Sequence[LaunchProcess], asked: str | None, root: Root
 ) -> TakenGroup | None:
-    """Return the group of processes that run on the host at ``root``; None for a one-host launch.
-
-    Raises UsageError for a name that no group has.
-    """
+    """Return the group that runs on the host at ``root``, None for one host. Raises UsageError."""
     groups = host_groups(processes)
     if asked is not None:
         for group in groups:
@@ -315,9 +286,8 @@ def take_group(
     mine = [group for group in groups if group.address and group.address in own]
     if mine:  # a host has several addresses
         together = frozenset(number for group in mine for number in group.own)
-        return TakenGroup(
-            mine[0]._replace(own=together), f"{mine[0].address} is this host's", groups
-        )
+        group = mine[0]._replace(own=together)
+        return TakenGroup(group, f"{mine[0].address} is this host's", groups)
     caching = {p.number for p in processes if p.server is not None and p.server.hicache}
     first = next((group for group in groups if caching & group.numbers), groups[0])
     which = "first with HiCache" if first.numbers & caching else "first"
@@ -340,7 +310,9 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
     server, consumer = process.server, process.consumer
     if server is not None and server.value("nnodes") != 1:
         rank = server.value("node_rank")
-        first = _written(process, "--dist-init-addr", "--nccl-init-addr")
+        flags = ("--dist-init-addr", "--nccl-init-addr")
+        words = valued([word.text for word in process.arguments])
+        first = next((value for name, value in words if name in flags), "")
     elif consumer is not None and consumer.node is not None:
         rank, first = consumer.node, consumer.leader
     else:
@@ -358,13 +330,9 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
 
 def _far(process: LaunchProcess) -> bool:
     """Return whether ssh starts a process on another host."""
-    return any(
-        wrapper[0].rpartition("/")[2] == "ssh"
-        and (named := _named_host(wrapper)) not in _HERE
-        and bool(named)
-        for wrapper in process.command.wrappers
-        if wrapper
-    )
+    started = [each for each in process.command.wrappers if each]
+    remote = (each for each in started if each[0].rpartition("/")[2] == "ssh")
+    return any(_named_host(wrapper) not in ("", *_HERE) for wrapper in remote)
 
 
 def _named_host(wrapper: Sequence[str]) -> str:
@@ -375,14 +343,9 @@ def _named_host(wrapper: Sequence[str]) -> str:
         return remote.hosts if remote is not None else ""
     if program not in _HOSTED:
         return ""
-    for index, word in enumerate(wrapper[1:], start=1):
-        name, equals, value = word.partition("=")
-        if name in _NODE_OPTIONS:
-            value = value if equals else "".join(wrapper[index + 1 : index + 2])
-            # ${nodes[0]} is one host, whatever it is called; node[1-4] and a,b are several.
-            one = _VARIABLE.fullmatch(value) is not None
-            return "" if not one and ("," in value or "[" in value) else value
-    return ""
+    value = next((value for name, value in valued(wrapper[1:]) if name in _NODE_OPTIONS), "")
+    # ${nodes[0]} is one host, whatever it is called; node[1-4] and a,b are several.
+    return value if _VARIABLE.fullmatch(value) or not re.search(r"[,\[]", value) else ""
 
 
 def _bound(process: LaunchProcess) -> str:
@@ -391,19 +354,15 @@ def _bound(process: LaunchProcess) -> str:
         return ""
     server = process.server
     values = [] if server is None else [server.value("host")]
-    if (
-        process.kind is ProcessKind.CLIENT
-        and (word := value_of(process.arguments, "host")) is not None
-    ):
+    client = process.kind is ProcessKind.CLIENT
+    if client and (word := value_of(process.arguments, "host")) is not None:
         values.append(word.text)
-    if process.kind is ProcessKind.STORE_SERVICE or (
-        server is not None and server.store is not None
-    ):
+    stores = server is not None and server.store is not None
+    if stores or process.kind is ProcessKind.STORE_SERVICE:
         word = process.command.environment.get("MOONCAKE_LOCAL_HOSTNAME")
         values.append("" if word is None or word.unresolved else word.text)
-    return next(
-        (host for value in values if isinstance(value, str) and (host := _plain(value))), ""
-    )
+    plain = (_plain(value) for value in values if isinstance(value, str))
+    return next(filter(None, plain), "")
 
 
 def _plain(value: str) -> str:
@@ -418,15 +377,3 @@ def _is_host(text: str) -> bool:
     except ValueError:
         return False
     return not (address.is_unspecified or address.is_loopback)
-
-
-def _written(process: LaunchProcess, *flags: str) -> str:
-    before = ""
-    for word in process.arguments:
-        flag, equals, value = word.text.partition("=")
-        if before in flags:
-            return word.text
-        if equals and flag in flags:
-            return value
-        before = word.text
-    return ""

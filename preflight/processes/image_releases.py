@@ -59,10 +59,7 @@ _DYNAMO = {
 
 
 def image_releases(image: str) -> Mapping[str, str]:
-    """Return the releases that an image's name tells, by product.
-
-    Products: sglang, vllm, lmcache, mooncake, dynamo.
-    """
+    """Return product -> release by an image's name: sglang, vllm, lmcache, mooncake, dynamo."""
     if _NIGHTLY.search(image):
         return {}
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
@@ -92,10 +89,7 @@ def stated_releases(container: ContainerSettings | None) -> dict[str, Named]:
 
 
 def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
-    """Yield what ``pip install`` of one release names: product, release, and the word.
-
-    Products: sglang, vllm, lmcache, mooncake.
-    """
+    """Yield product (sglang, vllm, lmcache, mooncake), release and word of each pip install."""
     texts = [word.text for word in command.words]
     names = {text.rpartition("/")[2] for text in texts[:4]}
     if "install" not in texts or not names & _PIP:
@@ -108,16 +102,12 @@ def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
 
 
 def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, Named]:
-    """Return the releases that a command runs, by product, as far as its launch names them.
-
-    Those of its container; one that pip installs in the same place replaces them.
-    """
+    """Return product -> release that a command runs: its container's, or what pip put there."""
     found = stated_releases(command.container)
     pins: dict[str, set[str]] = {}
     for each in commands:
         if each.container == command.container:
             for product, release, _ in pip_pins(each):
                 pins.setdefault(product, set()).add(release)
-    return found | {
-        name: Named(next(iter(one)), "pip") for name, one in pins.items() if len(one) == 1
-    }
+    single = {name: one for name, one in pins.items() if len(one) == 1}
+    return found | {name: Named(next(iter(one)), "pip") for name, one in single.items()}

@@ -23,10 +23,7 @@ _PROGRAMS = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER)
 
 
 def uses_mooncake(process: LaunchProcess) -> bool:
-    """Return whether a process uses Mooncake, or is one of its programs.
-
-    It uses the store, disaggregation or expert parallelism over it.
-    """
+    """Return whether a process uses Mooncake's store or engine, or is one of its programs."""
     if process.server is not None:
         return _server_uses_mooncake(process.server)
     if process.consumer is not None:
@@ -46,10 +43,7 @@ def settings_of(
     names: tuple[str, ...],
     reads: Callable[[LaunchProcess], bool] = uses_mooncake,
 ) -> Iterator[tuple[LaunchProcess, str, Word]]:
-    """Yield the resolved settings called ``names`` of each process that ``reads`` them.
-
-    Once for each place where it is written, with the first such process.
-    """
+    """Yield resolved settings by name, once a place, with the first process that reads them."""
     seen = set()
     for process in processes:
         if not reads(process):
@@ -74,10 +68,7 @@ def _server_uses_mooncake(server: SglangServer) -> bool:
 
 
 def device_names(process: LaunchProcess) -> str | None:
-    """Return the device names that a store client is given.
-
-    None where it is none, or they are unknown.
-    """
+    """Return the device names that a store client is given; None if there are none, or unknown."""
     if process.server is not None:
         store = process.server.store
         value = None if store is None else store.value("device_name")
@@ -87,10 +78,7 @@ def device_names(process: LaunchProcess) -> str | None:
 
 
 def place(process: LaunchProcess) -> tuple[tuple[str, ...], ...] | None:
-    """Return what stands around a process: two with the same share files and ports.
-
-    Empty on the host itself; None where it cannot be told: behind ssh, or in ``docker run``.
-    """
+    """Return what stands around a process: equal if files are shared, "" on the host, else None."""
     return place_of(process.command)
 
 
@@ -173,10 +161,7 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
-    """Return the devices that the engine between prefill and decode is given, whatever it uses.
-
-    None for a server without such an engine. SGLang may look them up before it starts it.
-    """
+    """Return the devices of the prefill/decode engine, looked up before a start; None without."""
     if server is None or engine_protocol(server) in (None, "ascend"):
         return None
     setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]
@@ -230,10 +215,7 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
 
 
 def other_transport(process: LaunchProcess) -> str:
-    """Return the transport of its store's client or engine that is neither RDMA nor TCP, or "".
-
-    What it pins, and under which limit, is its driver's to say.
-    """
+    """Return a transport but RDMA and TCP, or ""; what it pins is its driver's to say."""
     server, protocol = process.server, store_protocol(process)
     store = None if server is None else server.store
     # In standalone storage a mooncake_client moves it, and a store with an error nothing.

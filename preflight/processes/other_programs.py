@@ -8,55 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import pairwise
 
+from preflight.base.program import data_file
 from preflight.launches.launchers import ASKING, LAUNCHERS, remote_words
 from preflight.launches.source import Command, Place, brief, open_names
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
 
-# Programs that start no server, whatever their words are.
-_TOOLS = frozenset(
-    "apt apt-get awk basename cat cd chmod chown command conda cp curl cut date df diff dirname "
-    "docker du echo env find free getent git grep hf head hostname huggingface-cli ibv_devices "
-    "ibv_devinfo ip jq kill killall kubectl less ln ls lsof mkdir mktemp modprobe mount mv nc "
-    "netstat nproc numactl nvidia-smi pgrep pip pip3 pkill ps pwd rdma readlink realpath rm rmdir "
-    "rsync scp sed seq sh sleep sort ss stat sudo sysctl systemctl tail tar tee test timeout touch "
-    "tr uname uniq wait watch wc wget which xargs".split()
-)
-# What else runs beside servers and holds little: tools, what watches a host, proxies, and what
-# builds or asks.
-_SMALL = frozenset(
-    "ab aibrix_runtime aiperf alertmanager amd-smi apk aria2c arp arping autossh aws base64 brew "
-    "bunzip2 bzip2 caddy cadvisor chgrp chronyc chronyd clear cloudflared cmake cmp comm coredns "
-    "cpupower cron crond crontab csplit cuda-gdb dash dcgm-exporter dcgmi dd dig dmesg dmidecode "
-    "dnf dpkg dstat envoy envsubst etcdctl ethtool evalscope expand expr fallocate file fio "
-    "firewall-cmd flock fluent-bit fluentd fmt fold frpc frps fuser gawk gcc gcloud genai-perf "
-    "getconf getfacl gh git-lfs gpg gpustat grafana grafana-server groups gsutil gunzip gzip "
-    "haproxy hccn_tool hexdump hey host htop httpd hugeadm hugectl ib_read_bw ib_send_bw "
-    "ib_send_lat ib_write_bw ib_write_lat ibdev2netdev iblinkinfo ibnetdiscover ibping ibstat "
-    "ibstatus iconv id ifconfig ifstat inotifywait iostat iotop ip6tables iperf iperf3 iptables "
-    "irqbalance join journalctl k6 k9s keepalived ldconfig ldd link lmcache locale locust logger "
-    "logname logrotate look losetup lsblk lscpu lshw lsmem lsmod lspci lstopo lsusb make man "
-    "mawk md5sum mkfifo mkfs mknod mlnx_tune mlxconfig mlxlink mlxreg modinfo module more "
-    "mountpoint mpstat nginx ngrok nl nmcli node_exporter npm npu-smi ntpd ntpdate numastat "
-    "nv-fabricmanager nv-hostengine nvcc nvidia-ctk nvidia-cuda-mps-control nvidia-persistenced "
-    "nvitop nvtop od ollama opensm openssl otelcol passwd paste patch pause perftest pidof "
-    "pidstat ping ping6 pr printenv printf prometheus promtail pstree pv qperf rasdaemon readelf "
-    "redis-cli registry resolvectl rocm-smi rocminfo route rpm s5cmd sacct sacctmgr sar sbcast "
-    "scontrol sdiff setfacl setserial sha1sum sha256sum sha512sum show_gids showmount shred shuf "
-    "sinfo smartctl snap socat split sqlite3 squeue sshd sstat statsd_exporter strings stty sum "
-    "supervisorctl swapoff swapon sync tac tailscaled tc tcpdump telegraf telnet tensorboard top "
-    "tracepath traceroute traefik tree true truncate ts tty tune2fs turbostat ufw umount unlink "
-    "unxz unzip update-alternatives uptime useradd users usleep uuidgen vector vegeta vi vim "
-    "vllm vmstat w whereis who whoami wrk xpu-smi xz yes yum zcat zip zstd".split()
-)
-# Python's own modules, and others that run beside a server and hold little.
-_SMALL_MODULES = frozenset(
-    "black build compileall ensurepip flake8 genai_perf guidellm http huggingface_hub isort json "
-    "lm_eval mypy pdb pip pre_commit py_compile pytest ruff setuptools site sysconfig tarfile "
-    "tensorboard this timeit unittest venv virtualenv webbrowser wheel zipfile".split()
-)
 _SMALL_NAMES = re.compile(
     r".*(?:balancer|dashboard|exporter|frontend|gateway|metrics|monitor|proxy|router|watcher"
     r"|websocket|[-_]lb)(?:[-_.].*)?",
@@ -127,6 +87,14 @@ _SERVER = re.compile(
 _NOT_KNOWN = "this program is not known here, and so neither is the memory that it takes"
 
 
+@cache
+def _known(kind: str) -> frozenset[str]:
+    """Return the names of a kind of ``data/small_programs.txt``: tool, small or module."""
+    with open(data_file("small_programs.txt"), encoding="ascii") as file:
+        rows = [line.split() for line in file if line.startswith(f"{kind} ")]
+    return frozenset(name for row in rows for name in row[1:])
+
+
 def tells_of_server(text: str) -> bool:
     """Return whether a word of a command that is not known here says that it starts a server."""
     name = text.rpartition("/")[2]
@@ -142,7 +110,7 @@ def unknown_program(command: Command) -> str:
     if words[0].unresolved and not words[0].text.rpartition("/")[2].isidentifier():
         return f"which program this is depends on {open_names(words[0])}"
     name = words[0].text.rpartition("/")[2]
-    if name in _TOOLS or is_program(name):
+    if name in _known("tool") or is_program(name):
         return ""
     texts = [word.text for word in words[1:]]
     named = [name]
@@ -242,7 +210,7 @@ def _is_small(name: str, texts: Sequence[str]) -> bool:
 
 
 def _holds_little(name: str, behind: Sequence[str]) -> bool:
-    if name in _TOOLS | _SMALL | SHELLS:
+    if name in _known("tool") | _known("small") | SHELLS:
         return True
     if name.startswith("python"):
         return _is_small_python(behind)
@@ -256,10 +224,7 @@ def _is_small_by_name(name: str, behind: Iterable[str]) -> bool:
 
 
 def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
-    """Return the words that a launcher starts as a program; none for what starts nothing.
-
-    Its options are not read one by one: those of most launchers that take a word are.
-    """
+    """Return the words that a launcher starts as a program; its options are not all known."""
     plain: list[str] = []
     before = ""
     for at, text in enumerate(texts[1:], start=1):
@@ -302,5 +267,5 @@ def _is_small_python(texts: Sequence[str]) -> bool:
         return True  # what it reads from standard input is read, too
     if text != "-m":
         return _is_small_by_name(named.rpartition("/")[2], texts)
-    small = named.partition(".")[0] in _SMALL_MODULES
+    small = named.partition(".")[0] in _known("module")
     return small or _HOLDS_NOTHING.search(named) is not None or _is_small_by_name(named, texts)

@@ -98,10 +98,7 @@ def _place(port: BoundPort) -> tuple[str, int | Unknown]:
 
 
 def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
-    """Return where the processes of an SGLang server meet, and the host that is named for it.
-
-    The host is "" for whichever the server runs on.
-    """
+    """Return where a server's processes meet, and the host that is named, "" for its own."""
     server, command = process.server, process.command
     if server is None or server.value("node_rank") != 0:
         return []
@@ -175,10 +172,7 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
 
 
 def split_address(text: str) -> Address:
-    """Split ``[::1]:80/x``, ``host:80/x`` or ``host``; what is no port stays in the host.
-
-    User info in front of the host, and a query behind its path, name no other server.
-    """
+    """Split ``user@host:80/x?y`` or ``[::1]:80``; what is no port stays in the host."""
     rest, slash, path = text.strip().partition("?")[0].partition("/")
     rest, path = rest.rpartition("@")[2], slash + path
     if rest.startswith("["):

@@ -12,11 +12,7 @@ from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.container_paths import reads_in
 from preflight.processes.image_releases import named_releases
 from preflight.programs.mooncake_flags import flags_of, with_config_file
-from preflight.programs.sglang_argument_tables import (
-    RefusedError,
-    argument_flags,
-    argument_table,
-)
+from preflight.programs.sglang_argument_tables import RefusedError, argument_flags, argument_table
 from preflight.programs.sglang_arguments import (
     ParsedArguments,
     SettingValue,
@@ -53,10 +49,8 @@ class ProcessKind(Enum):
 _CONSUMERS = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM, ProcessKind.LMCACHE)
 _WITH_ROUTER = "sglang_router.launch_server"
 # What Dynamo makes of its own values of SGLang's flags; those that it takes away are defaults here.
-_DYNAMOS_VALUES = {
-    "--disaggregation-mode": {"agg": "null", "pd": "null", "encode": "null"},
-    "--load-format": {"gms": "auto"},
-}
+_MODES = dict.fromkeys(("agg", "pd", "encode"), "null")
+_DYNAMOS_VALUES = {"--disaggregation-mode": _MODES, "--load-format": {"gms": "auto"}}
 
 
 def _by_name(kinds: Mapping[ProcessKind, str]) -> dict[str, ProcessKind]:
@@ -115,19 +109,13 @@ _RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
 
 def is_program(word: str) -> bool:
-    """Return whether a word is the name of a program that starts without arguments.
-
-    With or without its folder.
-    """
+    """Return whether a word names a program that starts without arguments, folder or not."""
     name = word.rpartition("/")[2]
     return _PROGRAMS.get(name) in _ALONE and not name.endswith(".py")
 
 
 class SglangServer(NamedTuple):
-    """One SGLang server: its arguments and, where its KV cache goes to Mooncake, its store.
-
-    backend: what its host pool, or its linker in place of one, stores in; None without either.
-    """
+    """An SGLang server: arguments, Mooncake store, and the backend of its host pool or linker."""
 
     command: Command
     arguments: ParsedArguments
@@ -210,10 +198,7 @@ class LaunchProcess(NamedTuple):
 
     @property
     def open_words(self) -> Iterator[Word]:
-        """The words that stand for themselves and whose text is not known.
-
-        A flag's value does not stand for itself.
-        """
+        """The words, but values of flags, whose text is not known."""
         program = GFLAGS_PROGRAMS.get(self.kind)
         flags = {} if program is None else flags_of(program)
         value_of = ""
@@ -376,10 +361,7 @@ def _without_router(words: tuple[Word, ...]) -> Iterator[Word]:
 
 
 def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """Return what a trainer such as slime hands on to its servers, ``--sglang-page-size 64``.
-
-    Source: github.com/THUDM/slime ``slime/backends/sglang_utils/arguments.py``.
-    """
+    """Return --sglang-page-size 64 as THUDM/slime hands it on (sglang_utils/arguments.py)."""
     found: list[Word] = []
     taken = False
     model = width = None

@@ -56,10 +56,7 @@ Bound = set[tuple[str, int]]
 def misdirected(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
-    """Yield each process that calls a Compose service at a port where that does not listen.
-
-    With the service, and the ports where it listens. A router's targets have a rule of their own.
-    """
+    """Yield calls to a port at which a Compose service does not listen, and where it does."""
     bound = _bound(processes)
     for process in processes:
         for service in () if process.kind is ProcessKind.ROUTER else _services(process, bound):
@@ -114,10 +111,7 @@ def endpoints(rest: str) -> list[str]:
 def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, kind: str
 ) -> str:
-    """Return at which ports the Compose service ``host`` listens instead; "" where it may there.
-
-    kind: of service, whose ports are named alone where it has some.
-    """
+    """Return where a Compose service listens instead, ports of this kind first; "" if it may."""
     named = [one for one in processes if host and service_of(one.command) == host]
     found = [(process.kind, bound) for process in named for bound in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
@@ -129,12 +123,9 @@ def listens_elsewhere(
 
 
 def _bound(processes: tuple[LaunchProcess, ...]) -> Bound:
-    return {
-        (_SERVES.get((process.kind, port.what), ""), port.port)
-        for process in processes
-        for port in ports(process)
-        if isinstance(port.port, int)
-    }
+    bound = ((process.kind, port) for process in processes for port in ports(process))
+    known = ((kind, port.what, port.port) for kind, port in bound if isinstance(port.port, int))
+    return {(_SERVES.get((kind, what), ""), number) for kind, what, number in known}
 
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
@@ -173,10 +164,7 @@ def _resolvable(
 
 
 def _is_address(host: str) -> bool:
-    """Return whether a host is given by an address that means the same from here.
-
-    A name does not, nor does the container's own address.
-    """
+    """Return whether an address means the same from here: no name, and no container's own."""
     try:
         return not ip_address(host).is_loopback
     except ValueError:
@@ -213,10 +201,8 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
             given = value_of(process.arguments, "metadata_server")
             default = Default("default of --metadata_server")
             origin = default if given is None else str(given.origin)
-        if (
-            process.kind in (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
-            or process.consumer is not None
-        ):
+        clients = (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
+        if process.kind in clients or process.consumer is not None:
             yield from _metadata(process, SettingValue(own.metadata, origin), bound)
         both = (own.hostname, own.master)
         if not all(isinstance(one, str) and split_address(one).host in OWN_HOST for one in both):
@@ -305,10 +291,7 @@ def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
 
 
 def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
-    """Yield the servers that a router names by URL.
-
-    Its flags are ``--prefill``, ``--decode`` and ``--worker-urls``.
-    """
+    """Yield the servers of a router's --prefill, --decode and --worker-urls."""
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
         if separator and scheme in ("http", "https", "grpc"):
@@ -351,10 +334,7 @@ def _service(
 
 
 def master_address(text: str) -> str:
-    """Return a master's ``host:port`` in one form, however it is written.
-
-    What is no ``host:port`` stays as it is.
-    """
+    """Return a master's ``host:port`` in one form; what is none stays as it is."""
     if "://" in text:
         return text
     host, port, _ = split_address(text)

@@ -61,10 +61,7 @@ def offload_of(process: LaunchProcess) -> Offload | None:
 
 
 def uses_uring(environment: Mapping[str, Word]) -> bool | Unknown:
-    """Return whether io_uring is on: ``true`` and ``1`` switch it on, nothing else does.
-
-    Source: TryParseBool with kTrueFalse.
-    """
+    """Return whether io_uring is on: only ``true`` and ``1`` are (TryParseBool, kTrueFalse)."""
     for name in ("MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING"):
         word = environment.get(name)
         if word is None or word.text == "":
@@ -78,10 +75,7 @@ _GIVE_SHAPE = "give the model's config.json with --model-config"
 
 
 def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[Storage]:
-    """Yield the paths of ``process``; ``own_folders``: its ranks offload below a folder each.
-
-    SGLang does so since 0.5.21, and makes the folders.
-    """
+    """Yield a process's paths; ``own_folders``: each rank's below them, since SGLang 0.5.21."""
     offload = offload_of(process)
     if offload is not None:
         yield Storage(

@@ -20,20 +20,13 @@ from preflight.launches.source import (
 )
 from preflight.launches.variables import matching, may_be_absent
 from preflight.processes.other_programs import Servers, unknown_beside
-from preflight.processes.processes import (
-    GFLAGS_PROGRAMS,
-    LaunchProcess,
-    ProcessKind,
-    with_router,
-)
+from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind, with_router
 from preflight.programs.launch_names import NameRow, row_of
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
 
 # Programs that hold memory of their own, which nothing here counts.
-UNCOUNTED = {
-    ProcessKind.ENGINE: "the memory that it takes",
-}
+UNCOUNTED = {ProcessKind.ENGINE: "the memory that it takes"}
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
     "config-not-read env-file-not-read env-from-not-read extends-not-read "
@@ -48,11 +41,7 @@ _OF_METADATA = re.compile(r".*META")
 
 
 class _Cache(NamedTuple):
-    """A cache that an engine loads. variables: which are its own.
-
-    connectors: the beginning of the names of those of vLLM that load it, "" for none; backends:
-    those of SGLang's --hicache-storage-backend.
-    """
+    """A cache that an engine loads: its variables, vLLM connectors' names, SGLang backends."""
 
     name: str
     variables: re.Pattern[str]
@@ -90,12 +79,8 @@ _CACHES = (
 MOST_NAMED = 6
 # What of their variables says nothing of memory.
 _OF_NO_MEMORY = re.compile(r"\w+_(?:LOG_LEVEL|LOG_FORMAT|TRACK_USAGE|USE_EXPERIMENTAL)")
-_ENGINES = (
-    ProcessKind.SGLANG,
-    ProcessKind.VLLM,
-    ProcessKind.DYNAMO_SGLANG,
-    ProcessKind.DYNAMO_VLLM,
-)
+_SGLANG, _VLLM = ProcessKind.SGLANG, ProcessKind.VLLM
+_ENGINES = (_SGLANG, _VLLM, ProcessKind.DYNAMO_SGLANG, ProcessKind.DYNAMO_VLLM)
 # Programs that load Mooncake's library, or are told by variables what to hold.
 _READERS = (*_ENGINES, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 # Variables that a launcher gives to each process that it starts.
@@ -153,10 +138,7 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
 
 
 def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterator[NotRead]:
-    """Yield what nobody sets and that the memory of a process follows from.
-
-    model_stated: whether the model's shape is given beside the launch.
-    """
+    """Yield what nobody sets of what memory follows from; ``model_stated``: shape is given."""
     if not model_stated:
         yield from _placeholders(processes, ("--model", "--model-path"))
     for process in processes:
@@ -216,10 +198,7 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 def _placeholders(
     processes: Sequence[LaunchProcess], flags: Container[str] | None = None
 ) -> Iterator[NotRead]:
-    """Yield the values that a guide leaves to its reader: no launch runs with them.
-
-    flags: which alone are looked at, None for every flag and variable.
-    """
+    """Yield values that a guide leaves to its reader, of ``flags`` alone if these are given."""
     for process in processes:
         if process.kind in (ProcessKind.OTHER, ProcessKind.BENCHMARK):
             continue
@@ -236,9 +215,8 @@ def _placeholders(
             if flags is not None and name not in flags:
                 continue
             if left_out and name.lstrip("-").replace("_", "-") not in _DECIDE_NOTHING:
-                why = (
-                    f"a placeholder, in {name or process.kind.value}: nothing here says what it is"
-                )
+                where = name or process.kind.value
+                why = f"a placeholder, in {where}: nothing here says what it is"
                 yield NotRead(left_out, why, word.origin, f"write a value in place of {left_out}")
 
 
@@ -312,11 +290,8 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             yield NotRead(process.kind.value, why, process.command.origin)
         loop = any(note.id == "loop-not-counted" for note in process.command.doubts)
         count = count_of(process)
-        if (
-            isinstance(count, Unknown)
-            and not loop
-            and process.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
-        ):
+        kinds = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
+        if isinstance(count, Unknown) and not loop and process.kind not in kinds:
             yield NotRead(process.kind.value, count.reason, process.command.origin)
 
 
@@ -393,10 +368,7 @@ _OFF = ("", "0", "false", "no", "n", "f", "off")
 
 
 def _named(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield, in one line, what touches memory, devices or the store and is in no number here.
-
-    Source: the rows of ``data/launch_names.txt`` that are named.
-    """
+    """Yield what touches memory, devices or the store uncounted: launch_names.txt has its row."""
     found: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
         for kind, name, shown, origin in _used(process):
@@ -450,11 +422,8 @@ def _loads(process: LaunchProcess, cache: _Cache) -> bool:
 def _holds_metadata(processes: Sequence[LaunchProcess]) -> bool:
     """Return whether a launch has Redis for Mooncake's metadata, which are few."""
     texts = (word.text for process in processes for word in process.command.words)
-    variables = (
-        word.text
-        for process in processes
-        for _, word in matching(process.command.environment, _OF_METADATA)
-    )
+    given = (matching(process.command.environment, _OF_METADATA) for process in processes)
+    variables = (word.text for each in given for _, word in each)
     return any("redis://" in text for text in (*texts, *variables))
 
 
@@ -473,9 +442,5 @@ def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 def _files(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     for process in processes:
         if process.unread is not None:
-            yield NotRead(
-                process.kind.value,
-                process.unread.reason,
-                process.command.origin,
-                process.unread.advice,
-            )
+            why, origin = process.unread, process.command.origin
+            yield NotRead(process.kind.value, why.reason, origin, why.advice)

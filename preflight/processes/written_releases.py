@@ -38,11 +38,8 @@ def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
         except ValueError:
             continue
         found.setdefault(each.product, {}).setdefault(each.version, each)
-    return {
-        product: next(iter(versions.values()))
-        for product, versions in found.items()
-        if len(versions) == 1
-    }
+    single = {product: found[product] for product in found if len(found[product]) == 1}
+    return {product: next(iter(versions.values())) for product, versions in single.items()}
 
 
 def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:

@@ -25,10 +25,7 @@ _STORE_SUFFIXES = (
 
 
 def sglang_segment_bytes(value: Any) -> int:
-    """Return bytes as SGLang's ``_parse_global_segment_size`` does.
-
-    ``4gb`` is 4 GiB, a plain number is bytes.
-    """
+    """Return bytes as SGLang's ``_parse_global_segment_size``: ``4gb`` is 4 GiB, no unit bytes."""
     if isinstance(value, int):
         return int(value)  # a JSON true is 1
     if isinstance(value, str):
@@ -43,10 +40,7 @@ def sglang_segment_bytes(value: Any) -> int:
 
 
 def store_segment_bytes(value: Any) -> int:
-    """Return bytes as Mooncake's ``_parse_segment_size`` does, from 0.3.12 on.
-
-    It takes floats, and every suffix from b to tb.
-    """
+    """Return bytes as Mooncake's ``_parse_segment_size`` since 0.3.12: floats, b to tb."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -67,10 +61,7 @@ _VLLM_SIZE = re.compile(r"^\s*([\d.]+)\s*(gb|mb|kb|b)?\s*$")
 
 
 def vllm_size_bytes(value: Any) -> int:
-    """Return bytes as vLLM's ``_parse_size`` does: floats with b, kb, mb or gb.
-
-    Raises TypeError for what is no size.
-    """
+    """Return bytes as vLLM's ``_parse_size``: floats, b to gb. Raises TypeError as it does."""
     if isinstance(value, int):
         return value
     if not isinstance(value, str):
@@ -96,10 +87,7 @@ _POWERS = "kmgt"
 
 
 def human_readable_int(text: str) -> int:
-    """Return the number that vLLM's function of this name reads.
-
-    ``80m`` is 80 * 10^6, ``80M`` is 80 * 2^20. Raises ValueError for what is neither.
-    """
+    """Return vLLM's number: 80m is 80 * 10^6, 80M is 80 * 2^20. Raises ValueError."""
     text = text.strip()
     match = _HUMAN.fullmatch(text)
     if match is None:
@@ -129,10 +117,7 @@ def store_bool(value: Any) -> bool:
 
 
 def sglang_env_bool(text: str) -> bool:
-    """Return what SGLang's ``EnvBool`` reads; raises ValueError for what it refuses.
-
-    What it refuses becomes the default, with a warning in the log.
-    """
+    """Return what ``EnvBool`` reads; ValueError for what becomes the default, with a warning."""
     value = text.lower()
     if value in ("true", "1", "yes", "y"):
         return True

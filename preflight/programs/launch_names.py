@@ -46,10 +46,7 @@ def _whole() -> dict[tuple[str, str], NameRow]:
 
 @cache
 def row_of(kind: str, name: str) -> NameRow | None:
-    """Return the row of an ``argument``, a ``flag``, a ``variable`` or of an argument of ``vllm``.
-
-    None where the table has none: a release brought the name after the table was written.
-    """
+    """Return the row of a name of this kind; None for one that is newer than the table."""
     patterns = (row for row in name_rows() if row.kind == kind and "*" in row.name)
     found = _whole().get((kind, name))
     return found or next((row for row in patterns if fnmatchcase(name, row.name)), None)

@@ -45,10 +45,7 @@ NO_ARENA_FLAGS = ArenaFlags()
 
 
 class StoreSettings(NamedTuple):
-    """What one process's environment asks of Mooncake, after Mooncake's own parsing.
-
-    Whether a release honours it is the replay's business (``preflight.mooncake.replay``).
-    """
+    """What an environment asks of Mooncake; whether a release honours it, the replay says."""
 
     hugepages: bool
     hugepage_bytes: int

@@ -21,10 +21,7 @@ _BITS = {"int32": 31, "int64": 63, "uint32": 32, "uint64": 64}
 
 
 class Flag(NamedTuple):
-    """A flag's type, and the releases that have it: since and until, "" for all known ones.
-
-    empty, blank: how the program ends with no text, or blanks, as the value; "" if it runs.
-    """
+    """A flag's type and the releases that have it; how the program ends with "" or blanks."""
 
     type: str
     since: str = ""
@@ -80,10 +77,7 @@ def flag_table() -> FlagTable:
 
 @cache
 def empty_values() -> tuple[tuple[str, ...], ...]:
-    """Return what each program did with "" and " " as the value of each flag.
-
-    The program, the flag, the value, the exit code or "runs", and its own words.
-    """
+    """Return what was seen: program, flag, value ("" or " "), exit code or "runs", its words."""
     with open(data_file("mooncake_empty_values.txt"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("|") for line in file if not line.startswith("#")]
     return tuple((*words.split(), value, code, says) for words, value, code, says in rows)
@@ -155,11 +149,7 @@ def value_of(words: tuple[Word, ...], name: str) -> Word | None:
 
 
 def is_on(words: tuple[Word, ...], program: str, name: str) -> bool | None:
-    """Return whether a switch that is off by default is on, the last one counting.
-
-    None where a variable decides. ``--name false`` turns it on: gflags takes no value from the next
-    word.
-    """
+    """Return whether a switch is on, None if unknown; ``--name false`` turns it on in gflags."""
     on: bool | None = False
     for given in read_flags(words, flags_of(program)):
         if given.name == name:
@@ -186,10 +176,7 @@ def _legal(kind: str, value: str) -> bool:
 
 
 def as_integer(kind: str, value: str) -> int | None:
-    """Return what gflags reads as int32, int64, uint32 or uint64; None where it refuses.
-
-    It reads the whole text.
-    """
+    """Return what gflags reads as this integer type, the whole text; None if it refuses it."""
     text = value.lstrip(" \t\n\v\f\r")
     if value and not text and kind.startswith("u"):
         return 0  # strtoull reads no digit, and ends where the text does

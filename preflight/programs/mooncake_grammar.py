@@ -44,9 +44,7 @@ def byte_size(text: str, negative_wraps: bool = False) -> int | None:
     if value is None or (value < 0 and not negative_wraps):
         return None
     unit = stripped[number.end() :].lstrip(_BLANKS).upper()
-    if unit not in _UNIT_BYTES:
-        return None
-    return _to_uint64(value * _UNIT_BYTES[unit])
+    return None if unit not in _UNIT_BYTES else _to_uint64(value * _UNIT_BYTES[unit])
 
 
 def leading_digits(text: str) -> int | None:
@@ -65,10 +63,7 @@ def leading_digits(text: str) -> int | None:
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:
-    """Return what ``TryParseBool`` reads; None for anything that is not one of its ten words.
-
-    common_reader: as ``Release.common_reader`` says; without it there are eight words.
-    """
+    """Return what ``TryParseBool`` reads; None for none of its ten words, eight in old releases."""
     word = text.strip(STRTOD_BLANKS if common_reader else _BLANKS).lower()
     if word in ("1", "true", "yes", "on") or (common_reader and word == "enable"):
         return True
@@ -83,9 +78,7 @@ def _to_uint64(value: float) -> int:
         return 2**63
     if value >= 2.0**64:
         return 0
-    if value <= -(2.0**63):
-        return 2**63
-    return int(value) % 2**64
+    return 2**63 if value <= -(2.0**63) else int(value) % 2**64
 
 
 def _to_float(text: str) -> float | None:

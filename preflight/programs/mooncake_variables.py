@@ -153,11 +153,8 @@ PRESENCE: Mapping[str, str] = _TABLE["presence"]
 _LEADING = re.compile(rf"[{STRTOD_BLANKS}]*([+-]?\d+)", re.ASCII)
 _SIGNED = re.compile(r"-?\d+", re.ASCII)
 # Where the code that calls stoull looks for a minus sign itself, as it does for sizes.
-_RANGES = {
-    Reader.STOI: (-(2**31), 2**31 - 1),
-    Reader.STOLL: (-(2**63), 2**63 - 1),
-    Reader.STOULL: (0, 2**64 - 1),
-}
+_INT, _LONG = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
+_RANGES = {Reader.STOI: _INT, Reader.STOLL: _LONG, Reader.STOULL: (0, 2**64 - 1)}
 # Longer than any 64-bit number; keeps int() from a text of a million digits.
 _MOST_DIGITS = 40
 
@@ -236,10 +233,7 @@ def _is_number(text: str) -> bool:
 
 
 def _as_signed(value: int, reader: Reader) -> int:
-    """Return a number as glibc converts it.
-
-    strtol saturates at 64 bits, atoi then keeps the low 32.
-    """
+    """Return a number as glibc converts it: strtol saturates, atoi keeps its low 32 bits."""
     value = max(-(2**63), min(2**63 - 1, value))
     if reader is Reader.ATOI:
         value &= 2**32 - 1

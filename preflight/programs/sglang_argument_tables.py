@@ -27,10 +27,7 @@ class ArgumentTable(NamedTuple):
 
 
 def argument_table(version: str | None = None) -> ArgumentTable:
-    """Return the arguments of ``version``, or of the newest known release before it.
-
-    None: of the newest known. Raises ValueError as ``parse_version`` does.
-    """
+    """Return the arguments of the newest known release up to ``version``. Raises ValueError."""
     known = _data()["versions"]
     if version is None:
         return _table(len(known) - 1, False)
@@ -46,10 +43,7 @@ def known_releases() -> tuple[str, ...]:
 
 
 def releases_with(flag: str) -> tuple[tuple[str, str], ...]:
-    """Return the first and last release of each span that has exactly ``flag``: () where none does.
-
-    A release before 0.5.2 may have it too, and one after the newest known.
-    """
+    """Return the first and last known release of each span that has ``flag``; () for none."""
     known = _data()["versions"]
     has = [any(flag in row["flags"] for row in _table(i, True).rows) for i in range(len(known))]
     spans: list[tuple[str, str]] = []
@@ -125,16 +119,12 @@ def _cuda_graph_config(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"--cuda-graph-config must be JSON: {error}") from None
     if isinstance(value, dict):
         return value
-    raise argparse.ArgumentTypeError(
-        f"--cuda-graph-config must be a JSON object, got {type(value).__name__}"
-    )
+    kind = type(value).__name__
+    raise argparse.ArgumentTypeError(f"--cuda-graph-config must be a JSON object, got {kind}")
 
 
 def _lora(text: str) -> Any:
-    """Return a path, ``name=path`` or a JSON object; raises RefusedError.
-
-    The flag's action refuses what the type would not.
-    """
+    """Return a path, ``name=path`` or a JSON object. Raises RefusedError as the action does."""
     text = text.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return text
@@ -155,10 +145,7 @@ _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def _human_int(text: str) -> int:
-    """Return what SGLang's ``human_readable_int`` reads.
-
-    25.6k is 25600, 1Mi is 1048576, case counts.
-    """
+    """Return what SGLang's ``human_readable_int`` reads: 25.6k is 25600, 1Mi is 1048576."""
     from decimal import Decimal
 
     match = _HUMAN.fullmatch(text.strip())

@@ -143,9 +143,7 @@ def _text(part: str, word: Word) -> _Text:
 
 
 def _word(text: str) -> Word:
-    if isinstance(text, _Text):
-        return text.word
-    return Word(text, Origin("command line"))
+    return text.word if isinstance(text, _Text) else Word(text, Origin("command line"))
 
 
 _OWN_ARGUMENT = re.compile(r"\$?\{?(?:[@*]|[1-9]\d*)\}?")
@@ -157,10 +155,7 @@ def is_own_argument(name: str) -> bool:
 
 
 def operators_in(word: Word) -> list[str]:
-    """Return the variables of an operator that a pod's shell would take for commands.
-
-    ``sh -c 'server --nnodes $(LWS_GROUP_SIZE)'``: Kubernetes fills them in before the shell runs.
-    """
+    """Return the operator's variables in $(...), which Kubernetes fills in before a shell runs."""
     if not all(map(is_output, word.unresolved)):
         return []
     found = _SUBSTITUTION.findall(word.text)
@@ -171,9 +166,8 @@ def unresolved(word: Word) -> Unknown:
     """Return why a word's text is not known, and what gives its variables."""
     if all(map(is_own_argument, word.unresolved)):
         reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
-        return Unknown(
-            reason, advice="name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
-        )
+        advice = "name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
+        return Unknown(reason, advice=advice)
     shown = list(dict.fromkeys(open_name(word, name) for name in word.unresolved))
     given_in_pod = operators_in(word)
     if given_in_pod:
@@ -290,15 +284,11 @@ def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
 def _eligible(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows that a word may mean, by a flag or the beginning of one.
-
-    No other row can change the result.
-    """
+    """Yield the rows that a word may mean, by a flag or its beginning; others change nothing."""
     starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
-        if row["kind"] == "help" or any(
-            flag.startswith(start) for flag in row["flags"] for start in starts
-        ):
+        named = any(flag.startswith(start) for flag in row["flags"] for start in starts)
+        if named or row["kind"] == "help":
             yield row
 
 
@@ -394,10 +384,7 @@ _NOT_SUPPORTED = frozenset({"switch", "refused", "ignored", "lora"})
 def merged_words(
     words: Sequence[Word], table: ArgumentTable, read_file: ReadFile
 ) -> tuple[Word, ...] | Unknown:
-    """Return ``words`` with the file's in front; Unknown where the file cannot be read here.
-
-    Raises RefusedError with what SGLang says of a file that it does not take.
-    """
+    """Return ``words`` with the file's in front, or Unknown. Raises RefusedError as SGLang does."""
     places = [index for index, word in enumerate(words) if word.text == _FLAG]
     if not places:
         return tuple(words)
@@ -412,9 +399,8 @@ def merged_words(
     entries = _entries(path.text, read_file)
     if isinstance(entries, Unknown):
         return entries
-    given = tuple(
-        Word(text, Origin(path.text)) for text in _as_words(entries, *_kinds_of_keys(table))
-    )
+    texts = _as_words(entries, *_kinds_of_keys(table))
+    given = tuple(Word(text, Origin(path.text)) for text in texts)
     return (*given, *words[:place], *words[place + 2 :])
 
 

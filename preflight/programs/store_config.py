@@ -18,11 +18,7 @@ from checks.base.unknown import NoFile, Unknown
 from checks.releases.sglang import StoreReader, store_reader
 from preflight.launches.source import Origin, PartlyKnown, ReadFile, Word
 from preflight.launches.variables import may_be_absent
-from preflight.programs.consumer_grammar import (
-    sglang_env_bool,
-    sglang_env_int,
-    store_segment_bytes,
-)
+from preflight.programs.consumer_grammar import sglang_env_bool, sglang_env_int, store_segment_bytes
 from preflight.programs.sglang_arguments import SettingValue, file_text, word_value
 
 
@@ -58,10 +54,7 @@ KEYS: Mapping[str, ConfigKey] = {
 
 
 class StoreEdit(NamedTuple):
-    """What to write so that the configuration is taken.
-
-    old: what it replaces; "" for what is missing. where: None for where the server is started.
-    """
+    """What to write, in place of ``old``, at ``where`` (None: where the server is started)."""
 
     new: str
     old: str = ""
@@ -69,10 +62,7 @@ class StoreEdit(NamedTuple):
 
 
 class StoreConfig(NamedTuple):
-    """What the store is set up with, and what was written and is not used.
-
-    edit: mends ``error``; None where only its author knows what was meant.
-    """
+    """What a store is set up with, and what is unused; ``edit`` mends ``error`` if one can tell."""
 
     source: Source | Unknown
     settings: Mapping[str, SettingValue]
@@ -195,9 +185,8 @@ def _from_json(
     if host is not None:
         settings["local_hostname"] = host
     elif reader.hostname_first and settings["local_hostname"].value in (None, "", 0):
-        settings["local_hostname"] = SettingValue(
-            "localhost", Default("default of SGLang: empty in JSON")
-        )
+        origin = Default("default of SGLang: empty in JSON")
+        settings["local_hostname"] = SettingValue("localhost", origin)
     unused = [
         (entry.variable, str(environment[entry.variable].origin))
         for key, entry in KEYS.items()
@@ -237,15 +226,11 @@ def _absent(key: str) -> SettingValue:
 
 
 def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> SettingValue | None:
-    """Return the variable that names this host, the first that counts.
-
-    LOCAL_HOSTNAME must say something, where the JSON or the default can stand in for it.
-    """
+    """Return the variable that names this host; LOCAL_HOSTNAME counts only if it is not empty."""
     for variable in reader.hostnames:
         word = environment.get(variable)
-        if word is not None and (
-            word.text or variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
-        ):
+        empty = variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
+        if word is not None and (word.text or empty):
             return _word_setting(variable, word)
     return None
 
@@ -302,10 +287,9 @@ def _partly(text: PartlyKnown) -> dict[str, Any] | None:
 def _from_environment(
     extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
 ) -> StoreConfig:
-    settings = {
-        key: _absent(key) if key in reader.absent else _from_variable(key, environment, reader)
-        for key in KEYS
-    }
+    own = [key for key in KEYS if key not in reader.absent]
+    settings = {key: _absent(key) for key in KEYS}
+    settings |= {key: _from_variable(key, environment, reader) for key in own}
     settings["local_hostname"] = _hostname(environment, reader) or SettingValue(
         "localhost", Default(f"default of SGLang: {reader.hostnames[0]} is not set")
     )
@@ -392,14 +376,12 @@ def read_extra_config(
     if not isinstance(text, str):  # the linker's own, which the parser of arguments has read
         wrong = "--unified-cache-external-linker-config must be a JSON object."
         return (dict(text), None) if isinstance(text, dict) else ({}, wrong)
-    loads: Callable[[str], Any] = json.loads
-    if text.startswith("@"):
-        name, text = text[1:], read_file(text[1:])
-        if isinstance(text, Unknown):
-            return text, None
-        loads = _loader(name)
+    name = text[1:] if text.startswith("@") else ".json"
+    text = read_file(name) if text.startswith("@") else text
+    if isinstance(text, Unknown):
+        return text, None
     try:
-        parsed = loads(text)
+        parsed = _loaded(name, text)
     except (ValueError, RecursionError) as error:
         return {}, f"Invalid hicache storage backend extra config JSON: {error}"
     if not isinstance(parsed, dict):
@@ -408,17 +390,15 @@ def read_extra_config(
     return parsed, None
 
 
-def _loader(name: str) -> Callable[[str], Any]:
+def _loaded(name: str, text: str) -> Any:
+    """Return what a file of the extra config says. Raises ValueError, in SGLang's words."""
     if name.lower().endswith((".yaml", ".yml")):
         import yaml
 
-        def load_yaml(text: str) -> Any:
-            try:
-                return yaml.safe_load(text)
-            except yaml.YAMLError as error:
-                raise ValueError(str(error)) from None
-
-        return load_yaml
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
     if name.lower().endswith(".toml"):
         import sys
 
@@ -426,14 +406,11 @@ def _loader(name: str) -> Callable[[str], Any]:
             import tomllib
         else:
             import tomli as tomllib
-        return tomllib.loads
+        return tomllib.loads(text)
     if not name.lower().endswith(".json"):
-        return _no_format
-    return json.loads
-
-
-def _no_format(_: str) -> Any:
-    raise ValueError("Unsupported config file: its name must end in .json, .toml, .yaml or .yml")
+        wrong = "Unsupported config file: its name must end in .json, .toml, .yaml or .yml"
+        raise ValueError(wrong)
+    return json.loads(text)
 
 
 def misused(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:

@@ -24,10 +24,7 @@ class Note(NamedTuple):
 def read_store_settings(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags = NO_ARENA_FLAGS
 ) -> tuple[StoreSettings, tuple[Note, ...]]:
-    """Return what Mooncake of ``release`` makes of ``environment``, and of a program's ``flags``.
-
-    Never raises, as it never does.
-    """
+    """Return what Mooncake makes of ``environment`` and of a program's ``flags``. Never raises."""
     notes: list[Note] = []
     settings = StoreSettings(
         hugepages=_hugepages(environment, notes),
@@ -74,10 +71,7 @@ def _hugepage_bytes(
 
 
 def _arena_bytes(
-    environment: Mapping[str, str],
-    release: MooncakeRelease,
-    flags: ArenaFlags,
-    notes: list[Note],
+    environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags, notes: list[Note]
 ) -> int | None:
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:

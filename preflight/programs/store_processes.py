@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.units import GIB, MIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
@@ -72,13 +72,8 @@ def read_store_service(
         return unread._replace(hostname=config)
     values = config.values
     offload = values["enable_ssd_offload"]
-    client = _client(
-        values["global_segment_size"],
-        values["local_buffer_size"],
-        values["protocol"],
-        offload,
-        environment,
-    )
+    sizes = (values["global_segment_size"], values["local_buffer_size"], values["protocol"])
+    client = _client(*sizes, offload, environment)
     return StoreProcess(
         client,
         config.refused,
@@ -128,10 +123,8 @@ def read_mooncake_client(
     if isinstance(protocol, str) and protocol not in PROTOCOLS:
         refused.append(f"--protocol={protocol}: unsupported_protocol: write tcp or rdma")
     client = _client(segment, local, protocol, on, environment)
-    devices, master = (
-        _text(flags, "device_names", ""),
-        _text(flags, "master_server_address", "127.0.0.1:50051"),
-    )
+    devices = _text(flags, "device_names", "")
+    master = _text(flags, "master_server_address", "127.0.0.1:50051")
     metadata = _text(flags, "metadata_server", "http://127.0.0.1:8080/metadata")
     offloads = offload if isinstance(offload, Unknown) else on
     arena = _arena(flags)
@@ -151,13 +144,10 @@ def read_mooncake_client(
     )
 
 
+@or_unknown
 def _arena(flags: Mapping[str, Word]) -> ArenaFlags | Unknown:
-    on = _text(flags, "use_mmap_arena_allocator", "false")
-    size = _text(flags, "mmap_arena_pool_size", str(DEFAULT_ARENA_BYTES))
-    if isinstance(on, Unknown):
-        return on
-    if isinstance(size, Unknown):
-        return size
+    on = known(_text(flags, "use_mmap_arena_allocator", "false"))
+    size = known(_text(flags, "mmap_arena_pool_size", str(DEFAULT_ARENA_BYTES)))
     pool_bytes = as_integer("uint64", size)
     # What is no such number ends the program, as the check of its flags says.
     return ArenaFlags(on.lower() in _ON, DEFAULT_ARENA_BYTES if pool_bytes is None else pool_bytes)
@@ -188,6 +178,7 @@ def offload_folder(given: str, environment: Mapping[str, Word]) -> str | Unknown
     return word_value(word)
 
 
+@or_unknown
 def _client(
     segment: int | Unknown,
     local: int | Unknown,
@@ -195,10 +186,7 @@ def _client(
     offload: bool | Unknown,
     environment: Mapping[str, Word],
 ) -> StoreClient | Unknown:
-    if isinstance(segment, Unknown):
-        return segment
-    if isinstance(local, Unknown):
-        return local
+    segment, local = known(segment), known(local)
     # A protocol that decides nothing about memory is sized as RDMA, which registers the most.
     kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     buffer = offload_buffer_bytes(environment) if offload is True else None
@@ -206,10 +194,7 @@ def _client(
 
 
 def _flags(words: tuple[Word, ...], switches: tuple[str, ...]) -> dict[str, Word]:
-    """Return the flags by name, as gflags reads them.
-
-    ``--name=value``, ``-name=value``, ``--name value``; a switch alone is on.
-    """
+    """Return flags as gflags reads them: --name=value, -name=value, --name value, a switch."""
     flags: dict[str, Word] = {}
     name = None
     for word in words:
@@ -231,6 +216,4 @@ def _flags(words: tuple[Word, ...], switches: tuple[str, ...]) -> dict[str, Word
 
 def _text(flags: Mapping[str, Word], name: str, default: str) -> str | Unknown:
     word = flags.get(name)
-    if word is None:
-        return default
-    return word_value(word)
+    return default if word is None else word_value(word)

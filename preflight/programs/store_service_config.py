@@ -47,10 +47,7 @@ class ServiceArguments(NamedTuple):
 
 
 class ServiceConfig(NamedTuple):
-    """What the service sets its client up with; a value is Unknown where nothing decides it.
-
-    refused_by_older: what releases end by whose service reads no unit but gb.
-    """
+    """What a service sets its client up with; refused_by_older: by releases that read gb alone."""
 
     values: Mapping[str, Any]
     refused: tuple[str, ...]
@@ -123,10 +120,8 @@ def read_service_config(
         file = "" if path is None else path.text
         return ServiceConfig(_unknown(config), (config,), (), (), given.port, file)
     refused: list[str] = []
-    values = {
-        key: _read(config.get(key, entry.default), entry.read, key, refused)
-        for key, entry in KEYS.items()
-    }
+    said = {key: config.get(key, entry.default) for key, entry in KEYS.items()}
+    values = {key: _read(said[key], entry.read, key, refused) for key, entry in KEYS.items()}
     unknown = [(key, "") for key in config if key not in KEYS]
     misread: list[str] = []
     for word in given.overrides:
@@ -136,22 +131,13 @@ def read_service_config(
     older: list[str] = []
     for key in _SIZES:
         _read(config.get(key, 0), sglang_segment_bytes, key, older)
-    return ServiceConfig(
-        values,
-        tuple(refused),
-        tuple(misread),
-        tuple(unknown),
-        given.port,
-        file,
-        tuple(each for each in older if each not in refused),
-    )
+    by_older = tuple(each for each in older if each not in refused)
+    texts = (tuple(refused), tuple(misread), tuple(unknown))
+    return ServiceConfig(values, *texts, given.port, file, by_older)
 
 
 def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
-    """Read --config, -D or --define, --port and --max-wait-time.
-
-    An unmistakable start of one of them is enough.
-    """
+    """Read --config, -D, --define, --port, --max-wait-time, or an unmistakable start of one."""
     config, port = None, Word(str(SERVICE_PORT), words[0].origin) if words else None
     overrides: list[Word] = []
     error = None
@@ -184,12 +170,8 @@ def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
 def _option(name: str) -> str | None:
     if name == "-D":
         return "-D/--define"
-    options = {
-        "--config": "--config",
-        "--define": "-D/--define",
-        "--port": "--port",
-        "--max-wait-time": "--max-wait-time",
-    }
+    options = {name: name for name in ("--config", "--port", "--max-wait-time")}
+    options["--define"] = "-D/--define"
     near = [option for option in options if len(name) > 2 and option.startswith(name)]
     return options[near[0]] if len(near) == 1 else None
 
@@ -233,9 +215,8 @@ def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
         if word is not None:
             config[key] = word_value(word)
     if config.get("master_server_address", "") == "":
-        return (
-            "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set."
-        )
+        either = "'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER'"
+        return f"Neither the environment variable {either} is set."
     return config
 
 
@@ -260,10 +241,7 @@ def _override(
     misread: list[str],
     unknown: list[tuple[str, str]],
 ) -> None:
-    """Read one ``-D key=value`` into ``values``.
-
-    ``setattr`` puts the raw text there, and the C++ library reads that.
-    """
+    """Put one ``-D key=value`` into ``values`` as raw text, which the C++ library reads."""
     key, equals, text = word.text.partition("=")
     if not equals:
         if not word.unresolved:

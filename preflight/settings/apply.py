@@ -38,10 +38,7 @@ _NR = "/nr_hugepages"
 
 
 class ApplyStep(NamedTuple):
-    """One change. kind: value, file, link. before: None where nothing is there.
-
-    pool: the kernel may give less than it is asked for. name: what it is, for a sentence.
-    """
+    """One change. before: None if nothing is there. pool: the kernel may give less than asked."""
 
     kind: str
     path: str
@@ -70,7 +67,7 @@ def steps_of(
         for step in _files(plan, root, writer):
             if step.kind == "link":
                 refused += [step.path] if step.before is not None else []
-            elif not force and (writer.is_link(step.path) or not is_ours(step.before or "")):
+            elif not (force or (is_ours(step.before or "") and not writer.is_link(step.path))):
                 refused.append(step.path)
             files.append(step)
     steps = (*values, *files)
@@ -78,10 +75,7 @@ def steps_of(
 
 
 def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
-    """Yield the steps that grow the pools, node by node, the largest pages first.
-
-    Those need the largest pieces of memory.
-    """
+    """Yield the steps that grow the pools, node by node, the largest pages first."""
     order = sorted(plan.pools, key=lambda pool: (-pool.page_bytes, pool.node or 0))
     for target in order:
         path = target.file
@@ -99,15 +93,11 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
             continue
         now = root.word(path)
         before = None if isinstance(now, Unknown) else " ".join(now.split())
-        if before is not None and _enough(setting, before):
-            continue
+        if before is not None:  # nothing is ever lowered that is a size
+            value, decided = safer(setting.kind, setting.name, before, setting.wanted)
+            if before == setting.wanted or (decided and value == before):
+                continue
         yield ApplyStep("value", path, before, setting.wanted, setting.name)
-
-
-def _enough(setting: Planned, before: str) -> bool:
-    """Return whether a value is as wanted or more: nothing is ever lowered that is a size."""
-    value, decided = safer(setting.kind, setting.name, before, setting.wanted)
-    return before == setting.wanted or (decided and value == before)
 
 
 def _path(setting: Planned) -> str | None:
@@ -203,10 +193,7 @@ MOST_TRIES = 4
 
 
 class ApplyOutcome(NamedTuple):
-    """lines: what was done, step by step. failure: why it stopped, "" where it did not.
-
-    undone: what became of what had been done before the failure.
-    """
+    """What was done, in lines; why it stopped, or ""; what became of what had been done before."""
 
     lines: tuple[str, ...]
     failure: str = ""

@@ -36,10 +36,7 @@ class Consent(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What was done, for ``--json``; it is filled in on the way.
-
-    reasons: why something was not done. left: what apply does not do, with how to.
-    """
+    """What was done, for ``--json``, filled in on the way; left: what apply does not do."""
 
     changes: list[ApplyStep]
     left: list[tuple[Planned, str]]
@@ -70,10 +67,7 @@ def apply_plan(
     force: bool = False,
     account: Account | None = None,
 ) -> int:
-    """Bring the machine to ``plan``, that of the launch ``words``; returns the exit code.
-
-    persist: write drop-ins too. force: replace files that others wrote. Raises UsageError.
-    """
+    """Bring the machine to ``plan``; ``force`` replaces others' files. Raises UsageError."""
     told = account or Account([], [], [], [], [])
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:
@@ -192,9 +186,8 @@ def _wanted(consent: Consent, question: str) -> bool:
     if consent.yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError(
-            "nobody can be asked, because standard input is not a terminal: give --yes"
-        )
+        text = "nobody can be asked, because standard input is not a terminal: give --yes"
+        raise UsageError(text)
     import click
 
     return click.confirm(question, err=True)
@@ -208,10 +201,8 @@ def _show(steps: Steps, plan: Plan, persist: bool, consent: Consent) -> None:
         say("left for you:", err=consent.as_json)
         for setting, how in steps.left:
             wanted = wanted_text(setting.setting) or "removed"
-            say(
-                f"  {setting.setting.label}: {setting.now or 'not set'} -> {wanted}: {how}",
-                err=consent.as_json,
-            )
+            change = f"{setting.now or 'not set'} -> {wanted}: {how}"
+            say(f"  {setting.setting.label}: {change}", err=consent.as_json)
     for note in overruled(plan) if persist else ():
         say(note, err=consent.as_json)
     passing = [s for s in plan.settings if not s.lasts and s.kind in (Kind.SYSCTL, Kind.SYSFS)]
@@ -252,13 +243,8 @@ def apply_object(account: Account) -> dict[str, Any]:
             {**fields(one, "kind", "path", "wanted"), "now": one.before} for one in account.changes
         ],
         "left": [
-            {
-                "name": one.setting.label,
-                "now": one.now,
-                "wanted": wanted_text(one.setting),
-                "how": how,
-            }
-            for one, how in account.left
+            {"name": of.label, "now": now, "wanted": wanted_text(of), "how": how}
+            for of, now, how in ((one.setting, one.now, how) for one, how in account.left)
         ],
         "done": account.done,
         "taken_back": account.taken_back,

@@ -119,10 +119,7 @@ class Context(NamedTuple):
 
 
 def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
-    """Return the lines for all ``settings``, each once, in order.
-
-    What belongs to a container that the launch describes is said in that description's words.
-    """
+    """Return the lines for all ``settings``, each once, in the words of the place that has it."""
     lines: Lines = []
     for setting in settings:
         own = _of_the_container(setting, Context())
@@ -187,9 +184,7 @@ def _package_tool(distribution: str) -> str:
     words = distribution.lower()
     if any(name in words for name in ("debian", "ubuntu")):
         return "apt-get"
-    if any(
-        name in words for name in ("rhel", "fedora", "centos", "rocky", "alma", "amzn", "alinux")
-    ):
+    if any(name in words for name in "rhel fedora centos rocky alma amzn alinux".split()):
         return "dnf"
     return ""
 
@@ -210,10 +205,7 @@ def _sysctl(setting: Setting, context: Context) -> Lines:
 
 
 def _boot_sysctl(setting: Setting, context: Context) -> Lines:
-    """Return the lines that append a setting to its file.
-
-    It is added at the end: the last line of a file wins, and other lines of it are kept.
-    """
+    """Append a setting to its file: the last line wins, and other lines are kept."""
     lines = _on_the_host(context)
     if setting.origin:  # install takes a link away where cp would write through it
         words = ("install", "-m", "644", setting.origin, setting.file)
@@ -232,10 +224,7 @@ _NO_LIMIT = ("max", "-1")  # of version 2, and of 1
 
 
 def _cgroup(setting: Setting, context: Context) -> Lines:
-    """Return the lines that set a limit of the cgroup.
-
-    The runtime that made the cgroup writes it again at the next start.
-    """
+    """Set a limit of the cgroup; the runtime that made the cgroup writes it again at a start."""
     file, value = setting.name.rpartition("/")[2], setting.wanted
     by_hand = comment(shell.write(value, setting.name))
     if context.container == "kubernetes":
@@ -251,9 +240,8 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
             "cpuset.mems": (f"--cpuset-mems={value}",),
         }.get(file)
         if options and value not in _NO_LIMIT:
-            return [
-                comment(f"on the host: {context.engine} update {shell.line(options)} CONTAINER")
-            ]
+            line = shell.line(options)
+            return [comment(f"on the host: {context.engine} update {line} CONTAINER")]
         if options:
             return [comment(f"start the container without {options[0].partition('=')[0]}")]
         return [comment("on the host, in the cgroup of this container:"), by_hand]
@@ -276,11 +264,8 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
         return [*_on_the_host(context), *map(comment, lines)] if context.container else lines
     number = "-1" if value == "unlimited" else value
     if name in NOT_OF_A_CONTAINER and context.container in ("compose", "docker", "podman"):
-        return [
-            comment(
-                f"no container engine knows --ulimit {name}: raise it in the unit of the daemon"
-            )
-        ]
+        why = "raise it in the unit of the daemon"
+        return [comment(f"no container engine knows --ulimit {name}: {why}")]
     if context.container == "compose":
         return [comment(f"in the service: ulimits: {{{name}: {number}}}")]
     if context.container in ("docker", "podman"):
@@ -315,9 +300,8 @@ def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
 def _environment(setting: Setting, context: Context) -> Lines:
     name = setting.name
     if not is_variable(name):
-        return [
-            comment(f"{name!r} is not a valid name of a variable: set it where the launch does")
-        ]
+        why = "is not a valid name of a variable: set it where the launch does"
+        return [comment(f"{name!r} {why}")]
     if setting.described_by:  # its container gets it from there, and from no shell
         place, pair = _VARIABLE_OF.get(setting.described_by, ("the container's -e", ""))
         if not setting.wanted:
@@ -349,10 +333,8 @@ def _shm(setting: Setting, context: Context) -> Lines:
     if context.container == "compose":
         return [comment(f"in the service, where it has no ipc: host: shm_size: '{size}'")]
     if context.container in ("docker", "podman"):
-        return [
-            *_start(context, f"--shm-size={size}"),
-            comment("(not with --ipc=host: that is the host's /dev/shm)"),
-        ]
+        not_with = comment("(not with --ipc=host: that is the host's /dev/shm)")
+        return [*_start(context, f"--shm-size={size}"), not_with]
     if context.container == "kubernetes":
         volume = f"{{medium: Memory, sizeLimit: {size}}}"
         return [comment(f"in the pod: an emptyDir {volume} mounted at /dev/shm")]
@@ -373,12 +355,8 @@ def _device(setting: Setting, context: Context) -> Lines:
     if setting.words and not context.container:
         return [shell.line(setting.words, context.sudo)]
     if not setting.now:  # it is not there, and no mode of it lets anybody in
-        return [
-            comment(
-                f"{path} does not exist here: start the service that makes it, or run where it "
-                "exists"
-            )
-        ]
+        why = "start the service that makes it, or run where it exists"
+        return [comment(f"{path} does not exist here: {why}")]
     return [shell.line(("chmod", "a+rw", path), context.sudo)]
 
 
@@ -416,10 +394,7 @@ def _start(context: Context, *words: str) -> Lines:
 
 
 def _module(setting: Setting, context: Context) -> Lines:
-    """Return the lines that load a kernel module with its options.
-
-    One that is loaded has to go first, as options are taken at loading.
-    """
+    """Load a kernel module with its options; a loaded one has to go first to take them."""
     name, options = setting.name, setting.wanted.split()
     lines = _on_the_host(context)
     if setting.now:
@@ -431,19 +406,15 @@ def _module(setting: Setting, context: Context) -> Lines:
     return lines
 
 
-def _kernel_argument(setting: Setting, context: Context) -> Lines:
-    word = f"{setting.name}={setting.wanted}" if setting.wanted else setting.name
-    return [comment(f"on the kernel command line of the host, then reboot: {word}")]
-
-
 def _package(setting: Setting, context: Context) -> Lines:
     if not context.packages:
         return [comment(f"install the package {setting.name}")]
     return [shell.line((context.packages, "install", "-y", setting.name), context.sudo)]
 
 
-def _command(setting: Setting, context: Context) -> Lines:
-    return [shell.line(setting.words, context.sudo if setting.as_root else "")]
+def _kernel_argument(setting: Setting, context: Context) -> Lines:
+    word = f"{setting.name}={setting.wanted}" if setting.wanted else setting.name
+    return [comment(f"on the kernel command line of the host, then reboot: {word}")]
 
 
 def _of_container(setting: Setting, context: Context) -> Lines:
@@ -455,18 +426,8 @@ def _on_the_host(context: Context) -> Lines:
     return [comment("on the host, outside of this container:")] if context.container else []
 
 
-_BY_ROOT = (
-    Kind.SYSCTL,
-    Kind.BOOT_SYSCTL,
-    Kind.SYSFS,
-    Kind.CGROUP,
-    Kind.ULIMIT,
-    Kind.SHM_SIZE,
-    Kind.DEVICE,
-    Kind.MODULE,
-    Kind.KERNEL_ARGUMENT,
-    Kind.PACKAGE,
-)
+_BY_ROOT = frozenset((Kind.SYSCTL, Kind.BOOT_SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT))
+_BY_ROOT |= {Kind.SHM_SIZE, Kind.DEVICE, Kind.MODULE, Kind.KERNEL_ARGUMENT, Kind.PACKAGE}
 _OF_THE_LAUNCH = (Kind.ENVIRONMENT, Kind.FLAG, Kind.ULIMIT)
 # What a container's description says, and no command on the host.
 _OF_A_CONTAINER = (Kind.ULIMIT, Kind.SHM_SIZE, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY)
@@ -485,7 +446,7 @@ _RENDERINGS: dict[Kind, Callable[[Setting, Context], Lines]] = {
     Kind.MODULE: _module,
     Kind.KERNEL_ARGUMENT: _kernel_argument,
     Kind.PACKAGE: _package,
-    Kind.COMMAND: _command,
+    Kind.COMMAND: lambda s, place: [shell.line(s.words, place.sudo if s.as_root else "")],
     **dict.fromkeys(
         (Kind.GPUS, Kind.NETWORK, Kind.IPC, Kind.MEMORY, Kind.HUGEPAGES), _of_container
     ),

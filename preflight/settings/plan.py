@@ -54,18 +54,12 @@ _LESS = ("vm.overcommit_memory", "kernel.io_uring_disabled", "MC_MTU")
 _LISTS = ("net.ipv4.ip_local_reserved_ports", "cpuset.mems", "cpuset.cpus")
 _NUMBER = re.compile(r"-?\d{1,20}", re.ASCII)
 _OF_A_CONTAINER = (Kind.GPUS, Kind.NETWORK, Kind.IPC, Kind.MEMORY, Kind.HUGEPAGES)
-_MEASURED = (
-    *(Kind.SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT, Kind.SHM_SIZE),
-    *_OF_A_CONTAINER,
-)
+_MEASURED = (*(Kind.SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT, Kind.SHM_SIZE), *_OF_A_CONTAINER)
 _STATUSES = list(Status)
 
 
 def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
-    """Return the plan of a launch on a host, both read once.
-
-    Raises UsageError for what is no launch or no host.
-    """
+    """Return the plan of a launch on a host. Raises UsageError if either cannot be read."""
     from preflight.judging.judge_host import judge_host
 
     seen = judge_host(words, root, timeout_seconds, list(every_check()))
@@ -78,11 +72,8 @@ def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
     if seen.launch is None or isinstance(seen.launch, Unknown):
         return found
     sizing = seen.launch.sizing
-    return found._replace(
-        workload=workload_of(seen.launch.needs, sizing),
-        unread=sizing.not_whole,
-        processes=sizing.inputs.processes,
-    )
+    workload, processes = workload_of(seen.launch.needs, sizing), sizing.inputs.processes
+    return found._replace(workload=workload, unread=sizing.not_whole, processes=processes)
 
 
 def plan(
@@ -114,15 +105,16 @@ def plan(
     mended = {_key(wish.setting) for wish in found}
     found += [wish for wish in variables if _key(wish.setting) not in mended]
     found += [_kept(name, value) for name, value in (kept or {}).items() if name != NR_HUGEPAGES]
-    short = next(
-        (f for f in findings if f.check == "memory.host" and f.status is Status.FAIL), None
-    )
+    failed = (f for f in findings if f.check == "memory.host" and f.status is Status.FAIL)
+    short = next(failed, None)
     if short is not None and any(wish.setting.kind is Kind.SHM_SIZE for wish in found):
         # A tmpfs of more than there is ends by the OOM killer, as the pools themselves would.
         found = [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
         told = f"correct memory.host first: have {short.have}, need {short.need}"
         conflicts.append(f"{SHM} is left out: {told}")
-    merged, more = _merge(_of_one_size_or_ipc(found))
+    if any(wish.setting.kind is Kind.IPC for wish in found):  # then a size of its own is in vain
+        found = [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
+    merged, more = _merge(found)
     contained = bool(context.container) or any(
         process.container is not None for process in (needs.processes if needs else ())
     )
@@ -165,12 +157,9 @@ def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
     found = []
     for finding in sorted(wanting, key=lambda finding: _STATUSES.index(finding.status)):
         reason = Reason(finding.check, f"{finding.subject}: {finding.text or finding.have}")
-        found += [
-            Wish(setting, True, reason)
-            for setting in finding.settings
-            # Whether a pool lasts is said of the pool itself.
-            if setting.kind is not Kind.BOOT_SYSCTL
-        ]
+        # Whether a pool lasts is said of the pool itself.
+        settings = (one for one in finding.settings if one.kind is not Kind.BOOT_SYSCTL)
+        found += [Wish(setting, True, reason) for setting in settings]
     return found
 
 
@@ -181,16 +170,6 @@ def _kept(name: str, value: str) -> Wish:
 
 def _key(setting: Setting) -> tuple[Kind, str, str]:
     return setting.kind, setting.name, setting.unit
-
-
-def _of_one_size_or_ipc(found: list[Wish]) -> list[Wish]:
-    """Return the wishes without a size of /dev/shm, where the host's is wanted.
-
-    With the host's /dev/shm a size of one's own has no effect.
-    """
-    if any(wish.setting.kind is Kind.IPC for wish in found):
-        return [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
-    return found
 
 
 def _merge(found: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
@@ -285,11 +264,8 @@ class _Lasting:
             return inner or Scope.RUNTIME
         if kind in (Kind.SHM_SIZE, Kind.PACKAGE):
             return inner or Scope.NODE
-        return {
-            Kind.FLAG: Scope.FLAG,
-            Kind.ENVIRONMENT: Scope.ENVIRONMENT,
-            Kind.KERNEL_ARGUMENT: Scope.BOOT,
-        }.get(kind, Scope.NODE)
+        scopes = {Kind.FLAG: Scope.FLAG, Kind.ENVIRONMENT: Scope.ENVIRONMENT}
+        return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(kind, Scope.NODE)
 
     def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
         if scope in (Scope.FLAG, Scope.ENVIRONMENT):
@@ -312,10 +288,8 @@ class _Lasting:
         """Return the pool that the setting is about."""
         for target in self._targets:
             whole = target.node is None and target.page_bytes == self._default()
-            if (wish.kind, wish.name) in (
-                (Kind.SYSFS, target.file),
-                (Kind.SYSCTL, NR_HUGEPAGES if whole else ""),
-            ):
+            written = ((Kind.SYSFS, target.file), (Kind.SYSCTL, NR_HUGEPAGES if whole else ""))
+            if (wish.kind, wish.name) in written:
                 return target
         return None
 
@@ -334,10 +308,9 @@ class _Lasting:
         pool = self._hugetlb.hugetlb.pool(size)
         nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
         shares = shares_after_boot(self._hugetlb.writers, size, default, nodes)
+        mine = [one for one in self._targets if one.page_bytes == size]
         elsewhere = any(
-            target.page_bytes == size and target.pages > shares.get(target.node, target.pages)
-            for target in self._targets
-            if target.node is not None
+            one.pages > shares.get(one.node, one.pages) for one in mine if one.node is not None
         )
         if later is not None and later[0] >= wanted and not elsewhere:
             return True, later[1]
@@ -403,10 +376,7 @@ def kept_settings(root: Root) -> dict[str, str]:
 
 
 def plan_object(plan: Plan) -> dict[str, Any]:
-    """Return the answer of ``schemas/plan-v1.schema.json``.
-
-    Values are text, as they are written where they are set.
-    """
+    """Return the answer of ``schemas/plan-v1.schema.json``; its values are texts, as written."""
     return {
         "changes": sum(setting.change for setting in plan.settings),
         "settings": [

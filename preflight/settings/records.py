@@ -99,12 +99,8 @@ class PoolTarget(NamedTuple):
     def as_object(self) -> dict[str, Any]:
         """Return the target's fields, for JSON."""
         now = Unknown("this pool was not read") if self.now_pages is None else self.now_pages
-        return {
-            "page_size_bytes": self.page_bytes,
-            "numa_node": self.node,
-            "pages": self.pages,
-            "now_pages": now,
-        }
+        pool = {"page_size_bytes": self.page_bytes, "numa_node": self.node}
+        return {**pool, "pages": self.pages, "now_pages": now}
 
 
 TOPICS = ("pages", "memory", "devices", "environment")

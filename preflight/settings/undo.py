@@ -64,10 +64,7 @@ class Journal:
         self._lock = -1
 
     def __enter__(self) -> Journal:
-        """Lock the journal and read it.
-
-        Raises JournalError: another process has it, or it cannot be read.
-        """
+        """Lock and read the journal. Raises JournalError if it cannot."""
         import fcntl
 
         try:
@@ -98,10 +95,7 @@ class Journal:
         self._close()
 
     def add(self, entry: Entry) -> None:
-        """Save an entry before its change is made.
-
-        Raises JournalError, and then the change must not be made.
-        """
+        """Save an entry before its change. Raises JournalError: the change must not be made."""
         self.entries.append(entry)
         try:
             self._save()
@@ -144,9 +138,8 @@ class Journal:
         except (ValueError, AttributeError, RecursionError):
             raise JournalError(_not_ours(self.path, "not a journal of this program")) from None
         if schema != SCHEMA:
-            raise JournalError(
-                _not_ours(self.path, f"its schema is {schema!r}, and this program has {SCHEMA}")
-            )
+            why = f"its schema is {schema!r}, and this program has {SCHEMA}"
+            raise JournalError(_not_ours(self.path, why))
         try:
             return [_entry(row) for row in plain["entries"]]
         except (KeyError, TypeError, ValueError):
@@ -161,23 +154,16 @@ class Journal:
 def _entry(row: dict[str, Any]) -> Entry:
     entry = Entry(**row)
     texts = (entry.kind, entry.path, entry.wanted, entry.boot)
-    optional = (entry.before, entry.got)
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError(row)
-    if not all(text is None or isinstance(text, str) for text in optional):
-        raise ValueError(row)
-    if entry.kind not in ("value", "file", "link") or not entry.path.startswith("/"):
-        raise ValueError(row)
-    if entry.mode is not None and not isinstance(entry.mode, int):
-        raise ValueError(row)
-    return entry
+    fits = all(isinstance(text, str) for text in texts) and isinstance(entry.mode, int | None)
+    fits = fits and all(isinstance(text, str | None) for text in (entry.before, entry.got))
+    if fits and entry.kind in ("value", "file", "link") and entry.path.startswith("/"):
+        return entry
+    raise ValueError(row)
 
 
 def _unwritable(path: str, error: OSError) -> str:
-    return (
-        f"{path}: {error.strerror}: nothing was changed, because the journal has to be written "
-        "first"
-    )
+    first = "nothing was changed, because the journal has to be written first"
+    return f"{path}: {error.strerror}: {first}"
 
 
 def _not_ours(path: str, why: str) -> str:
@@ -192,10 +178,7 @@ _NR = "/nr_hugepages"
 
 
 class Undone(NamedTuple):
-    """What became of an entry. settled: it may be forgotten. whole: it is as it was before.
-
-    now: how far it was taken back, where that is part of the way.
-    """
+    """What became of an entry. settled: forget it. whole: as before. now: taken back in part."""
 
     text: str
     settled: bool
@@ -204,10 +187,7 @@ class Undone(NamedTuple):
 
 
 def boot_id(root: Root) -> str:
-    """Return the id of this boot.
-
-    It is "" where the kernel does not say: then a reboot is not noticed.
-    """
+    """Return the id of this boot; "" if the kernel does not say: a reboot is not noticed then."""
     found = root.word(BOOT_ID)
     return "" if isinstance(found, Unknown) else found
 
@@ -218,7 +198,10 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
     boot = boot_id(root)
     for entry in reversed(journal.entries[since:]):
         try:
-            result = put_back(entry, root, writer, boot)
+            if entry.kind == "value":
+                result = _value(entry, root, writer, boot)
+            else:
+                result = (_link if entry.kind == "link" else _file)(entry, writer)
         except OSError as error:
             result = Undone(f"{entry.path}: not put back: {error.strerror}", False, False)
         if result.settled or result.now is not None:
@@ -231,21 +214,14 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
     return found
 
 
-def put_back(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
-    """Put one entry's old state back. Raises OSError."""
-    if entry.kind == "value":
-        return _value(entry, root, writer, boot)
-    return _link(entry, writer) if entry.kind == "link" else _file(entry, writer)
-
-
 def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
     path, before = entry.path, entry.before
     if boot and entry.boot and boot != entry.boot:
         return Undone(f"{path}: a reboot has undone it since", True, True)
     current = root.word(path)
+    if isinstance(current, Unknown) and current.absent:
+        return Undone(f"{path}: is gone: there is nothing to put back", True, True)
     if isinstance(current, Unknown):
-        if current.absent:
-            return Undone(f"{path}: is gone: there is nothing to put back", True, True)
         return Undone(f"{current.reason}: not put back, it was {before}", False, False)
     current = " ".join(current.split())
     if before is None or current == before:
@@ -260,10 +236,7 @@ def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
 
 
 def _still_ours(entry: Entry, current: str) -> bool:
-    """Return whether a value is the one that was read back after the change.
-
-    Of a change that was broken off, any value on the way to the wanted one is.
-    """
+    """Return whether a value is what the change left, or one on its way if that was broken off."""
     if entry.got is not None:
         return current == entry.got
     if entry.path.endswith(_NR) and entry.before is not None:
@@ -282,13 +255,9 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
     # Reservations are counted for the whole pool; any node may have to honour them.
     reserved = root.integer(f"{POOLS}/{folder.rpartition('/')[2]}/resv_hugepages")
     if isinstance(free, Unknown) or isinstance(reserved, Unknown):
-        reason = free if isinstance(free, Unknown) else reserved
-        why = reason.reason if isinstance(reason, Unknown) else ""
-        return Undone(
-            f"{path}: not put back, because it is unknown which process holds its pages: {why}",
-            False,
-            False,
-        )
+        why = next(one.reason for one in (free, reserved) if isinstance(one, Unknown))
+        text = f"not put back, because it is unknown which process holds its pages: {why}"
+        return Undone(f"{path}: {text}", False, False)
     before = int(entry.before or 0)
     target = max(before, current - max(0, free - reserved))
     if target < current:

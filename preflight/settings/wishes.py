@@ -147,16 +147,14 @@ def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds
         grants = []
     else:
         grants = [grant(system, limits, one) for one in locking]
-    if grants and all(
-        granted.by_launch and granted.limit == Limit(None, None) for granted in grants
-    ):
+    none = Limit(None, None)
+    if grants and all(granted.by_launch and granted.limit == none for granted in grants):
         now = "unlimited"
     reason = Reason("memlock.limit", "memory that is registered with a NIC or a ring is locked")
     yield Wish(Setting(Kind.ULIMIT, "memlock", "unlimited", now), False, reason)
     reason = Reason("memlock.limit", "lifts memlock where nothing can set it (Kubernetes)")
-    yield Wish(
-        Setting(Kind.CAPABILITY, "IPC_LOCK", "added", _added(container, "IPC_LOCK")), False, reason
-    )
+    now = _added(container, "IPC_LOCK")
+    yield Wish(Setting(Kind.CAPABILITY, "IPC_LOCK", "added", now), False, reason)
 
 
 def _binding(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish]:
@@ -201,9 +199,8 @@ def _devices(
         if nic.uverbs is not None:
             path = f"{DEVICE_NODES}/{nic.uverbs}"
             reason = Reason("rdma.uverbs-permission", f"the launch uses {nic.name}")
-            yield Wish(
-                Setting(Kind.DEVICE, path, path, path if path in given else ""), False, reason
-            )
+            now = path if path in given else ""
+            yield Wish(Setting(Kind.DEVICE, path, path, now), False, reason)
     if nics and isinstance(rdma.connection_manager, DeviceNode):
         path = f"{DEVICE_NODES}/rdma_cm"
         reason = Reason("", "libraries that connect by address open it")
@@ -233,10 +230,7 @@ def _shared_memory(
 
 
 def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
-    """Yield as many GPUs as have the numbers up to the highest one that a rank takes.
-
-    A container's GPUs are counted from 0.
-    """
+    """Yield a container's GPUs, counted from 0, up to the highest that a rank takes."""
     indices = [process.gpu for process in needs.processes if process.gpu is not None]
     if indices:
         reason = Reason("gpu.count", f"the highest number that a rank takes is {max(indices)}")
@@ -244,10 +238,7 @@ def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
 
 
 def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish | Gap]:
-    """Yield memory and huge pages of the launch alone, as Kubernetes wants them.
-
-    Requests equal limits there.
-    """
+    """Yield memory and huge pages as Kubernetes wants them, where requests equal limits."""
     if not isinstance(needs.usages, Unknown):
         taken = Wanted(needs).taken
         asked = {} if container is None else container.hugepages_bytes
@@ -300,9 +291,8 @@ def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[
             if _READ.match(name):
                 values.setdefault(name, {}).setdefault(value, process)
     found, conflicts, secrets = [], [], []
-    elsewhere = [
-        one for one in (needs.processes if needs is not None else ()) if one not in processes
-    ]
+    everything = () if needs is None else needs.processes
+    elsewhere = [one for one in everything if one not in processes]
     if processes and elsewhere:
         others = fold_alike([one.name for one in elsewhere], 2)
         conflicts.append(

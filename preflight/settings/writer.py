@@ -15,6 +15,9 @@ class Writer:
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix.rstrip("/")
 
+    def is_link(self, path: str) -> bool:
+        return os.path.islink(self.locate(path))
+
     def locate(self, path: str) -> str:
         return self._prefix + path
 
@@ -83,9 +86,6 @@ class Writer:
             return os.readlink(self.locate(path))
         except OSError:
             return None
-
-    def is_link(self, path: str) -> bool:
-        return os.path.islink(self.locate(path))
 
     def may_write(self, kind: str, path: str) -> bool:
         """Return whether this user may: a kernel file itself, else the nearest folder."""

@@ -67,10 +67,7 @@ class TopologyAnswer(NamedTuple):
 def topology_answer(
     launch: LaunchWords, root: str, timeout_seconds: float, measure: bool, short: bool = False
 ) -> TopologyAnswer:
-    """Return the answer as data; ``measure`` asks the installed Mooncake too. Raises UsageError.
-
-    short: processes are called by their roles alone, where that tells them apart.
-    """
+    """Return the answer; ``short``: processes by role, if unique. Raises UsageError."""
     host = open_host(root, timeout_seconds)
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -101,12 +98,8 @@ def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
 
 
 def _checks() -> list[tuple[Check, Judge]]:
-    return [
-        pair
-        for id_, module in CHECKS.items()
-        for pair in import_module(module).CHECKS.checks
-        if pair[0].id == id_
-    ]
+    of_modules = [(id_, import_module(module).CHECKS.checks) for id_, module in CHECKS.items()]
+    return [pair for id_, checks in of_modules for pair in checks if pair[0].id == id_]
 
 
 def _status(found: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
@@ -118,10 +111,8 @@ def _status(found: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
     lost = any(view.devices.lost and view.devices.names == () for view in views)
     if lost or any(view.differs for view in views):
         seen.add(Status.WARN)
-    return next(
-        (status for status in (Status.FAIL, Status.UNKNOWN, Status.WARN) if status in seen),
-        Status.PASS,
-    )
+    order = (Status.FAIL, Status.UNKNOWN, Status.WARN)
+    return next((status for status in order if status in seen), Status.PASS)
 
 
 WITHOUT_CUDA = "mooncake-transfer-engine-non-cuda"
@@ -170,10 +161,7 @@ def engine_of_host(facts: Facts) -> Engine | Unknown:
 def views_of(
     facts: Facts, needs: LaunchNeeds | None, engine: Engine | Unknown, root: Root | None
 ) -> tuple[MooncakeView, ...]:
-    """Return what Mooncake chooses.
-
-    Root: where to ask the library itself; None: it is not asked.
-    """
+    """Return what Mooncake chooses; the library itself is asked at ``root``, if that is given."""
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -315,8 +303,7 @@ def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]
             split.setdefault(process.segment_nodes, []).append(process.name)
     for nodes, names in split.items():
         listed = ", ".join(str(node) for node in sorted(nodes))
-        where = (
-            "NICs" if seen.devices.chosen in _WITHOUT_NAMES else f"devices of {seen.devices.how}"
-        )
+        unnamed = seen.devices.chosen in _WITHOUT_NAMES
+        where = "NICs" if unnamed else f"devices of {seen.devices.how}"
         who = fold_names(names) if len(names) > 1 else names[0]
         yield f"{who}: the segment is split over nodes {listed}, where the {where} sit"

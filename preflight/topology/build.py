@@ -10,7 +10,7 @@ from checks.base.fold import ranges
 from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.gpu.facts import GpuFacts, NvmlGpu
+from checks.gpu.facts import NvmlGpu
 from checks.gpu.hardware_use import gpu_function, nics_of, physical_gpus
 from checks.numa.facts import NumaNode
 from checks.pci.facts import ACCELERATOR_VENDORS, PathClass, PciFunction
@@ -26,25 +26,18 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
     GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
     left out, where that is known.
     """
-    addresses = gpu_addresses(facts.gpus)
+    usable = physical_gpus(facts.gpus)
+    everything = tuple(gpu.address for gpu in facts.gpus.on_pci)
+    addresses = everything if isinstance(usable, Unknown) else usable
     users = _gpu_users(facts, needs)
-    gpus = tuple(
-        _gpu(facts, index, address, users.get(address, ()))
-        for index, address in enumerate(addresses)
-    )
+    placed = enumerate(addresses)
+    gpus = tuple(_gpu(facts, index, one, users.get(one, ())) for index, one in placed)
     on_nic = _nic_users(facts, needs)
     present = sorted(facts.rdma.present, key=lambda nic: natural(nic.name))
     nics = tuple(_nic(facts, nic, on_nic.get(nic.name, ())) for nic in present)
-    paths = {
-        (gpu.name, nic.name): _path(facts, gpu.address, nic.name) for gpu in gpus for nic in nics
-    }
+    pairs = [(gpu, nic) for gpu in gpus for nic in nics]
+    paths = {(gpu.name, nic.name): _path(facts, gpu.address, nic.name) for gpu, nic in pairs}
     return Topology(tuple(_node(node) for node in facts.numa.nodes), gpus, nics, paths)
-
-
-def gpu_addresses(gpus: GpuFacts) -> tuple[str, ...]:
-    """Return those of the GPUs that this process may use; of all where that is not known."""
-    usable = physical_gpus(gpus)
-    return tuple(gpu.address for gpu in gpus.on_pci) if isinstance(usable, Unknown) else usable
 
 
 def _node(node: NumaNode) -> TopologyNode:
@@ -62,11 +55,8 @@ def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Topo
     function = next((one for one in facts.gpus.on_pci if one.address == address), None)
     seen = () if isinstance(facts.gpus.nvml, Unknown) else facts.gpus.nvml.gpus
     nvml = next((gpu for gpu in seen if gpu.address == address), None)
-    node = (
-        Unknown(f"{address}: is not among the devices on PCI")
-        if function is None
-        else function.node
-    )
+    hidden = Unknown(f"{address}: is not among the devices on PCI")
+    node = hidden if function is None else function.node
     known = address if ":" in address else ""
     name, model = f"GPU{index}", _model(function, nvml)
     return TopologyDevice("gpu", name, known, _int(node), model, users, False, _unread(node))

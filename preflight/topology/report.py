@@ -51,11 +51,8 @@ def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     text = _NEAREST if status is Status.PASS and answer.views else _MEANINGS[status]
     if status is Status.PASS and not answer.topology.nics:
         text = "no NIC is here, and nothing is wrong in how the rest sits"
-    told = [
-        f"{number} {word}{'s' * (number > 1)}"
-        for number, word in ((len(shown), "finding"), (len(answer.notes), "note"))
-        if number
-    ]
+    counts = ((len(shown), "finding"), (len(answer.notes), "note"))
+    told = [f"{number} {word}{'s' * (number > 1)}" for number, word in counts if number]
     below = f" ({', '.join(told)} below)" if told else ""
     word = status.value.upper()
     return [headed(word, f"{text}{below}", width, paint(word, COLOURS.get(status, "green")))]
@@ -187,11 +184,8 @@ def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
 
 def _device_object(device: TopologyDevice) -> dict[str, Any]:
     node = device.node if device.unread is None else device.unread
-    return {
-        **fields(device, "name", "address"),
-        "numa_node": node,
-        **fields(device, "what", "used_by"),
-    }
+    uses = fields(device, "what", "used_by")
+    return {**fields(device, "name", "address"), "numa_node": node, **uses}
 
 
 def _view_object(seen: MooncakeView) -> dict[str, Any]:
@@ -342,11 +336,9 @@ def matrix(
     }
     many = len(nics) > UNFOLDED_NICS or len(gpus) > UNFOLDED_NICS
     rows = _grouped(gpus, lambda gpu: tuple(cells[gpu, nic] for nic in nics))
-    columns = (
-        _grouped(nics, lambda nic: tuple(cells[gpu, nic] for gpu in gpus))
-        if many
-        else [[nic] for nic in nics]
-    )
+    columns = [[nic] for nic in nics]
+    if many:
+        columns = _grouped(nics, lambda nic: tuple(cells[gpu, nic] for gpu in gpus))
     names = [clean(folded(group)) for group in rows]
     heads = [
         max(clean(folded(group)), *(cells[row[0], group[0]] for row in rows), key=len)

@@ -113,7 +113,6 @@ def test_settings() -> None:
         "gpus": GivenGpus(),
         "privileged": True,
         "cap_add": ("IPC_LOCK",),
-        "cap_drop": (),
         "security_opt": ("seccomp=unconfined",),
         "mounts": (
             Mount("/dev/hugepages", "bind", "/dev/hugepages"),

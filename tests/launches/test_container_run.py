@@ -116,7 +116,6 @@ def test_settings() -> None:
         "gpus": GivenGpus(),
         "privileged": True,
         "cap_add": ("IPC_LOCK",),
-        "cap_drop": ("NET_RAW",),
         "security_opt": ("seccomp=unconfined",),
         "mounts": (
             Mount("/dev/hugepages", "bind", "/dev/hugepages"),

@@ -103,7 +103,6 @@ def test_a_pod() -> None:
         "gpus": None,
         "privileged": True,
         "cap_add": ("IPC_LOCK",),
-        "cap_drop": (),
         "security_opt": ("seccomp=unconfined",),
         "mounts": (
             Mount("/dev/shm", "tmpfs", size_bytes=32 * 2**30),

@@ -85,10 +85,7 @@ def _field(value: Json, where: str, name: str, kind: Any, optional: bool, defaul
 
 
 def no_constant(name: str) -> NoReturn:
-    """Raise ValueError for NaN and infinities, which Python alone writes and reads as JSON.
-
-    For ``parse_constant``.
-    """
+    """Raise ValueError for NaN and infinities, which are no JSON: for ``parse_constant``."""
     raise ValueError(f"{name} is no number of JSON")
 
 

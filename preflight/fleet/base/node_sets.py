@@ -7,15 +7,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
-    RESOLVER_NOGROUP,
-    NodeSet,
-    NodeSetException,
-)
-from ClusterShell.NodeUtils import (  # type: ignore[import-untyped]
-    GroupResolverError,
-    GroupSourceError,
-)
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # type: ignore[import-untyped]
+from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError  # type: ignore[import-untyped]
 from ClusterShell.RangeSet import RangeSetException  # type: ignore[import-untyped]
 
 from preflight.base.usage_error import UsageError
@@ -48,9 +41,8 @@ def _folded(names: tuple[str, ...], slurm: bool) -> str:
     if not slurm:
         return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
     alone = [name for name in names if not name[-1].isdigit()]
-    rest = NodeSet.fromlist(
-        [name for name in names if name[-1].isdigit()], resolver=RESOLVER_NOGROUP
-    )
+    numbered = [name for name in names if name[-1].isdigit()]
+    rest = NodeSet.fromlist(numbered, resolver=RESOLVER_NOGROUP)
     rest.fold_axis = (-1,)
     return ",".join(filter(None, (str(rest), *in_order(alone))))
 
@@ -61,10 +53,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def expand(text: str) -> list[str]:
-    """Return the names of a node set, each once, in their order; groups are not looked up.
-
-    Raises UsageError.
-    """
+    """Return the names of a node set, each once, in order, without groups. Raises UsageError."""
     if "@" in text:
         raise UsageError(f"node set {text[:60]!r}: it names a group, and none is looked up here")
     return _names(_node_set(re.sub(r"\s*,\s*|\s+", ",", text.strip()), RESOLVER_NOGROUP))

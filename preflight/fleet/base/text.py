@@ -43,10 +43,7 @@ def have_and_need(have: str, need: str, most: int = LONGEST_VALUE) -> str:
 
 
 def painted(paint: Paint, status: str, rest: str, word: str = "") -> str:
-    """Return ``fail: rest`` with the status in its colour.
-
-    word: printed in place of the status.
-    """
+    """Return ``fail: rest`` in the status's colour; ``word`` stands in place of the status."""
     return f"{paint(word or status, COLOURS[status])}: {rest}"
 
 

@@ -5,7 +5,7 @@ The sentences that the HTML page has too stand here as functions of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from preflight.base.one_line import clean
 from preflight.fleet.base.decode import Json
@@ -29,7 +29,6 @@ from preflight.fleet.reports.rows import (
     STATUSES,
     TIMEOUT,
     OnNodes,
-    Unusable,
     nodes_object,
 )
 from preflight.render.plain_data import plain
@@ -50,10 +49,7 @@ def verdict_text(fleet: Fleet) -> str:
 
 
 def verdict_said(fleet: Fleet) -> str:
-    """Return what the verdict rests on.
-
-    ``of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``.
-    """
+    """Return ``of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``."""
     away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
     read = [f"{plural(fleet.reports, 'report')} read"]
     if away:
@@ -102,7 +98,7 @@ def pool_text(fleet: Fleet) -> str:
 
     by_count = sorted(pool.shares, key=lambda share: -len(share[1]))
     parts = [
-        f"{len(names)} x {format_bytes(size)}" + (f" ({nodes_text(names)})" if at else "")
+        f"{len(names)} x {format_bytes(size)}" + f" ({nodes_text(names)})" * (at > 0)
         for at, (size, names) in enumerate(by_count[:MOST_VARIANTS])
     ]
     if len(by_count) > MOST_VARIANTS:
@@ -115,21 +111,20 @@ def pool_text(fleet: Fleet) -> str:
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
-    """Return the answer without a final newline.
-
-    verbosity: below 0 the verdict alone, above 0 what passed too.
-    """
+    """Return the answer; verbosity below 0: the verdict alone, above 0: what passed too."""
     word = fleet.verdict.upper()
     parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
         few = [one for one in fleet.findings if not _common(fleet, one)]
         many = [one for one in fleet.findings if _common(fleet, one)]
         few_head = "Findings on few nodes" if many else "Findings"
+        waived = [(one.finding, nodes_text(one.nodes)) for one in fleet.waived[:MOST_ROWS]]
+        ignored = [f"{clean(one.check)} on {on}: {cut(one.ignored or '')}" for one, on in waived]
         parts += [
             _statuses(fleet, paint),
             _findings(few_head, few, paint, width),
             _findings("Findings on most nodes", many, paint, width),
-            "\n".join(_waived(fleet, width)),
+            "\n".join(filled(f"ignored: {text}", width) for text in ignored),
             _drift(fleet, width),
             filled(pool_text(fleet), width),
             _unusable(fleet, width),
@@ -140,10 +135,11 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
 
 def _statuses(fleet: Fleet, paint: Paint) -> str:
     """Return which nodes have which status: the lists that a scheduler is given, in short."""
+    named = [(status, fleet.of(status)) for status in STATUSES]
     return "\n".join(
         f"  {paint(status, COLOURS[status])}{' ' * (9 - len(status))}{nodes_text(names)}"
-        for status in STATUSES
-        if (names := fleet.of(status))
+        for status, names in named
+        if names
     )
 
 
@@ -187,12 +183,6 @@ def _finding(one: OnNodes, paint: Paint, width: int) -> str:
     return "\n".join(lines)
 
 
-def _waived(fleet: Fleet, width: int) -> Iterator[str]:
-    for one in fleet.waived[:MOST_ROWS]:
-        where = f"{clean(one.finding.check)} on {nodes_text(one.nodes)}"
-        yield filled(f"ignored: {where}: {cut(one.finding.ignored or '')}", width)
-
-
 def _drift(fleet: Fleet, width: int) -> str:
     if not fleet.drift:
         return ""
@@ -205,21 +195,18 @@ def _drift(fleet: Fleet, width: int) -> str:
 
 
 def _unusable(fleet: Fleet, width: int) -> str:
-    lines = [filled(_unusable_text(one), width, 2) for one in fleet.unusable[:MOST_ROWS]]
+    lines = []
+    for one in fleet.unusable[:MOST_ROWS]:
+        more = f" (and {plural(one.times - 1, 'line')} like it)" if one.times > 1 else ""
+        text = f"  {clean(one.where)}: {one.trouble.value}: {cut(one.reason, 160)}{more}"
+        lines.append(filled(text, width, 2))
     lines += rest_of(MOST_ROWS, fleet.unusable)
     repeats = sum(fleet.repeats.values())
     if repeats:
         nodes = nodes_text(sorted(fleet.repeats))
         lines.append(filled(f"  {repeats} more of {nodes}, the same again", width))
-    return (
-        "\n".join(["Reports that are not used, or that are there twice", *lines]) if lines else ""
-    )
-
-
-def _unusable_text(one: Unusable) -> str:
-    """Return ``gpu007.json: truncated: it ends after 8000 bytes, within the report``."""
-    more = f" (and {plural(one.times - 1, 'line')} like it)" if one.times > 1 else ""
-    return f"  {clean(one.where)}: {one.trouble.value}: {cut(one.reason, 160)}{more}"
+    head = ["Reports that are not used, or that are there twice"] if lines else []
+    return "\n".join(head + lines)
 
 
 def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
@@ -278,10 +265,7 @@ def fleet_object(fleet: Fleet) -> Json:
             "unread": nodes_object(pool.unread),
         },
         "unusable": [
-            {
-                **{name: one for name, one in plain(text).items() if name != "times"},
-                "count": text.times,
-            }
+            {**{key: x for key, x in plain(text).items() if key != "times"}, "count": text.times}
             for text in fleet.unusable
         ],
         "repeats": dict(fleet.repeats),

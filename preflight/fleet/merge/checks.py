@@ -116,11 +116,8 @@ def _one_address(
             text = f"it looks for the {what} on itself and the others elsewhere, so {follows}"
         need = f"one address of the {what}, which all nodes reach"
         yield OnNodes(FleetFinding(check, "fail", "launch", have, need, text), in_order(local))
-    groups = grouped(
-        (tuple(one.process for one in each), node)
-        for node, each in found.items()
-        if node not in loopback
-    )
+    away = [(node, each) for node, each in found.items() if node not in loopback]
+    groups = grouped((tuple(one.process for one in each), node) for node, each in away)
     if len(groups) < 2:
         return
     right, others = by_size(groups)
@@ -129,34 +126,25 @@ def _one_address(
         nodes = groups[key]
         if nodes is most:
             continue
-        certain = _differ(found[most[0]], found[nodes[0]])
-        text = (
-            f"other nodes name another {what}: {follows}"
-            if certain
-            else f"other nodes name it otherwise: whether that is one {what} cannot be told here"
+        some, others_of = found[most[0]], found[nodes[0]]
+        # Names can be aliases of one host.
+        certain = len(some) != len(others_of) or any(
+            a.port != b.port or (a.node and b.node and a.node != b.node)
+            for a, b in zip(some, others_of, strict=True)
         )
-        status = "fail" if certain else "unknown"
+        status, text = "fail", f"other nodes name another {what}: {follows}"
+        if not certain:
+            status = "unknown"
+            text = f"other nodes name it otherwise: whether that is one {what} cannot be told here"
         blamed = nodes if right else in_order([*nodes, *most])
         need = f"{written[most[0]]}, as {fold(most)}"
         yield OnNodes(FleetFinding(check, status, "launch", written[nodes[0]], need, text), blamed)
 
 
-def _differ(some: Sequence[ServiceAddress], others: Sequence[ServiceAddress]) -> bool:
-    """Return whether two addresses are certainly two services: names can be aliases of one host."""
-    return len(some) != len(others) or any(
-        one.port != other.port or (one.node and other.node and one.node != other.node)
-        for one, other in zip(some, others, strict=True)
-    )
-
-
 def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
     """Judge one name under which the stores of several machines register their segments."""
-    names = grouped(
-        (host, name)
-        for name, launch in launches.items()
-        for host in launch.hosts_of("advertised")
-        if not loops(host)
-    )
+    hosts = ((n, host) for n, launch in launches.items() for host in launch.hosts_of("advertised"))
+    names = grouped((host, name) for name, host in hosts if not loops(host))
     for host, nodes in names.items():
         if len({rows[name].boot or name for name in nodes}) > 1:
             text = "the others look for the segments of all of them on one machine"

@@ -33,10 +33,7 @@ class Shown(NamedTuple):
 
 
 def run_merge(found: Iterable[FoundReport | Unusable], shown: Shown, expect: str | None) -> int:
-    """Print the answer; returns the exit code. Raises UsageError.
-
-    expect: a node set, None for whoever reports.
-    """
+    """Print the answer for ``expect``, or for whoever reports; returns the exit code."""
     expected = None if expect is None else expand(expect)
     return show_fleet(merged(read_reports(found), expected), shown)
 

@@ -65,10 +65,7 @@ def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return each fact that differs, what the fewest nodes differ in first.
-
-    rows: all that have facts.
-    """
+    """Return each fact that differs among ``rows``, what the fewest nodes differ in first."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(found: Drift) -> tuple[int, str]:
@@ -115,11 +112,8 @@ def _folded(found: Iterable[Drift]) -> Iterator[Drift]:
     """Yield facts of several devices that differ alike as one: ``mlx5_0-7.firmware``."""
     from preflight.check.report import fold
 
-    def likeness(one: Drift) -> object:
-        values = (*one.others, *([] if one.most is None else [one.most]))
-        held = tuple((other.value, tuple(other.nodes)) for other in values)
-        return re.sub(r"\d+", "0", one.fact), one.most is None, held, tuple(one.unread)
-
-    for group in grouped((likeness(one), one) for one in found).values():
+    signs = re.compile(r"\d+")
+    alike = ((repr(x._replace(fact=signs.sub("0", x.fact), facts=())), x) for x in found)
+    for group in grouped(alike).values():
         facts = tuple(one.fact for one in group)
         yield group[0]._replace(fact=fold(facts), facts=facts)

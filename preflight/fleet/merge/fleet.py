@@ -33,10 +33,7 @@ FAILING = ("fail", "unknown")
 
 
 class FleetNode(NamedTuple):
-    """status: the worse of the node's own verdict and of what the fleet finds about it.
-
-    row: None for a node that gave no report that could be used.
-    """
+    """A node: the worse of its own status and the fleet's; row: None without a usable report."""
 
     name: str
     status: str
@@ -81,11 +78,9 @@ class Fleet(NamedTuple):
 
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
-    """Return the fleet.
-
-    expected: names of its nodes; None where only the reports say which there are.
-    """
-    found = settled(reports.rows)
+    """Return the fleet of the ``expected`` nodes, or of whoever reports if that is None."""
+    given = reports.rows
+    found = settled(given)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
     # where another node's is like it; with an expected set, what is not in it is no node.
     patterns = {_pattern(name) for name in found.rows} if expected is None else set()
@@ -94,11 +89,8 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     rows = {name: found.rows[name] for name in names if name in found.rows}
     whole = {name: row for name, row in rows.items() if row.whole}
     facts = gathered(whole)
-    of_fleet = [
-        *_absences(names, found, reports.unusable, expected),
-        *found.doubts,
-        *fleet_findings(whole, facts),
-    ]
+    absences = _absences(names, found, reports.unusable, expected)
+    of_fleet = [*absences, *found.doubts, *fleet_findings(whole, facts)]
     # Of what a finding is about already, no drift is told.
     versions = any(one.finding.check == "fleet.mooncake-version" for one in of_fleet)
     told = {name: values for name, values in facts.items() if name != "wheel.mooncake" * versions}
@@ -108,7 +100,8 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         _verdict(rows, wanting, bool(drifts)),
         tuple(_nodes(names, rows, wanting, drifts)),
         None if expected is None else len(expected),
-        sum(not _stands_in(row) for row in reports.rows),
+        # A report may stand in place of one that the node did not give.
+        sum(not {*NOT_REACHED, *NO_REPORT} & {one.check for one in row.findings} for row in given),
         tuple(wanting),
         tuple(waived),
         tuple(passed),
@@ -117,11 +110,6 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         tuple(reports.unusable),
         found.repeats,
     )
-
-
-def _stands_in(row: NodeRow) -> bool:
-    """Return whether a report is in place of one that the node did not give."""
-    return any(one.check in (*NOT_REACHED, *NO_REPORT) for one in row.findings)
 
 
 def _pattern(name: str) -> str:
@@ -134,10 +122,13 @@ def _absences(
     unusable: Sequence[Unusable],
     expected: Sequence[str] | None,
 ) -> Iterable[OnNodes]:
-    broken = {one.node: one for one in unusable}
-    reasons = grouped(
-        (_no_report(broken.get(name)), name) for name in names if name not in found.rows
-    )
+    words = {Trouble.UNREADABLE: "unreadable"}
+    broken = {
+        one.node: f"no report but one that is {words.get(one.trouble, one.trouble.value)}"
+        for one in unusable
+    }
+    absent = [name for name in names if name not in found.rows]
+    reasons = grouped((broken.get(name, "no report"), name) for name in absent)
     for reason, nodes in reasons.items():
         text = "nothing is known of it: start nothing on it"
         yield OnNodes(FleetFinding("fleet.report", "unknown", "node", reason, "", text), nodes)
@@ -152,20 +143,11 @@ def _absences(
     strays = [one for one in unusable if one.node not in names]
     if strays:
         status = "warn" if complete else "unknown"
-        text = (
-            "every node that is expected has a report: none of them is missing"
-            if complete
-            else "one of them can be the report of a node that is missing here"
-        )
+        text = "one of them can be the report of a node that is missing here"
+        if complete:
+            text = "every node that is expected has a report: none of them is missing"
         have = f"{sum(one.times for one in strays)} that cannot be used"
         yield OnNodes(FleetFinding("fleet.unusable", status, "reports", have, "", text), [])
-
-
-def _no_report(broken: Unusable | None) -> str:
-    if broken is None:
-        return "no report"
-    unread = broken.trouble is Trouble.UNREADABLE
-    return f"no report but one that is {'unreadable' if unread else broken.trouble.value}"
 
 
 def _findings(

@@ -29,7 +29,8 @@ def run_fleet_check(
     from preflight.fleet.remote.engine import RunInterruptedError, ask_or_carry
     from preflight.inputs.recorded_launch import recorded_launch
 
-    nodes = nodes_of(where)
+    sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
+    nodes = named_nodes(sets, where.exclude)
     if not nodes:
         raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
     record = recorded_launch(launch)
@@ -74,10 +75,7 @@ def run_fleet_check(
 
 
 def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str, ...]:
-    """Return the words that have a node judge itself, within a time.
-
-    Raises UsageError for options that every node would refuse.
-    """
+    """Return the words by which a node judges itself, within a time. Raises UsageError."""
     from preflight.check.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
@@ -97,12 +95,6 @@ def _named(document: Json, node: str) -> Json:
     answer = document.get("answer") or {}
     machine = {**(answer.get("machine") or {}), "name": node}
     return {**document, "answer": {**answer, "machine": machine}}
-
-
-def nodes_of(where: SshNodes) -> list[str]:
-    """Return the nodes that are named, in order. Raises UsageError."""
-    sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
-    return named_nodes(sets, where.exclude)
 
 
 def sets_of(path: str) -> list[str]:

@@ -117,11 +117,7 @@ def _caught_signals() -> Iterator[list[int]]:
 
 
 def _run(
-    task: Any,
-    ssh: SshNodes,
-    collector: _Collector,
-    ticker: _Ticker,
-    **tree: bool,
+    task: Any, ssh: SshNodes, collector: _Collector, ticker: _Ticker, **tree: bool
 ) -> list[int]:
     """Ask the collector's nodes, and return the signals that came; the first of them ended it."""
     with _caught_signals() as caught:

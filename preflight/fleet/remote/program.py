@@ -26,17 +26,7 @@ _JOINED = ' | tr -d "\\n"; echo'
 # without its C half. psutil has C for any Python 3 of this machine's kind; on another, addresses
 # are unknown.
 OWN = ("checks", "mooncake_preflight", "preflight")
-OTHERS = (
-    "ClusterShell",
-    "click",
-    "markupsafe",
-    "packaging",
-    "psutil",
-    "tabulate",
-    "tomli",
-    "yaml",
-    "pynvml",
-)
+OTHERS = tuple("ClusterShell click markupsafe packaging psutil tabulate tomli yaml pynvml".split())
 # Python 3.11 has it under another name; 3.10 does not, and may be what a node has.
 _OWN_NAMES = {"tomli": "tomllib"}
 # Python and tables; no C that is for this machine's Python alone, and no notes of an editor.
@@ -90,10 +80,7 @@ class Question(NamedTuple):
 
 
 class Program(NamedTuple):
-    """This program on a node. command: the words that start it. carry: auto, always, never.
-
-    python: what runs the program where it is taken along.
-    """
+    """This program on a node: its words, whether it is taken along, and by what that is run."""
 
     command: tuple[str, ...]
     python: str
@@ -102,14 +89,14 @@ class Program(NamedTuple):
     def question(
         self, words: Sequence[str], content: bytes, carried: bool, joined: bool = False
     ) -> Question:
-        """Return what runs the program with ``words``, and ``content`` on its standard input.
-
-        joined: what it prints comes on one line, once it ends.
-        """
+        """Return what runs the program with its input; ``joined``: it prints one line, at last."""
         script = _SCRIPT + _JOINED if joined else _SCRIPT
         # Constant but for the words: a login shell may be any.
         line = f"exec sh -c '{script}' sh {shlex.join(self._words(words, carried))}"
-        return Question(line, _archive() + content if carried else content, carried)
+        if carried:  # the program stands in front of what it reads itself
+            archive, start = zipapp(), _CARRIED.encode()
+            content = b"%d\n%s%d\n%s%s" % (len(start), start, len(archive), archive, content)
+        return Question(line, content, carried)
 
     def _words(self, words: Sequence[str], carried: bool) -> tuple[str, ...]:
         own = (self.python, "-c", _READ_IT) if carried else self.command
@@ -133,10 +120,7 @@ class SshNodes(NamedTuple):
 
 
 def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
-    """Return the words of an option whose value is a command line.
-
-    Raises UsageError; for none at all too: ``give`` says what belongs there.
-    """
+    """Return the words of an option, a command line. Raises UsageError; ``give`` says its form."""
     try:
         found = tuple(shlex.split(text))
     except ValueError as error:
@@ -146,18 +130,9 @@ def option_words(option: str, text: str, give: str) -> tuple[str, ...]:
     return found
 
 
-def _archive() -> bytes:
-    """Return what a carried program is started with, in front of what it reads itself."""
-    archive, start = zipapp(), _CARRIED.encode()
-    return b"%d\n%s%d\n%s" % (len(start), start, len(archive), archive)
-
-
 @cache
 def zipapp() -> bytes:
-    """Return this program as one file that a node's own Python can run; about a megabyte.
-
-    Raises UsageError where a part of it is not here.
-    """
+    """Return this program as one file for any Python, a megabyte. Raises UsageError."""
     import io
     import zipfile
 

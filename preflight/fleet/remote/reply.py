@@ -89,10 +89,7 @@ def lacks_tool(reply: NodeReply) -> bool:
 
 
 def answer_of(reply: NodeReply, timeout_seconds: float, reader: ReportReader) -> NodeAnswer:
-    """Return the node's report under the name it was asked by, or why there is none; never raises.
-
-    reader: of all replies, which keeps once what many nodes say.
-    """
+    """Return a node's report under the name it was asked by, or why there is none; never raises."""
     node, found = reply.node, reply.reports if reply.end is not None else []
     told = [one for one in found if isinstance(one, FoundReport)] or found
     if not told:

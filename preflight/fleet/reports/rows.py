@@ -72,10 +72,7 @@ def text_place(source: str, line: int) -> str:
 
 
 class FleetFinding(NamedTuple):
-    """What one node, or the fleet, finds: a node's finding without the node, equal ones folded.
-
-    subject: folded. ignored: the reason of a waiver; such a finding counts nowhere.
-    """
+    """A finding without its node, subjects folded; ``ignored``: a waiver's reason."""
 
     check: str
     status: str
@@ -141,17 +138,13 @@ class NodeLaunch(NamedTuple):
         """Return the known addresses of services, sorted. kind: ``master``; ``metadata`` of any."""
         kinds = {one.kind for one in self.services if one.kind.startswith(f"{kind}-")}
         wanted = {kind} if kind == "master" else kinds
-        return tuple(
-            sorted(one.address for one in self.services if one.kind in wanted and one.address)
-        )
+        found = {one.address for one in self.services if one.kind in wanted and one.address}
+        return tuple(sorted(found))
 
     def hosts_of(self, kind: str) -> tuple[str, ...]:
         """Return the known hosts of services of one kind, in small letters."""
-        return tuple(
-            one.host.lower()
-            for one in self.services
-            if one.kind == kind and isinstance(one.host, str)
-        )
+        hosts = [one.host for one in self.services if one.kind == kind]
+        return tuple(host.lower() for host in hosts if isinstance(host, str))
 
 
 class NodeRow(NamedTuple):
@@ -214,13 +207,8 @@ def settled(rows: Sequence[NodeRow]) -> Settled:
     for node, group in grouped((row.node, row) for row in rows).items():
         different: dict[NodeRow, NodeRow] = {}
         for row in sorted(group, key=lambda row: (-row.made_unix_seconds, row.origin)):
-            key = row._replace(
-                origin="",
-                made_unix_seconds=0,
-                findings=frozenset(row.findings),
-                facts=frozenset(row.facts),
-                unread=frozenset(row.unread),
-            )
+            key = row._replace(origin="", made_unix_seconds=0, findings=frozenset(row.findings))
+            key = key._replace(facts=frozenset(row.facts), unread=frozenset(row.unread))
             different.setdefault(key, row)
         if len(different) < len(group):
             found.repeats[node] = len(group) - len(different)

@@ -44,10 +44,7 @@ class FoundReport(NamedTuple):
 
 
 def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Return the reports of paths that a user typed. Raises UsageError where none of them is there.
-
-    One that is missing beside others is named: its node may have failed to write it.
-    """
+    """Return the reports of typed paths, a missing one by name. Raises UsageError if all are."""
     from preflight.base.usage_error import UsageError
 
     def there(path: str) -> bool:
@@ -62,10 +59,7 @@ def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 
 def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Yield each report of each path, folders in the order of their names.
-
-    Never raises for a path.
-    """
+    """Yield the reports of each path, folders in the order of their names; never raises."""
     for path in paths:
         if path == STDIN:
             stream = getattr(sys.stdin, "buffer", None)

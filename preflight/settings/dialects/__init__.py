@@ -17,10 +17,7 @@ DEFAULT_SERVICE = "sglang"
 
 
 class ArtefactNames(NamedTuple):
-    """What the artefact is about is called: the compose service or container, the RDMA resource.
-
-    service: "" for the launch's own name of it.
-    """
+    """What a service ("": as in the launch) and the RDMA resource of an artefact are called."""
 
     service: str = ""
     rdma_resource: str = "rdma/hca"

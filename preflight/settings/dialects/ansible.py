@@ -26,10 +26,7 @@ class _Plain(str):
 
 
 def ansible(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return a playbook of kernel settings, pools, limits and modules.
-
-    Containers and the launch have their own.
-    """
+    """Return a playbook of kernel settings, pools, limits and modules; nothing of containers."""
     import yaml
 
     tasks, notes = _tasks(plan)
@@ -46,48 +43,26 @@ def ansible(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
     values, notes = sysctl_values(plan)
-    tasks = [
-        _task(
-            f"Set {name}",
-            "ansible.posix.sysctl",
-            name=name,
-            value=value,
-            sysctl_file=SYSCTL_FILE,
-            sysctl_set=True,
-        )
-        for name, value in values.items()
-    ]
+    tasks = []
+    for name, value in values.items():
+        row = {"name": name, "value": value, "sysctl_file": SYSCTL_FILE, "sysctl_set": True}
+        tasks.append(_task(f"Set {name}", "ansible.posix.sysctl", **row))
     if needs_unit(plan):
         notes = [note for note in notes if "--format sysfs" not in note]
         tasks += _file(UNIT_FILE, sysfs(plan, ArtefactNames()).text)
-        tasks.append(
-            _task(
-                f"Start {UNIT_NAME} now and at each boot",
-                "ansible.builtin.systemd_service",
-                name=UNIT_NAME,
-                state="restarted",
-                enabled=True,
-                daemon_reload=True,
-            )
-        )
+        title, module = f"Start {UNIT_NAME} now and at each boot", "ansible.builtin.systemd_service"
+        row = {"name": UNIT_NAME, "state": "restarted", "enabled": True, "daemon_reload": True}
+        tasks.append(_task(title, module, **row))
     for domain, name, value in pam_rows(plan):
-        tasks.append(
-            _task(
-                f"Limit {name} of {domain}",
-                "community.general.pam_limits",
-                domain=domain,
-                limit_type="-",
-                limit_item=name,
-                value=value,
-                dest=LIMITS_FILE,
-            )
-        )
+        row = {"domain": domain, "limit_type": "-", "limit_item": name, "value": value}
+        title, module = f"Limit {name} of {domain}", "community.general.pam_limits"
+        tasks.append(_task(title, module, **row, dest=LIMITS_FILE))
     for unit in sorted(unit_limits(plan)):
         tasks += _file(drop_in(unit), of_unit(plan, unit).text)
         notes.append(f"restart {unit} when its processes may end: the playbook does not restart it")
-    for module in plan.of(Kind.MODULE):
-        options = {"name": module.name, "params": module.wanted, "persistent": "present"}
-        tasks.append(_task(f"Load {module.name}", "community.general.modprobe", **options))
+    for loaded in plan.of(Kind.MODULE):
+        row = {"name": loaded.name, "params": loaded.wanted, "persistent": "present"}
+        tasks.append(_task(f"Load {loaded.name}", "community.general.modprobe", **row))
     return tasks, notes
 
 
@@ -96,11 +71,7 @@ def _file(path: str, content: str) -> list[dict[str, Any]]:
     return [
         _task(f"Make {folder}", "ansible.builtin.file", path=folder, state="directory"),
         _task(
-            f"Write {path}",
-            "ansible.builtin.copy",
-            dest=path,
-            content=f"{content}\n",
-            mode="0644",
+            f"Write {path}", "ansible.builtin.copy", dest=path, content=f"{content}\n", mode="0644"
         ),
     ]
 

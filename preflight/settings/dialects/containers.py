@@ -27,7 +27,8 @@ def docker(plan: Plan, names: ArtefactNames) -> Rendering:
         number = "-1" if value == "unlimited" else value
         options.append(("--ulimit", f"{name}={number}:{number}"))
     options += [("--cap-add", setting.name) for setting in plan.of(Kind.CAPABILITY)]
-    options += [("--security-opt", _security(s.name, s.wanted)) for s in plan.of(Kind.SECURITY)]
+    profiles = [f"{s.name}={s.wanted}".rstrip("=") for s in plan.of(Kind.SECURITY)]
+    options += [("--security-opt", profile) for profile in profiles]
     devices, unnamed = _devices(plan)
     options += [("--device", device) for device in devices]
     kept, removed, notes = variables(plan)
@@ -41,10 +42,7 @@ def docker(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
-    """Return the option for the host's IPC or for a size, never both.
-
-    With the host's IPC a size has no effect.
-    """
+    """Return the option for the host's IPC, or else for a size: with IPC a size has no effect."""
     if plan.of(Kind.IPC):
         return [("--ipc", "host")]
     return [("--shm-size", setting.wanted) for setting in plan.of(Kind.SHM_SIZE)]
@@ -56,10 +54,6 @@ def _devices(plan: Plan) -> tuple[list[str], list[str]]:
     said = "is left out: docker takes what is behind its colon for a place in the container"
     notes = [f"the device {visible(name)} {said}" for name in names if ":" in name]
     return [name for name in names if ":" not in name], notes
-
-
-def _security(name: str, wanted: str) -> str:
-    return f"{name}={wanted}" if wanted else name
 
 
 def _on_the_host(plan: Plan) -> list[str]:
@@ -85,7 +79,7 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
     devices, unnamed = _devices(plan)
     lists = {
         "cap_add": [setting.name for setting in plan.of(Kind.CAPABILITY)],
-        "security_opt": [_colon(s.name, s.wanted) for s in plan.of(Kind.SECURITY)],
+        "security_opt": [f"{s.name}:{s.wanted}".rstrip(":") for s in plan.of(Kind.SECURITY)],
         "devices": [f"{name}:{name}" for name in devices],
     }
     service |= {key: [*map(_literal, found)] for key, found in lists.items() if found}
@@ -112,7 +106,3 @@ def compose(plan: Plan, names: ArtefactNames) -> Rendering:
 def _literal(value: str) -> str:
     """Return a value for Compose, which fills in ${...} of each and takes $$ for a dollar sign."""
     return value.replace("$", "$$")
-
-
-def _colon(name: str, wanted: str) -> str:
-    return f"{name}:{wanted}" if wanted else name

@@ -13,10 +13,8 @@ def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
     """Return ``(set, removed, notes)``: what the launch is to have, what it is not to have."""
     kept: dict[str, str] = {}
     removed: list[str] = []
-    notes = [
-        f"{name} is left out, because its name looks like that of a secret: pass it as you do today"
-        for name in plan.left_out
-    ]
+    why = "because its name looks like that of a secret: pass it as you do today"
+    notes = [f"{name} is left out, {why}" for name in plan.left_out]
     for setting in plan.of(Kind.ENVIRONMENT):
         if not is_variable(setting.name):
             notes.append(f"{setting.name!r} is left out: it is not a valid name of a variable")
@@ -28,10 +26,7 @@ def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
 
 
 def env(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return a file for Docker's --env-file and systemd's EnvironmentFile=.
-
-    It holds NAME=value as it stands, without quotes.
-    """
+    """Return a file of plain NAME=value lines for Docker's --env-file and EnvironmentFile=."""
     kept, removed, notes = variables(plan)
     lines = []
     for name, value in kept.items():

@@ -31,10 +31,7 @@ _USERS = "kubelet.service containerd.service docker.service slurmd.service"
 
 
 def sysctl(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return what sysctl can say: plain settings, and the pool of the default page size.
-
-    It sets the pool as a whole, not by node.
-    """
+    """Return what sysctl can say: plain settings, and the default pool as a whole, not by node."""
     values, notes = sysctl_values(plan)
     if not values:
         return Rendering("", tuple(notes))
@@ -103,20 +100,16 @@ def overruled(plan: Plan) -> list[str]:
     pages, _ = _default_pool(plan)
     if pages is None:
         return []
-    return [
-        f"{writer.source} sets the pool after {SYSCTL_FILE}, by a script"
-        if writer.pages is None
-        else f"{writer.source} wins over {SYSCTL_FILE}: it is read later and sets "
-        f"{writer.pages} pages"
-        for writer in overruling(plan.writers, pages, plan.default_page_bytes)
-    ]
+    notes = []
+    for writer in overruling(plan.writers, pages, plan.default_page_bytes):
+        how = f"wins over {SYSCTL_FILE}: it is read later and sets {writer.pages} pages"
+        how = f"sets the pool after {SYSCTL_FILE}, by a script" if writer.pages is None else how
+        notes.append(f"{writer.source} {how}")
+    return notes
 
 
 def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return a unit that brings each pool or node to its pages at boot.
-
-    It fails where a pool gets fewer.
-    """
+    """Return a unit that brings each pool or node to its pages at boot, and fails if it cannot."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
     files = [(target.file, target.pages) for target in _with_earlier(plan)]
@@ -125,9 +118,7 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
         f"ExecStart=/bin/sh -c 'test \"$$(cat {file})\" -ge {pages} || echo {pages} > {file}'"
         for file, pages in files
     ]
-    reads = [
-        f"ExecStartPost=/bin/sh -c 'test \"$$(cat {file})\" -ge {pages}'" for file, pages in files
-    ]
+    reads = [f"ExecStartPost=/bin/sh -c 'test \"$$(cat {f})\" -ge {pages}'" for f, pages in files]
     lines = [
         header(plan.source, UNIT_FILE),
         "[Unit]",
@@ -144,11 +135,8 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
         "[Install]",
         "WantedBy=multi-user.target",
     ]
-    note = (
-        f"write it to {UNIT_FILE}, then: sudo systemctl daemon-reload; "
-        f"sudo systemctl enable {UNIT_NAME}"
-    )
-    return Rendering("\n".join(lines), (note,))
+    then = f"sudo systemctl daemon-reload; sudo systemctl enable {UNIT_NAME}"
+    return Rendering("\n".join(lines), (f"write it to {UNIT_FILE}, then: {then}",))
 
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
@@ -199,9 +187,7 @@ def _counts(plan: Plan, size: int, own: tuple[PoolWriter, ...]) -> str:
     if not nodes:
         return str(max(sum(mine.values()), 0 if later is None else later[0]))
     every = tuple(sorted({*plan.pool_nodes, *nodes}))
-    shares = {
-        **dict.fromkeys(every, 0),
-        **shares_after_boot(own, size, plan.default_page_bytes, every),
-    }
+    booted = shares_after_boot(own, size, plan.default_page_bytes, every)
+    shares = {**dict.fromkeys(every, 0), **booted}
     counts = {node: max(mine.get(node, 0), shares[node]) for node in every}
     return ",".join(f"{node}:{pages}" for node, pages in counts.items() if pages)

@@ -69,10 +69,7 @@ def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _of(plan: Plan) -> str:
-    """Return the options of kubectl that name the manifest to patch.
-
-    A running pod takes no other resources or volumes, so the manifest is what is patched.
-    """
+    """Return kubectl's options that name the manifest: a running pod takes no other resources."""
     manifest = plan.source if plan.workload.kind in _POD_PATHS else "POD.yaml"
     return f"--local -o yaml -f {quote(manifest)}"
 
@@ -138,7 +135,6 @@ def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
     for setting in plan.of(Kind.MEMORY):
         notes.append(f"memory: {setting.reasons[0].text}: raise it to what you have measured")
     if plan.pools:
-        notes.append(
-            "the Kubernetes node must have the huge pages: see --format sysctl, sysfs or cmdline"
-        )
+        text = "the Kubernetes node must have the huge pages: see --format sysctl, sysfs or cmdline"
+        notes.append(text)
     return notes

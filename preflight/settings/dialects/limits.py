@@ -22,24 +22,16 @@ _NOTHING = "the plan has no limit to set"
 
 def ulimits(plan: Plan) -> dict[str, str]:
     """Return the limits of the launch's own processes by name: bytes, a count, or ``unlimited``."""
-    return {
-        setting.name: setting.wanted for setting in plan.of(Kind.ULIMIT) if not setting.setting.unit
-    }
+    limits = (setting for setting in plan.of(Kind.ULIMIT) if not setting.setting.unit)
+    return {setting.name: setting.wanted for setting in limits}
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
-    """Return what logins and units of the host are to have for it.
-
-    Without a number for a container whose limit is not known: theirs may be higher.
-    """
-    return {
-        setting.name: setting.wanted
-        for setting in plan.of(Kind.ULIMIT)
-        if not setting.setting.unit
-        and (
-            setting.wanted == "unlimited" or setting.setting.now or not setting.setting.described_by
-        )
-    }
+    """Return what logins and units are to have; no number if a container's limit is unknown."""
+    own = [one for one in plan.of(Kind.ULIMIT) if not one.setting.unit]
+    known = [one.setting.now or not one.setting.described_by for one in own]
+    pairs = zip(own, known, strict=True)
+    return {one.name: one.wanted for one, sure in pairs if sure or one.wanted == "unlimited"}
 
 
 def container_limits(plan: Plan) -> tuple[dict[str, str], list[str]]:
@@ -74,11 +66,8 @@ def limits(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def pam_rows(plan: Plan) -> list[tuple[str, str, str]]:
     """Return ``(domain, limit, value)`` of each row, in the units of limits.conf(5)."""
-    return [
-        (domain, name, _pam(name, value))
-        for name, value in host_limits(plan).items()
-        for domain in ("*", "root")
-    ]
+    limits = host_limits(plan).items()
+    return [(who, name, _pam(name, value)) for name, value in limits for who in ("*", "root")]
 
 
 def _pam(name: str, value: str) -> str:
