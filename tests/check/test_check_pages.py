@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,25 +105,47 @@ SITUATIONS = {
 HOST = ("--root", "host", "--timeout", str(PATIENCE_SECONDS))
 
 
-def put(name: str, folder: Path) -> list[str]:
-    """Build the host of a situation in ``folder``, and what says its launch, () without one."""
-    (folder / "host").mkdir()
-    build_host(folder / "host", SITUATIONS[name].host())
-    if not SITUATIONS[name].launch:
-        return []
-    (folder / "launch.sh").write_text(f"{SITUATIONS[name].launch}\n")
-    return [*VERSIONS, "launch.sh"]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a situation: its host, and launch.sh where it has one."""
+
+    @cache
+    def made(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "host").mkdir()
+        build_host(folder / "host", SITUATIONS[name].host())
+        if SITUATIONS[name].launch:
+            (folder / "launch.sh").write_text(f"{SITUATIONS[name].launch}\n")
+        return folder
+
+    return made
+
+
+def said(name: str) -> list[str]:
+    """Return the words of the launch of a situation."""
+    return [*VERSIONS, "launch.sh"] if SITUATIONS[name].launch else []
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_page(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """And no word is cut in two: each path is one of the same answer as JSON."""
     situation = SITUATIONS[name]
-    monkeypatch.chdir(tmp_path)
-    words = ["check", *HOST, *situation.options, *put(name, tmp_path)]
+    monkeypatch.chdir(folder(name))
+    words = ["check", *HOST, *situation.options, *said(name)]
+    run([*words, "--json"])
+    known = set(re.findall(PATHS, capsys.readouterr().out))
+    run([*words, "--format", "npd"])
     for width in (80, 120):
         monkeypatch.setenv("COLUMNS", str(width))
+        run([*words, "-v"])
+        text = capsys.readouterr().out
+        assert set(re.findall(PATHS, text)) <= known
+        assert re.findall(r"\w\.\.\.$", text, re.MULTILINE) == []
         code = run(words)
         printed = COUNTS.sub(r"N\1\2", capsys.readouterr().out)
         page = PAGES / f"{name}.{width}.txt"
@@ -138,44 +161,35 @@ def test_the_page(
             assert not commands or commands[0] <= 15
 
 
+# Those whose hosts and launches differ.
+DIFFERENT = (
+    *("passes", "container-without-anything", "laptop", "cloud-instance", "no-launch"),
+    *("variable-not-set", "neither-hicache-nor-mooncake"),
+)
+
+
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_no_line_is_wider_than_the_terminal(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """At 60 columns, but for a command, which is to be copied, and for a word that is longer."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "60")
-    launch = put(name, tmp_path)
-    asked = [["check", "-v", *HOST, *launch], ["explain", "--advisories"], ["topology", *HOST]]
-    if launch:
-        asked += [[command, *HOST, *launch] for command in ("plan", "capacity")]
-    for words in asked:
-        run(words)
-    if launch:
-        sizing([*HOST, *launch])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 300
-    wide = [line for line in lines if len(line) > 60 and not line.startswith("      ")]
-    assert [line for line in wide if len(line.split()) > 1] == []
-
-
-@pytest.mark.parametrize("name", SITUATIONS)
-@pytest.mark.parametrize("width", [80, 120])
-def test_no_word_is_cut_in_two(
     name: str,
-    width: int,
-    tmp_path: Path,
+    folder: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In no table, value or line of a protocol: each path is one of the same answer as JSON."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", str(width))
-    words = ["check", *HOST, *SITUATIONS[name].options, *put(name, tmp_path)]
-    run([*words, "--json"])
-    known = set(re.findall(PATHS, capsys.readouterr().out))
-    run([*words, "-v"])
-    run([*words, "--format", "npd"])
-    text = capsys.readouterr().out
-    assert set(re.findall(PATHS, text)) <= known
-    assert re.findall(r"\w\.\.\.$", text, re.MULTILINE) == []
+    """At 60 columns, but for a command, which is to be copied, and for a word that is longer."""
+    monkeypatch.chdir(folder(name))
+    monkeypatch.setenv("COLUMNS", "60")
+    launch = said(name)
+    asked = [["check", "-v", *HOST, *launch]]
+    if name in DIFFERENT:
+        asked += [["topology", *HOST]]
+        asked += [[command, *HOST, *launch] for command in ("plan", "capacity") if launch]
+    if name == DIFFERENT[0]:
+        asked += [["explain", "--advisories"]]
+    for words in asked:
+        run(words)
+    if launch and name in DIFFERENT:
+        sizing([*HOST, *launch])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 90
+    wide = [line for line in lines if len(line) > 60 and not line.startswith("      ")]
+    assert [line for line in wide if len(line.split()) > 1] == []
