@@ -7,10 +7,13 @@ them.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import settings
+
+T = TypeVar("T")
 
 
 def fewer(divisor: int, **more: Any) -> settings:
@@ -18,6 +21,13 @@ def fewer(divisor: int, **more: Any) -> settings:
     profile = settings.default
     assert profile is not None
     return settings(max_examples=max(2, profile.max_examples // divisor), **more)
+
+
+def some(every: Iterable[T], divisor: int) -> list[T]:
+    """Return one in ``divisor``, the first among them; all with ``--hypothesis-profile=random``."""
+    profile = settings.default
+    assert profile is not None
+    return list(every)[:: divisor if profile.derandomize else 1]
 
 
 def seed() -> int:

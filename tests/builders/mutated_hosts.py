@@ -105,8 +105,13 @@ class Bench:
         assert sized is not None
         return sized
 
-    def _judge(self, topics: Mapping[str, Any], sized: Sized) -> list[Finding]:
-        return [*judge(Facts(topics), sized.needs, CHECKS), *launch_findings(sized.sizing)]
+    def _judge(
+        self, topics: Mapping[str, Any], sized: Sized, only: set[str] | None = None
+    ) -> list[Finding]:
+        checks = CHECKS if only is None else [one for one in CHECKS if one[0].id in only]
+        of_launch = only is None or len(checks) < len(only)
+        findings = judge(Facts(topics), sized.needs, checks)
+        return [*findings, *(launch_findings(sized.sizing) if of_launch else ())]
 
     def keys(self, topics: set[str]) -> dict[Key, Any]:
         """What the readers of these topics, or the sizing, asked, one of a kind of device each."""
@@ -120,14 +125,14 @@ class Bench:
                 shapes.add(shape)
         return found
 
-    def mutated(self, key: Key, answer: Any) -> list[Finding]:
-        """Raises what a reader raises."""
+    def mutated(self, key: Key, answer: Any, only: set[str] | None = None) -> list[Finding]:
+        """What all checks say, or those of ``only``. Raises what a reader raises."""
         root = Mutated(self._root, key, answer)
         users = {topic for topic, asked in self._asked.items() if key[1] in getattr(asked, key[0])}
         sized = self._size(root) if "sizing" in users else self._sized
         again = users & READERS.keys() if sized.needs == self._sized.needs else READERS
         read = {topic: _read(topic, root, sized.needs) for topic in again}
-        return self._judge({**self._topics, **read}, sized)
+        return self._judge({**self._topics, **read}, sized, only)
 
 
 def _answers(answers: Answers) -> Iterator[tuple[str, str, Any]]:

@@ -121,11 +121,12 @@ def test_fit_leaves_out_what_is_ignored_and_shows_it(
     waivers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Lifted memlock is what makes the launch start at all on this host."""
-    assert run(["fit", *DEMO]) == 1
-    assert run(["fit", *DEMO, "--ignore", "memlock.limit=lifted by the unit"]) == 0
+    words = ["fit", "--goal", "l2", *DEMO]  # the quickest
+    assert run(words) == 1
+    assert run([*words, "--ignore", "memlock.limit=lifted by the unit"]) == 0
     assert "ignored: memlock.limit: lifted by the unit" in capsys.readouterr().out
-    assert run(["fit", *DEMO, "--skip", "memlock.limit"]) == 0
-    assert run(["fit", *DEMO, "--waivers", waivers]) == 0
+    assert run([*words, "--skip", "memlock.limit"]) == 0
+    assert run([*words, "--waivers", waivers]) == 0
     said = capsys.readouterr().out
     assert "ignored: memlock.limit: lifted by the unit (until 2999-12-31)" in said
     assert "launch.waiver, hugetlb.shortage: a waiver until 2020-01-31" in said

@@ -12,7 +12,7 @@ from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-COUNT = 1000
+COUNT = 400
 PARTS = 2
 
 
