@@ -21,6 +21,7 @@ from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from preflight.diff.full_answer import NO_FLAG
 from preflight.programs.sglang_argument_tables import known_releases
+from tests.builders.examples import some
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
 from tests.rows import subject
@@ -149,9 +150,19 @@ def differing(old: Mapping[Any, str], new: Mapping[Any, str]) -> set[Any]:
     return {key for key in {*old, *new} if old.get(key) != new.get(key)}
 
 
+PAIRS = list(pairwise(known_releases()))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LAUNCHES)
-@pytest.mark.parametrize(("old", "new"), list(pairwise(known_releases())))
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    # Each pair with one of the launches; with all where the random profile asks for it.
+    [
+        (name, *pair)
+        for at, name in enumerate(LAUNCHES)
+        for pair in some([*PAIRS[at:], *PAIRS[:at]], len(LAUNCHES))
+    ],
+)
 def test_neighbouring_releases_differ_as_each_answers_alone(
     ask: Ask, answers: Of, name: str, old: str, new: str
 ) -> None:

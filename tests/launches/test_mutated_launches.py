@@ -1,4 +1,4 @@
-"""20,000 mutated launches of every kind: read or refused; nothing starts, is written or hangs."""
+"""Mutated launches of every kind: read or refused; nothing starts, is written or hangs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from preflight.launches.launch_kind import KINDS, LaunchText, read_kind
 from preflight.launches.source import SourceError
+from tests.builders.examples import some
 from tests.launches import test_kubernetes_pods, test_other_kinds, test_python_program
 from tests.launches.compose_cases import project
 from tests.launches.systemd_cases import unit
@@ -23,7 +24,7 @@ from tests.paths import ROOT
 pytestmark = pytest.mark.slow
 
 COUNT = 20_000
-PARTS = 4
+PARTS = 2
 LONGEST_SECONDS = 20.0  # of processor time, of one launch
 _watched: list[str] = []
 _watching: list[bool] = []
@@ -87,7 +88,7 @@ def _launch(number: int, seeds: list[tuple[str, str]]) -> LaunchText:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_mutated_launches_are_read_or_refused(part: int) -> None:
     seeds = _seeds()
-    for number in range(part, COUNT, PARTS):
+    for number in some(range(part, COUNT, PARTS), 4):
         launch = _launch(number, seeds)
         begun = time.process_time()
         _watching[:] = [True]

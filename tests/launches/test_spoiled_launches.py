@@ -30,5 +30,5 @@ def test_no_spoiled_launch_passes(tmp_path: Path) -> None:
     path = tmp_path / "fits.sh"
     path.write_text(FITS)
     files = [path, *sorted(LAUNCHES.glob("*.sh"))]
-    assert [text for _, text in passes(files[:1], 60, 1)] == []
-    assert [text for _, text in passes(files, 60, 2)] == []
+    assert [text for _, text in passes(files[:1], 20, 1)] == []
+    assert [text for _, text in passes(files, 25, 2)] == []
