@@ -16,6 +16,7 @@ from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import JudgedHost, judge_host
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
+from tests.tables import each_row
 from tests.valid import valid
 
 TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
@@ -72,7 +73,7 @@ def said(found: list[Finding]) -> dict[int, Status]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@each_row(
     ("text", "mooncake", "sglang", "number", "status"),
     [
         # 1: several clients on one host, TCP, and the release's own default for the copy.
@@ -280,7 +281,7 @@ LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@each_row(
     ("text", "mooncake", "sglang", "holds", "holds_not"),
     [
         # 34: ranks of one data-parallel group wait for each other, and not those of others.

@@ -30,6 +30,7 @@ from preflight.advisories.records import (
 from preflight.check.catalogue import catalogue
 from preflight.logs.patterns import read_patterns
 from tests.paths import ROOT
+from tests.tables import each_row
 
 RECORDS = advisories()
 FILES = sorted((ROOT / "preflight/advisories").glob("*.json"))
@@ -139,7 +140,7 @@ def test_there_are_many_and_each_has_its_own_number() -> None:
     assert len({one.summary for one in RECORDS}) == len(RECORDS)
 
 
-@pytest.mark.parametrize("one", RECORDS, ids=lambda one: one.id)
+@each_row("one", RECORDS)
 def test_a_record_names_only_what_there_is(one: Advisory) -> None:
     asked = {test.fact for test in comparisons_of(one.when)}
     assert {name for name in asked if not name.startswith(("env.", "flag."))} <= facts.FACTS.keys()
@@ -171,7 +172,7 @@ def test_each_range_has_a_line_of_the_table() -> None:
     assert sorted(lines) == sorted(ranges)
 
 
-@pytest.mark.parametrize("line", EDGES.strip().splitlines())
+@each_row("line", EDGES.strip().splitlines())
 def test_the_edges_of_a_range(line: str) -> None:
     """Its four releases are neighbours of each other, where there is one."""
     number, product, before, first, last, after = line.split()
@@ -296,7 +297,7 @@ def _conditions(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _conditions(part)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each_row("path", FILES)
 def test_a_record_has_what_a_record_may_have(path: Path) -> None:
     """Nothing of it is looked at again where it is read."""
     table = json.loads(path.read_text())
@@ -332,7 +333,7 @@ def test_a_record_has_what_a_record_may_have(path: Path) -> None:
             assert parts
 
 
-@pytest.mark.parametrize("one", RECORDS, ids=lambda one: one.id)
+@each_row("one", RECORDS)
 def test_the_export_is_osv(one: Advisory) -> None:
     schema = json.loads((ROOT / "tests/data/osv/schema.json").read_text())
     found = as_osv(one)

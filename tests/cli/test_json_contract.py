@@ -28,6 +28,7 @@ from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, pla
 from tests.capacity.test_capacity_published import H800_L2
 from tests.fleet.merge_fleets import Report, fleet_reports, write_lines
 from tests.paths import ROOT
+from tests.tables import each_row
 from tests.valid import valid
 
 Json = dict[str, Any]
@@ -327,7 +328,7 @@ def test_a_check_is_as_its_schema_says(
 LOGS = ROOT / "tests/data/logs"
 
 
-@pytest.mark.parametrize("log", [*sorted(file.name for file in LOGS.glob("*.log")), "/dev/null"])
+@each_row("log", [*sorted(file.name for file in LOGS.glob("*.log")), "/dev/null"])
 def test_an_explained_log_is_as_its_schema_says(
     log: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,13 +13,14 @@ from preflight.launches.container import ContainerSettings, Mount, docker_size
 from preflight.launches.launch_files import read_argv
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
+from tests.tables import each_row
 
 
 def run(text: str, **environment: str) -> Reading:
     return read_argv(shlex.split(text), environment)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "options",
     [
         "",
@@ -34,9 +35,7 @@ def run(text: str, **environment: str) -> Reading:
         "--shm-size 32g --security-opt seccomp=unconfined --read-only --init --",
     ],
 )
-@pytest.mark.parametrize(
-    "engine", ["docker run", "podman run", "nerdctl -n k8s run", "docker container run"]
-)
+@each_row("engine", ["docker run", "podman run", "nerdctl -n k8s run", "docker container run"])
 def test_the_image_is_found(engine: str, options: str) -> None:
     (command,) = run(f"{engine} {options} lmsysorg/sglang:latest python3 -m a --rm -e x").commands
     assert [word.text for word in command.words] == ["python3", "-m", "a", "--rm", "-e", "x"]

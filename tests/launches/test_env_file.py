@@ -12,6 +12,7 @@ from preflight.launches.env_files import env_file_settings, read_env_file, read_
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Origin
 from preflight.launches.variables import Layers, environment_words
+from tests.tables import each_row
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ _LINES = "# a comment\nMOONCAKE_MASTER=10.0.0.5:50051\n\nMOONCAKE_PROTOCOL=rdma\
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@each_row(
     "file",
     [
         _LINES,
@@ -86,7 +87,7 @@ _LINES = "# a comment\nMOONCAKE_MASTER=10.0.0.5:50051\n\nMOONCAKE_PROTOCOL=rdma\
         "",
     ],
 )
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "grep -v '^#' .env | xargs",

@@ -9,6 +9,7 @@ from preflight.launches.container import Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
 from preflight.launches.source import Origin, Place
 from preflight.processes.container_limits import container_limits
+from tests.tables import each_row
 
 POD = """\
 spec:
@@ -160,7 +161,7 @@ def test_a_quantity_that_cannot_be_read_is_unknown() -> None:
     assert command.container.hugepages_bytes == {"1Gi": 2 * 2**30}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resources", "why"),
     [
         ("limits: {cpu: 1, hugepages-2Mi: 320G}", "is 320G, no multiple of 2Mi: write 305176Mi"),
@@ -182,7 +183,7 @@ def test_a_quantity_that_cannot_be_read_is_unknown() -> None:
         ("limits: {memory: $SIZE, cpu: '{{cpu}}', nvidia.com/gpu: <count>}", None),
     ],
 )
-@pytest.mark.parametrize("kind", ["Pod", "StatefulSet", "Deployment", "LeaderWorkerSet"])
+@each_row("kind", ["Pod", "StatefulSet", "Deployment", "LeaderWorkerSet"])
 def test_resources_that_the_api_server_refuses(kind: str, resources: str, why: str | None) -> None:
     pod = f"{{containers: [{{name: c, command: [x], resources: {{{resources}}}}}]}}"
     spec = {

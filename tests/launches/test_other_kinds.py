@@ -15,6 +15,7 @@ from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread
 from preflight.processes.written_releases import written_versions
 from preflight.programs.sglang_arguments import unresolved
+from tests.tables import each_row
 
 
 def read(tmp_path: Path, text: str, name: str, **files: str) -> Reading:
@@ -489,7 +490,7 @@ def test_the_release_that_a_launch_names(tmp_path: Path, text: str, found: dict[
     assert versions == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     "section",
     [
         "[Service]\nExecStart=/usr/local/bin/mooncake_master",
@@ -500,8 +501,8 @@ def test_the_release_that_a_launch_names(tmp_path: Path, text: str, found: dict[
         "services:\n  a: {image: i}",
     ],
 )
-@pytest.mark.parametrize("first", ["#!/bin/bash", "set -e", "[ -f x ] || exit", "# starts all"])
-@pytest.mark.parametrize("name", ["launch.sh", "launch"])
+@each_row("first", ["#!/bin/bash", "set -e", "[ -f x ] || exit", "# starts all"])
+@each_row("name", ["launch.sh", "launch"])
 def test_a_script_that_writes_another_kind_is_a_script(
     tmp_path: Path, section: str, first: str, name: str
 ) -> None:

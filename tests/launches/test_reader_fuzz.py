@@ -21,7 +21,9 @@ from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading, SourceError
+from tests.builders.examples import some
 from tests.builders.steps import steps
+from tests.tables import each_row
 
 SENTINEL = "reader-fuzz-sentinel"
 PIECES = [
@@ -285,7 +287,7 @@ def shaped(piece: str, length: int) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", NASTY.values(), ids=NASTY)
+@each_row("piece", some(NASTY.values(), 3))
 def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the text takes about twice the steps; a reading that is quadratic takes four times."""
     # What expansions may add is a constant for every text, here one that hides nothing.
@@ -298,10 +300,10 @@ def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", NASTY.values(), ids=NASTY)
+@each_row("piece", NASTY.values())
 def test_no_text_drives_the_readers_deep(piece: str) -> None:
     """How deep calls nest is bounded by the readers' own limits, not by the text."""
-    text = shaped(piece, 20_000)
+    text = shaped(piece, 5_000)
     depth, frame = 0, sys._getframe()
     while frame.f_back is not None:
         depth, frame = depth + 1, frame.f_back

@@ -10,6 +10,7 @@ import pytest
 from checks.base.unknown import Unknown
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Origin, Reading, reads_written
+from tests.tables import each_row
 
 
 def words(text: str, **environment: str) -> list[list[str]]:
@@ -86,9 +87,7 @@ AS_BASH_WITH_VARIABLES = [
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
-@pytest.mark.parametrize(
-    ("settings", "text"), [*(("", text) for text in AS_BASH), *AS_BASH_WITH_VARIABLES]
-)
+@each_row(("settings", "text"), [*(("", text) for text in AS_BASH), *AS_BASH_WITH_VARIABLES])
 def test_words_are_split_as_bash_splits_them(settings: str, text: str) -> None:
     script = f"{settings}\n/usr/bin/printf '%s\\0' begin {text}"
     shell = ["bash", "--norc", "-c", script.replace("/usr/bin/printf", "builtin printf", 1)]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.real.cases import MORE, RECORDED, Case
 from tests.real.prediction import predict
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in RECORDED + MORE if case.recorded], ids=lambda c: c.id
-)
+@each_row("case", [case for case in RECORDED + MORE if case.recorded])
 def test_recorded_pages(case: Case) -> None:
     predicted = predict(case, "0.3.13.post1")
     assert (predicted.pages_2m, predicted.pages_1g) == case.recorded

@@ -19,6 +19,7 @@ from preflight.programs import sglang_arguments
 from preflight.programs.sglang_argument_tables import RefusedError, argument_table, releases_with
 from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
 from tests.sglang.argument_tables import RECORDED, VERSIONS, comparable, read
+from tests.tables import each_row
 
 NEWEST = VERSIONS[-1]
 
@@ -43,11 +44,7 @@ def _recorded() -> list[tuple[list[str], str, dict[str, Any]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("line", "versions", "result"),
-    _recorded(),
-    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
-)
+@each_row(("line", "versions", "result"), _recorded())
 def test_as_the_real_parser(line: list[str], versions: str, result: dict[str, Any]) -> None:
     """Values, refusals and leftovers are those of each release's own argparse parser."""
     for version in versions.split():

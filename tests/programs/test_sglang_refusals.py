@@ -10,6 +10,7 @@ from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_ar
 from preflight.programs.sglang_refusals import REFUSALS, every_release_refuses, refusals
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import understood
+from tests.tables import each_row
 
 NEWEST = "0.5.23"
 HICACHE = "--enable-hierarchical-cache"
@@ -140,7 +141,7 @@ def said(flags: str, version: str) -> list[str]:
     return list(refusals(arguments, version))
 
 
-@pytest.mark.parametrize(("case", "row"), list(zip(CASES, REFUSALS, strict=True)))
+@each_row(("case", "row"), list(zip(CASES, REFUSALS, strict=True)))
 def test_each_row(case: tuple[str, str, str], row: object) -> None:
     refused, text, taken = case
     assert isinstance(row, type(REFUSALS[0]))

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
@@ -24,6 +22,7 @@ from preflight.sizing.launch_sizing import size_launch
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, SERVICE, STORE, understood
 from tests.rules.test_rules_memory import UNEQUAL
+from tests.tables import each_row
 
 SERVICE_NEEDS = {"MOONCAKE_LOCAL_HOSTNAME": "a", "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE"}
 FOLDER = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "/ssd"}
@@ -130,7 +129,7 @@ def runs(server: SglangServer) -> Iterator[tuple[SglangServer, Versions]]:
         yield server, versions
 
 
-@pytest.mark.parametrize("rule", [one for one in RULES.values() if one.before], ids=lambda r: r.id)
+@each_row("rule", [one for one in RULES.values() if one.before])
 def test_the_words_after_mend_what_the_words_before_do(rule: Rule) -> None:
     """In one of the ordinary launches at least."""
     after = "" if rule.after == LEAVE_OUT else rule.after

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Fill, Kind, Setting, command
 from preflight.settings.commands import CONTAINERS, Context, commands, takes
+from tests.tables import each_row
 
 BARE = Context(root=True, systemd=False)
 USER = Context()
@@ -147,8 +148,8 @@ def test_first_line_by_kind_and_place(setting: Setting, context: Context, first:
     assert commands([setting], context)[0] == first
 
 
-@pytest.mark.parametrize("container", ["", *CONTAINERS, "lxc"])
-@pytest.mark.parametrize("kind", list(Kind))
+@each_row("container", ["", *CONTAINERS, "lxc"])
+@each_row("kind", list(Kind))
 def test_every_kind_has_a_line_everywhere(kind: Kind, container: str) -> None:
     assert lines(kind, "name", "1", Context(container))
 

@@ -17,6 +17,7 @@ from preflight.sglang.host_pool_records import (
 from preflight.sglang.host_pools import host_pools
 from tests.sglang.cases import CASES, VERSIONS, Case
 from tests.sglang.rerun import RECORDED, run_all
+from tests.tables import each_row
 
 PAIRS = [(version, case) for version in VERSIONS for case in CASES if case.runs_on(version)]
 
@@ -49,7 +50,7 @@ def outcome(version: str, case: Case) -> str | HostPools:
     return pools
 
 
-@pytest.mark.parametrize(("version", "case"), PAIRS, ids=lambda part: getattr(part, "id", part))
+@each_row(("version", "case"), PAIRS)
 def test_recorded(version: str, case: Case, recorded: dict[str, dict[str, Any]]) -> None:
     assert_predicted(version, case, recorded[version][case.id])
 

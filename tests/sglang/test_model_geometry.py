@@ -15,6 +15,7 @@ from preflight.sglang.model_geometry import (
     ModelGeometry,
     geometry_from_config,
 )
+from tests.tables import each_row
 
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -240,7 +241,7 @@ def test_the_sliding_heads_of_step_3_5() -> None:
     assert (found.heads.kv_heads, found.sliding.kv_heads) == (8, 4)
 
 
-@pytest.mark.parametrize("name", well_known_names())
+@each_row("name", well_known_names())
 def test_every_well_known_model_has_a_geometry(name: str) -> None:
     known = well_known_model(name)
     if isinstance(known, Unknown):  # what SGLang keeps of it is not computed here, and said so

@@ -14,6 +14,7 @@ from preflight.sglang.model import (
     well_known_names,
 )
 from preflight.sglang.model_geometry import AttentionKind, LayerKind
+from tests.tables import each_row
 
 
 def known(path: str) -> WellKnownModel:
@@ -295,7 +296,7 @@ google/gemma-4-31B MiniMaxAI/MiniMax-M3
 """
 
 
-@pytest.mark.parametrize("line", CATALOGUE.strip().splitlines())
+@each_row("line", CATALOGUE.strip().splitlines())
 def test_the_table_agrees_with_another_catalogue(line: str) -> None:
     name, *numbers = line.split()
     geometry = known(name).geometry
@@ -305,7 +306,7 @@ def test_the_table_agrees_with_another_catalogue(line: str) -> None:
     assert (*found, len(geometry.index_layers)) == tuple(map(int, numbers))
 
 
-@pytest.mark.parametrize("line", SLIDING_IN_ONE_POOL.strip().splitlines())
+@each_row("line", SLIDING_IN_ONE_POOL.strip().splitlines())
 def test_layers_that_slide_in_the_one_pool_keep_every_token(line: str) -> None:
     name, full, sliding, heads, width = line.split()
     geometry = known(name).geometry
@@ -313,7 +314,7 @@ def test_layers_that_slide_in_the_one_pool_keep_every_token(line: str) -> None:
     assert (geometry.heads.kv_heads, geometry.heads.head_dim) == (int(heads), int(width))
 
 
-@pytest.mark.parametrize("name", POOLS_OF_THEIR_OWN.split())
+@each_row("name", POOLS_OF_THEIR_OWN.split())
 def test_pools_of_a_kind_that_is_not_computed_are_unknown_and_why(name: str) -> None:
     found = well_known_model(name)
     assert isinstance(found, Unknown)
