@@ -95,7 +95,8 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What shares something of the machine is one group, and slow."""
     for item in items:
-        groups = [group for name, group in GROUPS.items() if item.get_closest_marker(name)]
+        marks = {mark.name for mark in item.iter_markers()}
+        groups = [group for name, group in GROUPS.items() if name in marks]
         if groups:
             item.add_marker(pytest.mark.xdist_group(_group(item, groups[0])))
             item.add_marker(pytest.mark.slow)

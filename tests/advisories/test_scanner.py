@@ -22,11 +22,8 @@ NON_CUDA = "mooncake-transfer-engine-non-cuda"
 FOUND = {
     f"{NON_CUDA}==0.3.11.post1": {"x_MP-2026-0027"},
     f"{NON_CUDA}==0.3.12": {"x_MP-2026-0002"},
-    f"{NON_CUDA}==0.3.13": {"x_MP-2026-0002"},
     f"{NON_CUDA}==0.3.13.post1": set(),
     "mooncake-transfer-engine==0.3.8": {"x_MP-2026-0027"},
-    "mooncake-transfer-engine==0.3.12": set(),
-    "sglang==0.5.12": set(),
 }
 
 

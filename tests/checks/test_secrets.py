@@ -21,6 +21,7 @@ from preflight.inputs.host_source import open_host
 from preflight.inputs.launch_record import public_file, public_json
 from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.dialects import FORMATS
+from tests.builders.examples import some
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
 
@@ -188,8 +189,13 @@ def _written(folder: Path, files: Mapping[str, str]) -> list[str]:
     return [*more, str(folder / next(iter(files)))]
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("options", [(), ("--keep-names",)])
+@pytest.mark.parametrize(
+    ("place", "options"),
+    [
+        *((place, ()) for place in PLACES),
+        *((place, ("--keep-names",)) for place in some(PLACES, 4)),
+    ],
+)
 def test_nothing_of_it_is_in_a_capture(
     place: str,
     options: tuple[str, ...],
@@ -216,7 +222,7 @@ def test_there_are_as_many_places_as_are_promised() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", some(PLACES, 2))
 def test_a_launch_is_judged_from_its_capture_as_it_was(
     place: str, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,7 +50,7 @@ def why_not() -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_not()
     for item in items:
-        if item.get_closest_marker("containers") and reason:
+        if reason and item.get_closest_marker("containers"):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -61,7 +61,7 @@ wait"""
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_not()
     for item in items:
-        if item.get_closest_marker("fleet") and reason:
+        if reason and item.get_closest_marker("fleet"):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 

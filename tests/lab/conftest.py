@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reasons = {"lab": why_not(), "containers": why_no_container()}
     for item in items:
         for mark, reason in reasons.items():
-            if item.get_closest_marker(mark) and reason:
+            if reason and item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 

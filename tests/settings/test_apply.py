@@ -371,8 +371,9 @@ HIDDEN = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hidden", HIDDEN)
-@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("hidden", "dry_run"), [*((hidden, False) for hidden in HIDDEN), (HIDDEN[0], True)]
+)
 def test_a_host_that_hides_what_decides_is_left_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], hidden: str, dry_run: bool
 ) -> None:
