@@ -195,7 +195,7 @@ def test_what_has_no_edge_affects_every_release(product: str) -> None:
         assert all(in_ranges(affected, each) is True for each in releases(product)), number
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("product", "introduced", "fixed", "version", "affected"),
     [
         ("mooncake", "0.3.12", "0.3.13", "0.3.12.post1", True),
@@ -240,7 +240,7 @@ FACTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("condition", "result"),
     [
         ({"fact": "yes", "is": True}, True),

@@ -37,6 +37,7 @@ from tests.builders.capacity_launches import (
     tokens_of,
 )
 from tests.builders.launch_text import understood
+from tests.tables import each_row
 
 QWEN = {"model": "Qwen/Qwen3-14B", "tp": 2}
 STORE = STORED.format(**QWEN, segment="80gb", size=30)
@@ -44,7 +45,7 @@ WORKLOAD = WorkloadOptions(clients=20, rounds=4, request_length=2048)
 
 
 # Of a segment of 256 MiB, counted with a real mooncake_master 0.3.13.post1 until it refused.
-@pytest.mark.parametrize(
+@each_row(
     ("object_bytes", "fit"),
     [
         (4_718_592, 56),
@@ -60,7 +61,7 @@ def test_objects_fit_as_in_a_real_store(object_bytes: int, fit: int) -> None:
     assert objects_that_fit(object_bytes, 256 * MIB) == fit
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("object_bytes", "segment_bytes", "taken"),
     [
         (7, GIB, 7),  # below eight bytes every size is a bin

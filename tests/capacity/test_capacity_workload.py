@@ -15,9 +15,10 @@ from preflight.capacity.workload import (
     workload_of,
 )
 from tests.builders.launch_text import understood
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         # The benchmark's own defaults.
@@ -53,7 +54,7 @@ def test_switches_and_orders_are_told_apart() -> None:
     assert not read_command("--max-rounds 7").shorter
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("", "not the command line of bench_multiturn.py"),

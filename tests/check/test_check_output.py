@@ -27,6 +27,7 @@ from preflight.check.report import EXIT_CODES, Findings, Report, fold, report
 from preflight.check.to_text import TAIL_BYTES, report_text
 from preflight.launches.source import Origin, Word
 from preflight.programs.sglang_arguments import unresolved
+from tests.tables import each_row
 
 FAIL, UNKNOWN, WARN, PASS, SKIP = Status
 ANY_TEXT = st.text(max_size=60)
@@ -94,7 +95,7 @@ def test_checks_that_are_unknown_for_one_reason_say_it_once() -> None:
 # Folding -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("subjects", "folded"),
     [
         (["host"], "host"),
@@ -161,8 +162,8 @@ LONG = Finding(
 )
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
-@pytest.mark.parametrize("verbosity", [-1, 0, 1])
+@each_row("width", [60, 80, 100, 140])
+@each_row("verbosity", [-1, 0, 1])
 def test_no_line_is_wider_than_the_terminal(width: int, verbosity: int) -> None:
     """But commands, which are to be copied whole."""
     findings = [LONG._replace(status=status) for status in Status]

@@ -7,13 +7,13 @@ import json
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.recording import no_answers
 from checks.base.unknown import Unknown
 from checks.capture.anonymise import Ipv4Names, anonymise, keeps_ipv4
+from tests.tables import each_row
 
 PRIVATE = st.one_of(
     st.integers(0x0A000000, 0x0AFFFFFF),
@@ -71,7 +71,7 @@ def test_a_lone_address_tells_nothing_but_its_kind_and_last_octet(addresses: lis
         assert Ipv4Names([first]).replace(first) == Ipv4Names([other]).replace(other)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "kept",
     [
         "127.0.0.1", "0.0.0.0", "255.255.255.0", "255.255.240.0", "169.254.169.254", "224.0.0.1",

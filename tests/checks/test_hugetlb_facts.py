@@ -21,6 +21,7 @@ from checks.numa.nodes import (
 )
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.checks.recorded import recorded
+from tests.tables import each_row
 
 
 def read(path: Path) -> HugeTlb:
@@ -188,7 +189,7 @@ def test_node_lists(text: str, nodes: tuple[int, ...]) -> None:
     assert parse_node_list(text) == nodes
 
 
-@pytest.mark.parametrize("text", ["", "a", "-1", "1-", "2-1", "0-5000", "0;1", "1.0"])
+@each_row("text", ["", "a", "-1", "1-", "2-1", "0-5000", "0;1", "1.0"])
 def test_what_is_no_node_list(text: str) -> None:
     with pytest.raises(ValueError, match="NUMA nodes"):
         parse_node_list(text)

@@ -28,6 +28,7 @@ from preflight.launches.systemd_unit import KIND
 from preflight.processes.processes import LaunchOptions
 from tests.checks.limit_hosts import launch, limits, rank, rdma, system
 from tests.checks.test_limits_memlock import docker, found, one
+from tests.tables import each_row
 
 MAY_RAISE = {"effective_capabilities": 1 << SYS_RESOURCE_BIT}
 
@@ -112,7 +113,7 @@ def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, i
     assert " ".join(map(str, after)) == told.stdout.strip()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "soft"),
     [
         ("ulimit -n 900 -u 9", 900),
@@ -158,7 +159,7 @@ def test_what_starts_where_a_limit_is_refused_is_told(
     assert any(word.doubts or word.unresolved for word in words) == sets
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("own", "host", "status"),
     [
         (set_to("memlock", None), limits(), Status.FAIL),  # above 8 MiB: bash refuses it
@@ -189,7 +190,7 @@ def test_no_setting_around_a_launch_lifts_what_it_sets_itself() -> None:
     assert [setting.name for setting in refused.settings] == ["memlock"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("container", "own", "status"),
     [
         (None, set_to("nofile", 256), Status.WARN),

@@ -13,6 +13,7 @@ from checks.base.unknown import Unknown
 from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, system
 from tests.checks.test_limits_memlock import docker, found, one, unit
+from tests.tables import each_row
 
 UNREADABLE = Unknown("/proc/self/status: Permission denied")
 ROOT = {"euid": 0, "effective_capabilities": IPC_LOCK}
@@ -26,7 +27,7 @@ def pod(**settings: Any) -> ContainerLimits:
 # -- memlock.user-namespace ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "status"),
     [
         (limits(), Status.PASS),
@@ -103,7 +104,7 @@ def test_a_drop_in_without_a_restart_changes_nothing() -> None:
     assert finding.advice == "restart containerd.service"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("container", "runtimes", "status"),
     [
         (docker(memlock_bytes=-1), unit(8 * MIB), Status.PASS),
@@ -186,7 +187,7 @@ def test_the_capability_of_this_container(host: Any, status: Status) -> None:
 # -- limits.nofile ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("container", "nofile", "status"),
     [
         (None, Limit(1024, 1048576), Status.PASS),
@@ -241,7 +242,7 @@ def test_only_sglang_is_asked_about_files() -> None:
 # -- limits.run-as ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("container", "inside", "host", "status"),
     [
         (None, "none", limits(), Status.PASS),

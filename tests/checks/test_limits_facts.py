@@ -19,6 +19,7 @@ from checks.limits.facts import IPC_LOCK_BIT, LimitFacts, Pinned, read_limits
 from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit, parse_limit
 from tests.checks.limit_hosts import tree
 from tests.paths import ROOT
+from tests.tables import each_row
 
 STATUS = """Name:	python
 Uid:	1000	1001	1000	1000
@@ -129,7 +130,7 @@ def test_odd_answers_of_calls_raise_nothing(tmp_path: Path, answer: Any) -> None
     assert facts.runtimes.units == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value"),
     [
         ("unlimited", None),

@@ -27,6 +27,7 @@ from tests.checks.limit_hosts import (
     rdma,
     system,
 )
+from tests.tables import each_row
 
 UNREADABLE = Unknown("/proc/self/limits: Permission denied")
 
@@ -141,7 +142,7 @@ NEED = 4 * GIB  # two NICs, 2 GiB
 ROOM = NEED + 2 * QUEUES_PER_NIC_BYTES
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("memlock", "other", "status"),
     [
         (8 * MIB, {}, Status.FAIL),
@@ -241,7 +242,7 @@ def test_an_unread_topic_is_unknown() -> None:
 # -- containers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "status"),
     [
         ({"memlock_bytes": -1}, Status.PASS),
@@ -274,7 +275,7 @@ def test_the_launchs_own_container_settings_decide(
     assert finding.status is status, finding
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("runtimes", "runtime", "status"),
     [
         (unit(None), "docker", Status.PASS),

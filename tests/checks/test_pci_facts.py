@@ -32,6 +32,7 @@ from tests.builders.synthetic import (
 )
 from tests.builders.synthetic_devices import Gpu
 from tests.checks.recorded import recorded
+from tests.tables import each_row
 
 # A chassis: two switches in a row below one root port, a third below another port of the same host
 # bridge, and one more host bridge on the other node.
@@ -46,7 +47,7 @@ def place(address: str, *parents: str, node: int | None = 0) -> PciFunction:
 GPU = place("0000:13:00.0", *CASCADE, "0000:12:00.0")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("other", "expected", "why"),
     [
         (place("0000:14:00.0", *CASCADE, "0000:12:01.0"), PathClass.PIX, "two ports, one switch"),

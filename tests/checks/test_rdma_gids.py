@@ -8,6 +8,7 @@ from checks.base.unknown import Unknown
 from checks.base.written_numbers import leading_integer
 from checks.rdma.devices import IB, ROCE_1, ROCE_2, Gid, GidChoice, Port, asked_index, choose_gid
 from checks.releases.mooncake import MooncakeRelease, mooncake_release
+from tests.tables import each_row
 
 V4 = bytes(10) + b"\xff\xff"
 PRIVATE, CARRIER, PUBLIC = V4 + b"\x0a\0\0\1", V4 + b"\x64\x40\0\1", V4 + b"\xc0\xa8\0\1"
@@ -31,7 +32,7 @@ def taken(
     return choice.gid.number if choice.gid else None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gids", "number"),
     [
         # Measured on soft-RoCE with 0.3.13.post1: a site-local address of a router's advertisement
@@ -124,7 +125,7 @@ def test_a_table_that_could_not_be_read_is_no_choice() -> None:
     assert isinstance(choose_gid(untyped, {}, NEWEST), Unknown)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value"),
     [("12", 12), ("+7", 7), ("\t-3 ", -3), ("4GB", 4), ("", None), ("x1", None), ("٣", None)],
 )

@@ -52,6 +52,7 @@ from tests.checks.rdma_hosts import (
     with_settings,
 )
 from tests.paths import ROOT
+from tests.tables import each_row
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
 HUGE = 2 * MIB
@@ -67,7 +68,7 @@ def region(size: int, what: str = "L2 host pool", page: int = 4096) -> Region:
     return Region(what, size, page)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("memory", "largest", "release", "plan"),
     [
         (region(2 * GIB), 2 * GIB, OLD, Registration(Split.WHOLE, 1, 2 * GIB, 2 * GIB)),

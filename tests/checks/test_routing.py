@@ -14,6 +14,7 @@ from checks.base.root import CALLS_FILE, Root
 from checks.base.unknown import Unknown
 from checks.network.routing import RoutingRule, RoutingTables, TableRoute, exits, read_routing
 from tests.paths import ROOT
+from tests.tables import each_row
 
 LOCAL, MAIN = (
     RoutingRule(4, number, 1, table, False, "", "", "", "", None, None, None, ())
@@ -63,7 +64,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("rules", "routes", "leads"), CASES)
+@each_row(("rules", "routes", "leads"), CASES)
 def test_what_leads_out(
     rules: tuple[RoutingRule, ...], routes: tuple[TableRoute, ...], leads: list[str]
 ) -> None:

@@ -33,6 +33,7 @@ from preflight.launches.source import Command
 from preflight.launches.systemd_unit import KIND
 from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, rdma
 from tests.checks.test_limits_memlock import found, one
+from tests.tables import each_row
 
 ROOT = {"euid": 0, "effective_capabilities": 0x1FFFFFFFFFF}
 SYSTEMD = "/lib/systemd/systemd"
@@ -95,7 +96,7 @@ def of(command: Command) -> ProcessNeeds:
     return rank(limits=command.limits, run_as=command.run_as)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "user"),
     [
         ("mooncake_client a", ""),
@@ -168,7 +169,7 @@ def test_a_prefix_of_execstart_lifts_what_the_unit_sets() -> None:
 UNREAD = Unknown("limits.identity: says of no user whether it is root")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("command", "host", "status"),
     [
         # Root asks: its own capability is not that of the user who runs it.

@@ -24,6 +24,7 @@ from preflight.settings.dialects import FORMATS
 from tests.builders.examples import some
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
+from tests.tables import each_row
 
 # Every secret and every word that nobody understands has this in it.
 MARK = "kuwhfksrekxy"
@@ -368,7 +369,7 @@ def test_the_launch_of_a_host_that_is_open_is_whole(host: str) -> None:
 # What is one, and what is none -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     "--api-key HF_TOKEN MC_METADATA_HTTP_TOKEN DB_PASSWORD PGPASSWORD MC_REDIS_PWD DB_PASS JWT "
     "SSHPASS redis_password aws_secret_access_key AWS_ACCESS_KEY_ID X-API-Key apiKey "
@@ -379,7 +380,7 @@ def test_a_name_of_a_secret(name: str) -> None:
     assert is_secret(name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     "PWD OLDPWD bypass COMPASS num_passes --pin-memory --max-total-tokens max_tokens token_limit "
     "--speculative-num-draft-tokens --tokenizer-path --model-path eos_token per_token "
@@ -411,7 +412,7 @@ def test_which_names_of_servers_and_stores_are_secrets() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         f"HF_TOKEN={MARK}",
@@ -439,7 +440,7 @@ def test_a_secret_in_a_text_is_gone(line: str) -> None:
     assert not any(MARK in word for word in clean_words(["bash", "-c", line]))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "kept",
     [
         SERVER,

@@ -18,6 +18,7 @@ from checks.releases.sglang import (
     parse_version,
     sglang_release,
 )
+from tests.tables import each_row
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("last", "first", "field", "old", "new"), CHANGES)
+@each_row(("last", "first", "field", "old", "new"), CHANGES)
 def test_changes(last: str, first: str, field: str, old: object, new: object) -> None:
     assert attrgetter(field)(sglang_release(last)) == old
     assert attrgetter(field)(sglang_release(first)) == new

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from checks.base.finding import Kind, Status
 from checks.base.needs import ContainerLimits
 from checks.base.root import Root
@@ -18,6 +16,7 @@ from checks.limits.runtimes import Limit
 from tests.builders.synthetic_system import limits_file
 from tests.checks.launches import declared_outcomes_hold, findings
 from tests.checks.limit_hosts import facts, launch, limits, rank, system, tree
+from tests.tables import each_row
 
 
 def _judged(row: str, size: int | None, **other: Any) -> Status:
@@ -41,7 +40,7 @@ PASS, WARN, FAIL = Status.PASS, Status.WARN, Status.FAIL
 SHARED = {"memfd_bytes": (6 * GIB, 4 * GIB)}  # all that is on huge pages
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("row", "gib", "other", "expected"),
     [
         # Everything that is mapped counts, and the program besides.

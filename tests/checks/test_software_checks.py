@@ -26,6 +26,7 @@ from checks.software.facts import (
 )
 from preflight.sizing.chosen_releases import choose_sglang, engines_of
 from tests.checks.limit_hosts import facts, launch, rank, rdma, system, tree
+from tests.tables import each_row
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
 OTHER = "/usr/local/lib/python3.12/dist-packages"
@@ -354,7 +355,7 @@ def lacking(file: str, library: str) -> tuple[CompiledFile, ...]:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("program", "file", "status"),
     [
         ("sglang", "store.so", Status.FAIL),
@@ -498,7 +499,7 @@ EFA, TENT = rank(transport="efa", rdma=None), rank(environment={"MC_USE_TENT": "
 REDIS = Service("metadata-redis", "10.0.0.1", 6379, "", "rank 0", "launch.sh:2", False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("needs", "parts", "driver", "status"),
     [
         (launch(EFA), frozenset({"efa"}), "efa", Status.PASS),

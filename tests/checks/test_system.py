@@ -22,6 +22,7 @@ from checks.system.facts import Container, SystemFacts, read_system
 from checks.system.judge import CHECKS
 from tests.checks.limit_hosts import facts, launch, limits, rank, system, tree
 from tests.paths import ROOT
+from tests.tables import each_row
 
 MACHINE = {
     "architecture": "aarch64",
@@ -286,7 +287,7 @@ def mapping(page: int) -> LaunchNeeds:
     return LaunchNeeds("launch.sh", (rank(),), (Usage("rank 0", pages, pages, False, {}),))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("architecture", "base", "page", "status"),
     [
         ("x86_64", 4 * KIB, GIB, Status.PASS),

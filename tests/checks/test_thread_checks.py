@@ -19,6 +19,7 @@ from checks.limits.thread_checks import CHECKS, LEAST_CLIENT_THREADS, OWN_THREAD
 from checks.limits.threads import Ceiling, ThreadFacts
 from tests.checks.judged import assert_declared, judged
 from tests.checks.limit_hosts import facts, launch, limits, system, tree
+from tests.tables import each_row
 
 (DECLARED,) = CHECKS.checks
 CLIENT = ProcessNeeds("client", "mooncake_client", {})
@@ -50,7 +51,7 @@ def test_the_declaration_is_complete() -> None:
     assert_declared({DECLARED[0].id: DECLARED})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("limit", "used", "status"),
     [
         (30, 0, Status.FAIL),
@@ -119,7 +120,7 @@ def test_the_kernels_own_bounds() -> None:
 ROOT_USER = {"euid": 0, "effective_capabilities": 0}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("who", "status"),
     [
         ({}, Status.FAIL),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import pytest
-
 from checks.releases.mooncake import RELEASES, work_together
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("client", "master", "known"),
     [
         ("0.3.13.post1", "0.3.14", True),

@@ -31,6 +31,7 @@ from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import LaunchOptions, understand
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
+from tests.tables import each_row
 
 STORE = {
     "metadata_server": "P2PHANDSHAKE",
@@ -179,7 +180,7 @@ def test_a_store_file_that_is_not_here_is_unknown_by_name(tmp_path: Path) -> Non
     assert "/far/mc.json" in sizing.reason
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "engines", "workers"),
     [
         ("-tp 8 -pp 2", 1, 16),

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.node_sets import expand, fold, in_order, is_name, named_nodes
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "folded"),
     [
         ([], ""),
@@ -50,7 +51,7 @@ def test_a_node_set_is_read_as_it_is_meant(text: str, names: list[str]) -> None:
     assert expand(text) == names
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "rule"),
     [
         ("gpu[1-", "not a set of nodes"),

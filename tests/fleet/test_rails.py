@@ -30,6 +30,7 @@ from tests.fleet.merge_fleets import (
     write_lines,
 )
 from tests.paths import ROOT
+from tests.tables import each_row
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/rails-v1.schema.json").read_text())
@@ -70,7 +71,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other", "reach"), PAIRS)
+@each_row(("one", "other", "reach"), PAIRS)
 def test_two_lanes(one: Lane, other: Lane, reach: Reach) -> None:
     assert way(one, other).reach is reach
 
@@ -186,7 +187,7 @@ BROKEN: list[tuple[Change, tuple[str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "expected"), BROKEN)
+@each_row(("change", "expected"), BROKEN)
 def test_the_node_that_is_cut_off_is_named(change: Change, expected: tuple[str, str]) -> None:
     """One of four nodes is made different; that one is named, and no other finding is."""
     seen = answer("gpu[1-4]", {**FOUR, "gpu3": change})

@@ -23,6 +23,7 @@ from preflight.inputs.launch_words import Chosen, Waiver
 from tests.builders.synthetic import PATIENCE_SECONDS
 from tests.fleet.merge_fleets import line, report_of
 from tests.paths import ROOT
+from tests.tables import each_row
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/check-v1.schema.json").read_text())
@@ -35,7 +36,7 @@ ERROR += b'"findings": [], "reason": "no such file", "answer": null}'
 Lines = tuple[bytes, ...]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "code", "error", "carried", "check", "said"),
     [
         ((), 255, b"ssh: connect to a: No route to host", False, "fleet.ssh", "connect to a: No"),

@@ -36,6 +36,7 @@ from tests.fleet.merge_fleets import (
     report_of,
 )
 from tests.paths import ROOT
+from tests.tables import each_row
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-v1.schema.json").read_text())
@@ -119,9 +120,7 @@ NO_REPORTS: list[Case] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("content", "trouble", "said"), NO_REPORTS, ids=[said for _, _, said in NO_REPORTS]
-)
+@each_row(("content", "trouble", "said"), NO_REPORTS)
 def test_what_is_no_report_is_named_with_its_reason(
     content: str | bytes, trouble: Trouble, said: str
 ) -> None:
@@ -131,7 +130,7 @@ def test_what_is_no_report_is_named_with_its_reason(
     assert found.node in ("gpu001", "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content",
     [
         WRITTEN,
@@ -144,7 +143,6 @@ def test_what_is_no_report_is_named_with_its_reason(
         with_field(f"{MACHINE}.rails", {"unknown": "no verbs"}),
         with_field(f"{MACHINE}.share.segment_bytes", {"unknown": "read from a file"}),
     ],
-    ids=lambda content: str(len(content)),
 )
 def test_a_report_is_taken_whatever_stands_around_it(content: str) -> None:
     found = read(content)

@@ -19,6 +19,7 @@ from preflight.launches.env_files import interpolate, read_compose_env_file
 from preflight.launches.launch_files import read_text
 from preflight.launches.source import Command, Origin, Place, SourceError
 from preflight.launches.variables import environment_words
+from tests.tables import each_row
 
 COMPOSE_V1 = "/usr/lib/python3/dist-packages/compose"
 TEXT = """\
@@ -155,7 +156,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "says"),
     [
         (BOMB, "aliases"),
@@ -323,7 +324,7 @@ def test_a_service_of_which_none_is_asked_for_is_no_process(said: str) -> None:
     assert [note.id for note in reading.notes] == ["not-started"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("service", "note"),
     [
         ("command: [x, --tp, 8]", "value-not-text"),

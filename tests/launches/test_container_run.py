@@ -175,7 +175,7 @@ def test_only_what_runs_in_a_container_has_settings() -> None:
     assert sizes == [None, 2**30, 2**30, None]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "size"),
     [
         ("32g", 32 << 30),

@@ -15,7 +15,7 @@ from preflight.launches.variables import Layers, environment_words
 from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("A=1\nB=2", {"A": "1", "B": "2"}),

@@ -227,7 +227,7 @@ def test_several_documents_and_lists() -> None:
         assert len(read_kubernetes(text, "p", {}).commands) == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "size"),
     [
         ("64Gi", 64 << 30),

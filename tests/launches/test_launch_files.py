@@ -12,6 +12,7 @@ from preflight.launches.launch_files import read_source
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command, Reading, SourceError
 from tests.paths import ROOT
+from tests.tables import each_row
 
 LAUNCHES = ROOT / "tests/data/launches"
 SEEDS = ROOT.parent / "shared" / "seeds"
@@ -228,7 +229,7 @@ def launch(name: str) -> Reading:
     return read_source(str(LAUNCHES / f"{name}.sh"), {})
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@each_row("name", EXPECTED)
 def test_launch(name: str) -> None:
     assert [shape(command) for command in launch(name).commands] == EXPECTED[name]
 

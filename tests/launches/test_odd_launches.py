@@ -16,6 +16,7 @@ from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.source import Reading
 from tests.paths import ROOT
+from tests.tables import each_row
 
 
 def read(tmp_path: Path, name: str, text: str, **files: str) -> Reading:
@@ -46,7 +47,7 @@ def test_an_empty_entrypoint_clears_the_images_own(line: str, tmp_path: Path) ->
     assert words(read(tmp_path, "c.yaml", service % "null")) == ["vllm serve x y"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("texts", "front", "kept", "hidden"),
     [
         (["scripts/start.sh", "--a"], (), 2, False),

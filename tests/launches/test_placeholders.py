@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.launches.shell_script import read_script
+from tests.tables import each_row
 
 
 def words(text: str) -> list[tuple[str, tuple[str, ...]]]:
@@ -12,7 +13,7 @@ def words(text: str) -> list[tuple[str, tuple[str, ...]]]:
     return [(word.text, word.unresolved) for word in reading.commands[-1].words[1:]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "name"),
     [
         ("<model_path>\n", "<model_path>"),

@@ -9,11 +9,10 @@ import json
 import re
 from typing import Any
 
-import pytest
-
 from preflight.launches import kubernetes, kubernetes_pods
 from preflight.launches.kubernetes import read_kubernetes
 from tests.paths import ROOT
+from tests.tables import each_row
 
 FIELDS = json.loads((ROOT / "tests/data/crds/fields.json").read_text())
 POD = {"containers": [{"name": "c", "image": "i", "command": ["mooncake_client"]}]}
@@ -85,13 +84,13 @@ def pod_paths(kind: str) -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("kind", FIELDS)
+@each_row("kind", FIELDS)
 def test_each_pod_of_a_schema_is_read(kind: str) -> None:
     for path, leaf in pod_paths(kind):
         assert copies(kind, (path, leaf)) == 1, path
 
 
-@pytest.mark.parametrize("kind", FIELDS)
+@each_row("kind", FIELDS)
 def test_each_count_of_a_schema_is_counted(kind: str) -> None:
     for path, what in fields(kind).items():
         above, _, name = path.rpartition(".")
@@ -116,7 +115,7 @@ def asked() -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("kind", FIELDS)
+@each_row("kind", FIELDS)
 def test_each_other_field_of_a_schema_is_asked_for(kind: str) -> None:
     names = asked()
     for path in fields(kind):

@@ -10,6 +10,7 @@ import pytest
 
 from preflight.launches.launchers import RemoteWords, remote_words
 from preflight.launches.shell_script import read_script
+from tests.tables import each_row
 
 # Stand-ins for what reaches another host or container: they hand their words, or standard input,
 # to a shell as the real ones do. A program prints its words, each behind a NUL, and then a \1.
@@ -103,7 +104,7 @@ def test_what_a_shell_is_given_starts_what_bash_starts(line: str, tmp_path: Path
     assert not [note for note in reading.notes if note.id == "script-not-read"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "ssh n1 bash -s < missing.sh",
@@ -153,7 +154,7 @@ def test_a_text_that_hangs_on_a_condition_leaves_its_programs_in_doubt() -> None
     assert command.doubts
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "found"),
     [
         ("ssh n1 ls", RemoteWords("n1", 2)),

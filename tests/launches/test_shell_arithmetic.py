@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from preflight.launches.shell_script import read_script
+from tests.tables import each_row
 
 # In front of each SET is 512 and STEPS an array of two; nobody sets OPEN.
 BEFORE = "SET=512\nSTEPS=(1 2)\n"
@@ -16,7 +15,7 @@ def last_word(text: str) -> str:
     return "not known" if word.unresolved else word.text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sums", "word"),
     [
         ("if (( OPEN % SET != 0 )); then echo no; exit 2; fi\n", "512"),

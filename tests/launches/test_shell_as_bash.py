@@ -11,6 +11,7 @@ import pytest
 
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
+from tests.tables import each_row
 
 SCRIPTS = 240
 # Each program prints its words, each behind a NUL, and a \1 between programs.
@@ -337,7 +338,7 @@ def test_what_the_grammar_nests_otherwise_is_read_as_bash_reads_it(script: str) 
     assert is_named(reading) or found == judged
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("test", "holds"),
     [
         ("$V =~ ^8", "1"),
@@ -383,7 +384,7 @@ NOT_FOLLOWED = {
 }
 
 
-@pytest.mark.parametrize("script", NOT_FOLLOWED.values(), ids=NOT_FOLLOWED)
+@each_row("script", NOT_FOLLOWED.values())
 def test_what_is_not_followed_is_named(script: str) -> None:
     reading = read_script(f"{script}\n", "launch.sh", {})
     doubts = [doubt for command in reading.commands for doubt in command.doubts]

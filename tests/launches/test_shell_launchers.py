@@ -13,11 +13,12 @@ from preflight.base.usage_error import NoLaunchError
 from preflight.inputs.written_launch import read_launch
 from preflight.launches.shell_script import read_script
 from preflight.processes.processes import ProcessKind, understand
+from tests.tables import each_row
 
 SERVER = "python3 -m sglang.launch_server --model-path m"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "notes"),
     [
         (f"uv run {SERVER}", []),
@@ -54,7 +55,7 @@ def test_servers_behind_others(line: str, notes: list[str]) -> None:
     assert [note.id for note in reading.notes] == notes
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "pkill -f mooncake_master",
@@ -128,7 +129,7 @@ def test_why_nothing_is_started_is_said() -> None:
 JOB = "#!/bin/bash\n#SBATCH --job-name=x\n#SBATCH -N 4\n#SBATCH --ntasks-per-node=1 # one\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "copies"),
     [
         ("srun mooncake_client", [4]),

@@ -151,7 +151,7 @@ def test_unset_and_not_exported() -> None:
     assert variables(reading, 1) == {"D": "4"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "wrappers"),
     [
         ("numactl --membind=0 -N 1 x -a", [("numactl", "--membind=0", "-N", "1")]),
@@ -236,7 +236,7 @@ def test_branches_that_nothing_decides_are_all_read() -> None:
     assert lines == [1, 7]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "arguments", "doubts"),
     [
         # What nothing decides, and the name that would.
@@ -297,7 +297,7 @@ def test_what_nothing_decides_is_doubted(
     assert [text.rpartition(": ")[2].partition(";")[0] for text in said] == doubts
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "programs"),
     [
         ("x; exit; y", ["x"]),
@@ -368,7 +368,7 @@ def test_a_function_without_a_call_is_named_where_nothing_else_starts() -> None:
     assert [command.words[0].text for command in beside.commands] == ["mooncake_client"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "word"),
     [
         ('D=$(cd "$(dirname "$0")" && pwd); x "$D/a.json"', "/srv/launches/a.json"),
@@ -386,7 +386,7 @@ def test_what_a_substitution_writes(script: str, word: str) -> None:
     assert reading.commands[-1].words[1].text == word
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "said"),
     [
         ('cd /opt/app; x "$PWD/a.json"', "/opt/app/a.json"),
@@ -453,7 +453,7 @@ def test_functions_are_read_where_they_are_called() -> None:
     assert variables(reading, 0) == {"A": "1"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "words"),
     [
         ('f() { x $1 "$2" "$@"; }; f a "b c"', ["x", "a", "b c", "a", "b c"]),
@@ -485,7 +485,7 @@ def test_what_a_function_is_called_with_is_known_in_it(script: str, words: list[
     assert [word.text for word in command.words] == words
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("script", "counted"),
     [
         ('f() { for p in "$@"; do x $p; done; }; f $PORTS', False),
@@ -603,7 +603,7 @@ def test_a_line_that_comes_again_is_read_in_its_place() -> None:
     assert [note.origin.line for note in reading.notes] == [5, 7]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("opens", "closes"),
     [
         ("( ", " )"),
@@ -616,7 +616,7 @@ def test_a_line_that_comes_again_is_read_in_its_place() -> None:
         ("y `", "`"),
     ],
 )
-@pytest.mark.parametrize("depth", [300, 6000])
+@each_row("depth", [300, 6000])
 def test_what_is_nested_deeper_than_anybody_writes_is_named(
     opens: str, closes: str, depth: int
 ) -> None:
@@ -625,7 +625,7 @@ def test_what_is_nested_deeper_than_anybody_writes_is_named(
     assert named or {"script-not-read", "condition"} & set(ids(reading))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "asks",
     [
         'if [ -z "${X:-}" ]; then echo no X; exit 1; fi',

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from preflight.pictures.memory_map import (
     memory_map,
 )
 from tests.pictures.memory_hosts import ONE_NODE, PAGE, TWO_NODES, memory_facts
+from tests.tables import each_row
 
 
 def uncoloured(text: str, colour: str) -> str:
@@ -37,7 +37,7 @@ def lines(text: str) -> list[str]:
 # Columns -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sizes", "width", "columns"),
     [
         ([1, 1], 10, [5, 5]),
@@ -144,7 +144,7 @@ def test_every_part_has_a_letter_of_its_own_and_a_shade() -> None:
     assert all(kind.shade for kind in KINDS.values())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("encoding", "blocks"),
     [
         ("utf-8", True),

@@ -18,6 +18,7 @@ from preflight.capacity.curve import (
 from preflight.capacity.deployment import Capacity, Round
 from preflight.capacity.report import percent
 from preflight.pictures.capacity_figure import MOST_MARKS, capacity_figure
+from tests.tables import each_row
 
 
 def uncoloured(text: str, colour: str) -> str:
@@ -82,7 +83,7 @@ def test_a_line_is_what_is_to_be_expected() -> None:
     assert hit_of(each, "L9") == Hit(0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("hit", "text"),
     [
         (Hit(1, 1, 1), "100 %"),
@@ -99,7 +100,7 @@ def test_parts_are_rounded_away_from_all_and_nothing(hit: Hit, text: str) -> Non
     assert hit_text(hit) == text
 
 
-@pytest.mark.parametrize("part", [0, 0.0001, 0.0555, 0.5, 0.8361, 0.9999, 1])
+@each_row("part", [0, 0.0001, 0.0555, 0.5, 0.8361, 0.9999, 1])
 def test_the_page_and_the_terminal_show_the_same_number(part: float) -> None:
     """One rounded down and the other to the next: 5 to 83 % here, 6 to 84% there."""
     assert hit_text(Hit(part, part, part)).replace(" ", "") == percent(part)

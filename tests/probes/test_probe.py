@@ -63,6 +63,7 @@ from tests.checks.limit_hosts import limits
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, launch, process
 from tests.checks.rdma_hosts import facts_of as rdma_of
 from tests.paths import ROOT
+from tests.tables import each_row
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/probe-registration-v1.schema.json").read_text())
@@ -157,7 +158,7 @@ KEYS_LOG = "mlx5_core 0000:41:00.0: CREATE_MKEY(0x200) failed, status no resourc
 LIMITS_LOG = "CREATE_MKEY(0x200) failed, status limits exceeded(0x8), syndrome (0x18af6)"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("refusal", "kind", "sure"),
     [
         (refused(ENOMEM, memlock_bytes=79 * MIB), MEMLOCK, True),
@@ -214,7 +215,7 @@ def met(kind: str) -> LimitMet:
     return LimitMet(kind, True, "as told")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("measurement", "need", "status"),
     [
         (measured(GIB), None, "measured"),

@@ -10,6 +10,7 @@ from preflight.processes.container_paths import host_path, network_of, place_of
 from preflight.processes.ports import ports
 from preflight.processes.processes import LaunchProcess, ProcessKind, understand
 from preflight.processes.services import services
+from tests.tables import each_row
 
 POD = """\
 apiVersion: apps/v1
@@ -41,7 +42,7 @@ def networks(text: str, name: str = "launch.sh") -> list[str]:
     return [network_of(process.command) for process in read(text, name)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "name", "found"),
     [
         ("mooncake_master", "a.sh", [""]),
@@ -132,7 +133,7 @@ def test_a_tilde_inside_a_word_names_no_home() -> None:
     assert opened == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "waited"),
     [
         ("mooncake_master\nmooncake_client", [True, True]),
@@ -150,7 +151,7 @@ def test_what_the_script_waits_for(text: str, waited: list[bool]) -> None:
     assert found == waited
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "turns"),
     [
         ("mooncake_master & mooncake_client & kill $!\nmooncake_client &", [0, 0, 1]),

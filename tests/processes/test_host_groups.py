@@ -15,6 +15,7 @@ from preflight.inputs.written_launch import read_launch, size_written
 from preflight.launches.launch_files import read_text
 from preflight.processes.host_groups import HostGroup, TakenGroup, host_groups, take_group
 from preflight.processes.processes import LaunchOptions, understand
+from tests.tables import each_row
 
 S = "python3 -m sglang.launch_server --model-path m "
 N = f"{S}--nnodes 2 --port 30000 "
@@ -50,7 +51,7 @@ def test_nodes_that_meet_on_the_loopback_are_on_one_host(first: str) -> None:
     assert groups("".join(lines)) == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "what"),
     [
         (f"ssh -p 22 u@h1 {S}&\nssh h2 {S}&\n", ["host h1", "host h2"]),

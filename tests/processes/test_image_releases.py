@@ -15,9 +15,10 @@ from preflight.processes.image_releases import image_releases
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.chosen_releases import with_image
 from tests.processes.test_unread import sized
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("image", "found"),
     [
         ("vllm/vllm-openai:v0.11.0", {"vllm": "0.11.0"}),

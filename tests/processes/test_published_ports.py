@@ -20,11 +20,12 @@ from preflight.launches.source import Reading
 from preflight.processes.ports import all_ports
 from preflight.processes.processes import understand
 from tests.checks.launches import facts_of, findings, launch
+from tests.tables import each_row
 
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --port"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("8000:30000", [(8000, "")]),

@@ -19,6 +19,7 @@ from preflight.processes.unread import count_of, unread
 from preflight.reading.understood import understood
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
+from tests.tables import each_row
 
 
 def sized(tmp_path: Path, script: str, **files: str) -> LaunchSizing:
@@ -262,7 +263,7 @@ def test_a_file_that_the_launch_writes_need_not_be_there_yet(tmp_path: Path) -> 
     assert [file.kind for file in launch_needs(sized(tmp_path, text)).storage] == ["model"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "counts"),
     [
         ("ollama serve", False),

@@ -16,6 +16,7 @@ from preflight.launches.launch_files import read_text
 from preflight.launches.source import give_variables
 from preflight.processes.processes import LaunchOptions, understand
 from preflight.processes.unread import not_set
+from tests.tables import each_row
 
 SERVER = "python3 -m sglang.launch_server --model-path m --tp ${TP}"
 HERE = "give TP=... in an --env-file or, on this host, in front of this command"
@@ -82,6 +83,6 @@ def test_all_variables_are_one_step_each_in_its_place(
     assert out.count("-e TP2") == 1
 
 
-@pytest.mark.parametrize("kind", get_args(get_type_hints(Inside)["kind"]))
+@each_row("kind", get_args(get_type_hints(Inside)["kind"]))
 def test_every_kind_of_place_has_its_sentence(kind: Any) -> None:
     assert "TP" in give_variables([OpenVariable("TP", Inside(kind, "there"))])

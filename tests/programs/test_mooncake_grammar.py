@@ -10,9 +10,10 @@ from checks.releases.mooncake import NumaSegments, mooncake_release, parse_versi
 from preflight.programs.mooncake_grammar import UINT64_MAX, boolean, byte_size, leading_digits
 from preflight.programs.store_environment import read_store_settings
 from tests.builders.hosts import GIB, MIB
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "size"),
     [
         ("56gb", 56 * GIB),
@@ -81,7 +82,7 @@ def test_each_release_reads_what_it_knows() -> None:
     assert cached == [False, True, True, True, False]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "size"),
     [
         ("33554432", 33554432),
@@ -101,7 +102,7 @@ def test_leading_digits(text: str, size: int | None) -> None:
     assert leading_digits(text) == size
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value"),
     [
         *((word, True) for word in ("1", "true", "YES", " on ", "Enable")),
@@ -197,7 +198,7 @@ def test_versions(text: str, version: tuple[int, ...]) -> None:
     assert parse_version(text) == version
 
 
-@pytest.mark.parametrize("text", ["", "latest", "0.3", "0.3.x", "0.3.13-post1", "3", "0.3.14 0"])
+@each_row("text", ["", "latest", "0.3", "0.3.x", "0.3.13-post1", "3", "0.3.14 0"])
 def test_versions_that_are_refused(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"write all three numbers, as 0\.3\.13\.post1 or 0\.3\.14"
@@ -205,7 +206,7 @@ def test_versions_that_are_refused(text: str) -> None:
         parse_version(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "hugepages", "arena", "in_store_pages", "numa"),
     [
         ("0.3.7.post2", False, False, False, NumaSegments.NONE),

@@ -28,11 +28,12 @@ from preflight.programs.mooncake_variables import (
 )
 from preflight.programs.store_config import KEYS
 from preflight.rules.variables import known_variables
+from tests.tables import each_row
 
 EVERY_NUMBER = {row.name: row for row in (*NUMBERS, *OFFLOAD_NUMBERS)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reader", "text", "value", "cut"),
     [
         (Reader.ATOI, "16MB", 16, True),
@@ -97,7 +98,7 @@ def test_what_a_number_becomes(name: str, value: int, what: str) -> None:
     assert becomes(row, value) == what
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "text", "value"),
     [
         ("WITH_NVIDIA_PEERMEM", " Disable ", False),
@@ -125,7 +126,7 @@ def test_ratios(text: str, value: float | None) -> None:
     assert read_ratio(text) == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("least", "most", "usable"),
     [
         (1024, 32767, True),

@@ -76,7 +76,7 @@ def test_every_sized_release_has_its_own_arguments() -> None:
 
 
 # The defaults that memory follows from, by the release that changed them.
-@pytest.mark.parametrize(
+@each_row(
     ("name", "expected"),
     [
         ("hicache_ratio", {"0.5.2": 2.0, "0.5.17": 2.0, "0.5.18": None, "0.5.23": None}),
@@ -110,7 +110,7 @@ def test_an_argument_that_the_release_does_not_have() -> None:
     assert parse("--hicache-host-memory-fraction", "0.5", version="0.5.21").unrecognized == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "taken", "exact"),
     [
         (None, NEWEST, False),  # not known which one runs

@@ -15,6 +15,7 @@ from checks.releases.sglang import RELEASES, sglang_release, store_reader
 from preflight.launches.source import Origin, Word, reads_written
 from preflight.programs.sglang_arguments import SettingValue
 from preflight.programs.store_config import Source, StoreConfig, read_store_config
+from tests.tables import each_row
 
 PATH = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
 MASTER = {"master_server_address": "m:1"}
@@ -123,7 +124,7 @@ def test_gigabytes_came_with_0_5_4(version: str, size: str | None, refused: str 
     assert (refused or "") in (error or "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "key", "value", "error"),
     [
         ("0.5.23", "prefetch_threshold", "256", "prefetch_threshold must be int, got str"),

@@ -53,6 +53,7 @@ from preflight.rehearsal.report import answer_object, answer_text
 from preflight.rehearsal.run import MemoryWatch, others, pages_in_use
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.paths import ROOT
+from tests.tables import each_row
 from tests.valid import valid
 
 FILE = ROOT / "preflight/schemas/rehearse-v1.schema.json"
@@ -181,7 +182,7 @@ REFUSED, SIGBUS = "setup returns -600", "SIGBUS (exit code 135)"
 FELL_BACK = process(settings=HUGE._replace(arena_bytes=900 * MIB))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("found", "run", "status", "code", "as_predicted"),
     [
         (plan(), run_of(plan()), "starts", 0, True),
@@ -305,7 +306,7 @@ def test_halves_cover_the_pool() -> None:
 FAILS, DIES = OnShortage.FAILS, OnShortage.BUS_ERROR
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("predicted", "shortage", "may_die", "measured", "ended", "kind", "same"),
     [
         ("setup returns -600: Failed to allocate", FAILS, False, REFUSED, None, "setup", True),

@@ -26,6 +26,7 @@ from preflight.rehearsal.records import (
     Transfer,
 )
 from tests.builders.hosts import GIB, MIB
+from tests.tables import each_row
 
 OLD, NEW = "0.3.13.post1", "0.3.14"
 HUGE = Settings(True, 2 * MIB)
@@ -76,7 +77,7 @@ REGISTERING = "registering L2 host pool"
 ARENA = HUGE._replace(arena_bytes=100 * MIB)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "expected"),
     [
         # Measured in the lab on soft-RoCE, rdma-core 44: what stays mapped is there until the end.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from preflight.rules.launch_rules import RULE_SETS, RULES, findings
 from preflight.rules.rules import Severity, read_page
 from tests.builders.launch_text import STORE, understood
@@ -27,6 +25,7 @@ from tests.rules import (
     test_rules_variables,
 )
 from tests.rules.test_consumer_traps import TRAPS
+from tests.tables import each_row
 
 RULES_FOLDER = ROOT / "preflight/rules"
 ITEMS = ["what follows", "what to do", "read or seen in"]
@@ -97,7 +96,7 @@ def test_a_page_is_read_as_it_is_written() -> None:
     assert (shown.source, shown.before, shown.after) == ("a.cpp", "--flag", "leave it out")
 
 
-@pytest.mark.parametrize("page", sorted(RULES_FOLDER.glob("*.md")), ids=lambda page: page.stem)
+@each_row("page", sorted(RULES_FOLDER.glob("*.md")))
 def test_each_section_of_a_page_has_its_items(page: Path) -> None:
     """Each id once, what it finds, and three items, or five with the words before and after."""
     sections = page.read_text().split("\n## ")[1:]

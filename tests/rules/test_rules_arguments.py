@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command, Origin, Word
 from preflight.processes.processes import LaunchProcess, understand
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import SERVICE, STORE, service
+from tests.tables import each_row
 
 CLIENT = "mooncake_client --global_segment_size=1GB"
 IDS = ("arguments-not-set", "script-arguments")
@@ -24,8 +23,8 @@ def said(script: str, **environment: str) -> list[str]:
     return [f"{f.rule.id}: {f.text}" for f in found if f.rule.id in IDS]
 
 
-@pytest.mark.parametrize("program", [STORE, CLIENT, f"{SERVICE} --config=/c.json"])
-@pytest.mark.parametrize(
+@each_row("program", [STORE, CLIENT, f"{SERVICE} --config=/c.json"])
+@each_row(
     ("word", "text"),
     [
         ("$EXTRA", "$EXTRA: EXTRA is not set"),
@@ -40,7 +39,7 @@ def test_a_word_that_may_hold_flags_is_named(program: str, word: str, text: str)
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "script",
     [
         f"{STORE} $(flags)",  # what a command writes is named as not read; nobody sets it
@@ -85,7 +84,7 @@ TWO_MEANT = WRITE.format(
 TWO_LINES = "python3 -m sglang.launch_server --model-path m \\\n  {}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("flag", "release", "rule", "remedy"),
     [
         # No known release has it, and it is another's name with one mistake: certain.

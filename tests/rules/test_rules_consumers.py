@@ -15,6 +15,7 @@ from preflight.processes.unread import unread
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import process
 from tests.builders.rule_examples import Example, name_of, prove
+from tests.tables import each_row
 
 BY_ASSUMED = "consumer-refused-by-assumed"
 FILE = {"MOONCAKE_CONFIG_PATH": "mc.json"}
@@ -87,7 +88,7 @@ FORMER = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "releases"),
     [
         # Of what each release makes of it: None where nothing names it.
@@ -99,7 +100,7 @@ FORMER = (
         (STORE, {None: "F", "0.11.0": "F", "0.34.0": "w"}),
     ],
 )
-@pytest.mark.parametrize("installed", [False, True])
+@each_row("installed", [False, True])
 def test_an_error_fails_where_the_release_that_runs_is_known_to_end_with_it(
     line: str, releases: Mapping[str | None, str], installed: bool
 ) -> None:

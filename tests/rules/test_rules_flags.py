@@ -16,7 +16,8 @@ from preflight.programs.mooncake_flags import (
 from preflight.rules.launch_rules import findings
 from preflight.rules.programs import refused_by_release
 from tests.builders.launch_text import understood
-from tests.builders.rule_examples import Example, name_of, prove
+from tests.builders.rule_examples import Example, prove
+from tests.tables import each_row
 
 REFUSED, UNKNOWN = "mooncake-flags-refused", "mooncake-flag-unknown"
 EXAMPLES = [
@@ -95,7 +96,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+@each_row("example", EXAMPLES)
 def test_rule_finds_what_is_wrong_and_nothing_where_it_is_right(example: Example) -> None:
     """Each refusal was seen with the real program, of 0.3.13.post1 or 0.3.14."""
     prove(example)
@@ -141,7 +142,7 @@ def test_the_tables_are_read_with_their_releases() -> None:
     assert flags_of("mooncake_client")["local_buffer_size"] == Flag("string", "0.3.12")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("words", "on"),
     [
         ("", False),
@@ -183,7 +184,7 @@ def test_the_table_is_what_its_generator_writes() -> None:
 SERVICE = "python3 -m mooncake.mooncake_store_service MOONCAKE_GLOBAL_SEGMENT_SIZE="
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "release", "said"),
     [
         ("mooncake_client --local_buffer_size=0", "0.3.11.post1", "is there from 0.3.12 on, and"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import pytest
-
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
@@ -15,6 +13,7 @@ from preflight.sglang.model import well_known_model
 from preflight.sglang.model_geometry import geometry_from_config
 from tests.builders.launch_text import HICACHE, understood
 from tests.builders.rule_examples import GOOD, Line, env, extra
+from tests.tables import each_row
 
 
 class MemoryExample(NamedTuple):
@@ -252,7 +251,7 @@ EXAMPLES += [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.id)
+@each_row("example", EXAMPLES)
 def test_a_memory_rule_finds_what_it_declares(example: MemoryExample) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is right."""
 
@@ -279,7 +278,7 @@ SOME_MOONCAKE = ("", "Mooncake 0.3.14 is assumed", "")
 NEWER = ("", "", "Mooncake 0.3.15 is newer than what is known here")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "doubts", "expected"),
     [
         (HALVES, NAMED, "l2-halves-overlap"),

@@ -6,7 +6,8 @@ import pytest
 
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import MASTER, SERVICE, service, understood
-from tests.builders.rule_examples import GOOD, Example, Line, env, name_of, prove
+from tests.builders.rule_examples import GOOD, Example, Line, env, prove
+from tests.tables import each_row
 
 CLIENT = "mooncake_client --enable_offload"
 FOLDER = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
@@ -69,7 +70,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+@each_row("example", EXAMPLES)
 def test_a_rule_finds_what_it_declares(example: Example) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is written right."""
     prove(example)

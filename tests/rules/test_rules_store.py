@@ -15,9 +15,9 @@ from tests.builders.rule_examples import (
     Line,
     env,
     extra,
-    name_of,
     prove,
 )
+from tests.tables import each_row
 
 EXAMPLES = [
     Example(
@@ -86,13 +86,13 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+@each_row("example", EXAMPLES)
 def test_a_rule_finds_what_it_declares(example: Example) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is written right."""
     prove(example)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("launch", "files", "release", "remedy"),
     [
         (

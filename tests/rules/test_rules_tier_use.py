@@ -20,8 +20,9 @@ from preflight.rules.tier_use import RULES
 from preflight.sglang.model import well_known_model
 from preflight.sizing.launch_sizing import size_launch
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, STORE, understood
-from tests.builders.rule_examples import Example, Line, env, extra, name_of, prove
+from tests.builders.rule_examples import Example, Line, env, extra, prove
 from tests.paths import ROOT
+from tests.tables import each_row
 
 SILENT_LAUNCHES = Path(__file__).parents[1] / "data" / "silent"
 LOCAL = "127.0.0.1:50051"
@@ -135,7 +136,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+@each_row("example", EXAMPLES)
 def test_a_rule_finds_what_it_declares(example: Example) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is written right."""
     prove(example)
@@ -254,7 +255,7 @@ SILENT = {
 }
 
 
-@pytest.mark.parametrize("name", SILENT)
+@each_row("name", SILENT)
 def test_a_launch_that_leaves_a_tier_unused(name: str) -> None:
     path = SILENT_LAUNCHES / name
     source = read_source(str(path), {})

@@ -9,7 +9,8 @@ from preflight.launches.compose import read_compose
 from preflight.processes.processes import understand
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import SERVER
-from tests.builders.rule_examples import Example, Line, name_of, prove
+from tests.builders.rule_examples import Example, Line, prove
+from tests.tables import each_row
 
 ID = "transfer-threads-too-few"
 PREFILL = f"{SERVER} --disaggregation-mode prefill"
@@ -88,7 +89,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+@each_row("example", EXAMPLES)
 def test_rule_finds_what_is_wrong_and_nothing_where_it_is_right(example: Example) -> None:
     prove(example)
 

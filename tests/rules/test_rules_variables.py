@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.builders.launch_text import SERVER
-from tests.builders.rule_examples import Example, env, name_of, prove
+from tests.builders.rule_examples import Example, env, prove
+from tests.tables import each_row
 
 CLIENT = "mooncake_client --enable_offload"
 HIGH = "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO"
@@ -72,7 +71,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+@each_row("example", EXAMPLES)
 def test_a_rule_finds_what_it_declares(example: Example) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is written right."""
     prove(example)

@@ -25,6 +25,7 @@ from tests.builders.plans import (
     rank,
 )
 from tests.builders.synthetic import GIB, MIB
+from tests.tables import each_row
 
 MEMLOCK = Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608")
 NODES = "/sys/devices/system/node"
@@ -63,7 +64,7 @@ def test_two_who_want_the_same_thing_are_one_setting_with_both_reasons(tmp_path:
     assert found.conflicts == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "name", "first", "second", "wanted"),
     [
         (Kind.SYSCTL, "vm.max_map_count", "65530", "262144", "262144"),

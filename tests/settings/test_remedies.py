@@ -50,7 +50,7 @@ def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ..
     return commands([Setting(kind, name, wanted)], context)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("setting", "context", "first"),
     [
         (Setting(Kind.SYSCTL, "vm.max_map_count", "9"), BARE, "sysctl -w vm.max_map_count=9"),
@@ -253,7 +253,7 @@ def test_many_devices_of_one_folder_are_given_by_the_folder() -> None:
     assert line == f"# start the container with: docker run {options} ..."
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("setting", "context", "said"),
     [
         (Setting(Kind.SYSCTL, "vm.max_map_count", "9"), BARE, ("as root",)),

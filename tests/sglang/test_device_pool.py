@@ -21,6 +21,7 @@ from preflight.sglang.device_pool import (
 from preflight.sglang.host_pool_records import HostPools, PoolRequest
 from preflight.sglang.host_pools import host_pools
 from preflight.sglang.model import WellKnownModel, checkpoint_bytes, well_known_model
+from tests.tables import each_row
 
 NEWEST = sglang_release("0.5.23")
 
@@ -63,7 +64,7 @@ FRACTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "gpu_mib", "fractions"), FRACTIONS)
+@each_row(("name", "gpu_mib", "fractions"), FRACTIONS)
 def test_default_fraction(name: str, gpu_mib: int, fractions: tuple[float, ...]) -> None:
     found = tuple(default_mem_fraction(ask(name, gpu_mib, tp)) for tp in (1, 2, 4, 8))
     assert found == fractions

@@ -24,6 +24,7 @@ from preflight.sglang.model_geometry import (
 )
 from preflight.sglang.pool_request import Purpose
 from preflight.sglang.pools import ServerMemory
+from tests.tables import each_row
 
 NEWEST = sglang_release("0.5.23")
 
@@ -60,10 +61,8 @@ WORKED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "tp", "size", "page", "item", "tokens", "pages", "allocations"), WORKED
-)
-@pytest.mark.parametrize("layout", ["layer_first", "page_first", "page_first_direct"])
+@each_row(("name", "tp", "size", "page", "item", "tokens", "pages", "allocations"), WORKED)
+@each_row("layout", ["layer_first", "page_first", "page_first_direct"])
 def test_worked_examples(
     name: str,
     tp: int,
@@ -229,7 +228,7 @@ def test_without_geometry() -> None:
     assert isinstance(host_pools(request._replace(size_gb=0, ratio=2.0)), Unknown)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "word"),
     [
         ({"layout": "page_unified"}, "not one of layer_first"),

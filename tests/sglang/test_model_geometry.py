@@ -168,7 +168,7 @@ def test_fp8_cache_of_the_checkpoint() -> None:
     assert geometry({**QWEN3_8B, "quantization_config": {"quant_method": "fp8"}}).dtype_bytes == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "word"),
     [
         ({"architectures": None}, "architectures"),
@@ -278,7 +278,7 @@ def test_the_cache_that_a_checkpoint_asks_for(
     assert geometry({**QWEN3_8B, "quantization_config": quantization}).dtype_bytes == dtype_bytes
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "name"),
     [
         ("deepseek-ai/DeepSeek-V3-0324", "DeepSeek-V3-0324"),

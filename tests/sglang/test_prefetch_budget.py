@@ -19,6 +19,7 @@ from checks.releases.sglang import sglang_release
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.workload import WorkloadOptions
 from tests.builders.capacity_launches import STORED, server_of
+from tests.tables import each_row
 
 _DIFFERENCE = "int(0.8 * (self.mem_pool_host.size - self.mem_pool_device.size))"
 _HALF = "int(0.5 * self.mem_pool_host.size)"
@@ -36,7 +37,7 @@ EXPRESSIONS = {
 }
 
 
-@pytest.mark.parametrize("version", EXPRESSIONS)
+@each_row("version", EXPRESSIONS)
 def test_the_budget_is_what_the_release_computes(version: str) -> None:
     rng, release = random.Random(version), sglang_release(version)
     for _ in range(200):

@@ -17,6 +17,7 @@ import pytest
 from sglang_wheels import unpacked
 
 from checks.releases.sglang import sglang_release
+from tests.tables import each_row
 
 pytestmark = pytest.mark.sglang
 RELEASES = "0.5.4 0.5.8 0.5.9 0.5.10.post1 0.5.14 0.5.15 0.5.20 0.5.23".split()
@@ -64,7 +65,7 @@ def written_state(version: str) -> Any:
     return MagicMock()
 
 
-@pytest.mark.parametrize("version", RELEASES)
+@each_row("version", RELEASES)
 def test_write_back_stores_from_a_release_on(version: str) -> None:
     """An acknowledged write of an evicted node: whether it then goes to the storage backend."""
     cache = MagicMock(enable_storage=True, buffer_pipeline=None)
@@ -82,7 +83,7 @@ def test_write_back_stores_from_a_release_on(version: str) -> None:
     assert cache.write_backup_storage.called == sglang_release(version).write_back_stores
 
 
-@pytest.mark.parametrize("version", RELEASES)
+@each_row("version", RELEASES)
 def test_what_l3_is_asked_for_with_eagle(version: str) -> None:
     """Pairs since 0.5.10.post1: before, the pairs that were written are never read."""
     (asks,) = (
@@ -94,7 +95,7 @@ def test_what_l3_is_asked_for_with_eagle(version: str) -> None:
     assert pairs == sglang_release(version).asks_for_pairs
 
 
-@pytest.mark.parametrize("version", RELEASES)
+@each_row("version", RELEASES)
 def test_decode_offload_hashes_single_tokens(version: str) -> None:
     """In every release: what changed is what prefill asks for."""
     file = unpacked(version) / "sglang/srt/disaggregation/decode_kvcache_offload_manager.py"

@@ -33,7 +33,7 @@ def kv_bytes_per_token(name: str) -> int:
     return full * heads.kv_heads * (heads.head_dim + heads.v_head_dim) * geometry.dtype_bytes
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "expected"),
     [
         ("Qwen3-Coder-480B-A35B", 62 * 8 * 256 * 2),
@@ -106,7 +106,7 @@ DENSE = {
 }
 
 
-@pytest.mark.parametrize("name", DENSE)
+@each_row("name", DENSE)
 def test_parameters_agree_with_the_shape(name: str) -> None:
     """The count follows from the fields: a wrong layer, head or width would show."""
     vocabulary, feed_forward, extra = DENSE[name]
@@ -121,7 +121,7 @@ def test_parameters_agree_with_the_shape(name: str) -> None:
     assert known(name).weights_bytes == 2 * total
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "name"),
     [
         ("Qwen/Qwen3-30B-A3B-Thinking-2507-FP8", "Qwen3-30B-A3B"),
@@ -148,7 +148,7 @@ def test_spellings(path: str, name: str) -> None:
     assert known(path).name == name
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     [
         "Qwen/Qwen3-Coder-30B-A3B-Instruct",
@@ -183,7 +183,7 @@ def test_a_quantized_checkpoint_has_no_two_byte_weights() -> None:
     assert known("Qwen/Qwen3-32B-FP8").geometry == known("Qwen/Qwen3-32B").geometry
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "least"),
     [
         ("deepseek-ai/DeepSeek-R1", 688e9 / 4),  # as published: fp8

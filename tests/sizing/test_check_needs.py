@@ -22,6 +22,7 @@ from preflight.sizing.launch_sizing import size_launch
 from preflight.sizing.shown_needs import host_needs
 from tests.builders.hosts import Host, HostPool
 from tests.paths import ROOT
+from tests.tables import each_row
 
 LAUNCHES = ROOT / "tests/data/launches"
 PAGE = 2 * MIB
@@ -335,7 +336,7 @@ def test_metadata_strings(
     assert (found.host, found.port, found.path) == (host, port, path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("host:80", ("host", 80, "")),

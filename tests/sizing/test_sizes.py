@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.units import format_bytes, format_page_size, parse_size, round_up
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "size"),
     [
         ("64gb", 64 * 2**30),
@@ -35,7 +36,7 @@ def test_sizes_that_are_read(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "says"),
     [
         ("64", "64b for 64 bytes, or 64gb for 64 GiB"),

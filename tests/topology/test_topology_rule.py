@@ -45,6 +45,7 @@ from tests.builders.topology_hosts import (
 )
 from tests.checks.judged import judged
 from tests.checks.ranks import GIB, launch, rank
+from tests.tables import each_row
 
 TOPICS = ("gpus", "numa", "pci", "rdma")
 OLD = mooncake_release("0.3.7.post2")
@@ -161,7 +162,7 @@ def test_every_location_names_every_device_once(tmp_path_factory: Any, seed: int
             assert sorted((*preferred, *others)) == sorted(nic.name for nic in host.nics)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "rows", [[], "x", None, {"cpu:0": []}, {"cpu:0": [[], [1]]}, {"cpu:0": {"a": 1}}, {"nics": []}]
 )
 def test_what_is_no_topology_is_said_so(rows: object) -> None:

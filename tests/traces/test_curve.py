@@ -12,6 +12,7 @@ from benchmarks.traces import growing
 from preflight.traces.curve import Curve, CurveCounter, optimum
 from preflight.traces.formats import Request, chained, open_trace
 from preflight.traces.generate import profile_trace
+from tests.tables import each_row
 
 # Where the published traces lie.
 FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_TRACES")
@@ -76,7 +77,7 @@ def best_hits(requests: list[list[int]], size: int) -> int:
     return hits
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_row("seed", range(12))
 def test_every_size_is_what_a_cache_of_that_size_answers(seed: int) -> None:
     requests = made(seed)
     curve = counted(requests).curve()
@@ -85,7 +86,7 @@ def test_every_size_is_what_a_cache_of_that_size_answers(seed: int) -> None:
         assert curve.rate(size) == pytest.approx(expected), size
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each_row("seed", range(12))
 def test_the_optimum_is_what_a_cache_that_knows_the_rest_answers(seed: int) -> None:
     requests = made(seed, 40)
     sizes = list(range(1, 60, 3))

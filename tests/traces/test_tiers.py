@@ -18,6 +18,7 @@ from preflight.traces.tiers import (
     StoreRules,
     TierSizes,
 )
+from tests.tables import each_row
 from tests.traces.test_curve import counted, made
 
 # Tokens of a block here, and of a page.
@@ -50,8 +51,8 @@ def replayed(prompts: str, size: TierSizes, rules: Rules) -> tuple[list[str], Fl
 EAGER = Rules(prefetch_threshold=1)
 
 
-@pytest.mark.parametrize("policy", ["write_through", "write_through_selective", "write_back"])
-@pytest.mark.parametrize("l2", [3, 6, 9])
+@each_row("policy", ["write_through", "write_through_selective", "write_back"])
+@each_row("l2", [3, 6, 9])
 def test_a_fetch_that_fills_the_second_tier_ends_there(policy: str, l2: int) -> None:
     """Else a request gives up what it fetched a moment ago: no more is found than there is room."""
     chosen = random.Random(l2)
@@ -224,8 +225,8 @@ def test_a_sticky_conversation_stays() -> None:
         replay.take(request("ab"))
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("policy", ["write_through", "write_through_selective", "write_back"])
+@each_row("seed", range(6))
+@each_row("policy", ["write_through", "write_through_selective", "write_back"])
 def test_l1_and_l2_answer_what_the_curve_says(seed: int, policy: str) -> None:
     """L1 is one cache. L2 with write_through holds the same and more, so both are one of its size.
 
