@@ -228,6 +228,7 @@ def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFi
     assert "--ignore" not in printed  # no waiver makes room
 
 
+@pytest.mark.slow
 def test_a_launch_that_no_size_lets_start_is_no_unknown(
     host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

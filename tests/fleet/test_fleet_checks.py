@@ -98,6 +98,7 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
     yield from (finding for finding, _ in test_rails.answer("gpu[1-2]").findings)
 
 
+@pytest.mark.slow
 def test_what_fleets_with_faults_are_told_is_declared(tmp_path: Path) -> None:
     """Run, not read: each finding of a fleet has a status that its page explains."""
     seen: dict[str, set[str]] = {}

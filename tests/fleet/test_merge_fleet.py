@@ -157,6 +157,7 @@ SMALL_CHANGES: list[Change] = [
 ]
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=list(HealthCheck))
 @given(st.lists(st.sampled_from(SMALL_CHANGES), min_size=1, max_size=6), st.randoms())
 def test_the_order_of_the_reports_changes_nothing(

@@ -18,6 +18,7 @@ def reading(tmp_path: Path, script: str) -> Reading:
 WAITS = "n=0; while [ $n -lt 3000 ]; do n=$((n+1)); curl -s localhost:1; sleep 1; done\n"
 
 
+@pytest.mark.slow
 def test_loops_that_only_wait_leave_the_turns_to_those_that_start_something(
     tmp_path: Path,
 ) -> None:

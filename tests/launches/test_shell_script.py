@@ -603,6 +603,7 @@ def test_a_line_that_comes_again_is_read_in_its_place() -> None:
     assert [note.origin.line for note in reading.notes] == [5, 7]
 
 
+@pytest.mark.slow
 @each_row(
     ("opens", "closes"),
     [

@@ -209,6 +209,7 @@ def test_unknown_errors_beside_a_known_cause_are_counted() -> None:
     assert "no frob" in text_of(reading, verbose=True)
 
 
+@pytest.mark.slow
 def test_the_law_no_answer_by_words_is_a_cause() -> None:
     """Of each line with a word removed: what no pattern matches any more is similar at most."""
     draw = random.Random(7)

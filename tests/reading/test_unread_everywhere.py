@@ -42,6 +42,7 @@ def test_an_artefact_of_plan_says_it_beside_itself(
     assert LINE not in out
 
 
+@pytest.mark.slow
 def test_fit_changes_the_group_that_it_is_asked_about(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def best_hits(requests: list[list[int]], size: int) -> int:
     return hits
 
 
+@pytest.mark.slow
 @each_row("seed", range(12))
 def test_every_size_is_what_a_cache_of_that_size_answers(seed: int) -> None:
     requests = made(seed)
