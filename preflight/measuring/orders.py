@@ -89,6 +89,22 @@ def populate(_player: Any, order: Json) -> Json:
         _libc().munmap(address, size)
 
 
+def copy(_player: Any, order: Json) -> Json:
+    """Copy populated memory to other memory, by one thread."""
+    size = order["bytes"]
+    here = _map(2 * size, 0)
+    try:
+        _populate(here, 2 * size)
+
+        def one(_number: int) -> int:
+            ctypes.memmove(here + size, here, size)
+            return int(size)
+
+        return _timed(one, order["seconds"], 100)
+    finally:
+        _libc().munmap(here, 2 * size)
+
+
 def engine(player: Any, order: Json) -> Json:
     """Start a transfer engine, and register memory with it."""
     from mooncake.engine import TransferEngine  # type: ignore[import-not-found]

@@ -6,14 +6,16 @@ import re
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.probes.registration import CeilingAnswer
 
 
 class Rate(NamedTuple):
     """What one measurement came to.
 
-    op: populate, write, read, put, get, register. what: on which pages, by which NIC, or how many
-    at a time. size_bytes: of one object or piece. page_bytes: of populated memory, 0 for regular
-    pages. p50, p99: of one call. calls: how many were made.
+    op: populate, copy, write, read, put, get, register, setup. what: on which pages, by which NIC,
+    or how many at a time. size_bytes: of one object or piece. page_bytes: of populated memory, 0
+    for regular pages. p50, p99: of one call. calls: how many were made. nic: the only one, "" for
+    those of the launch. link: of that one's port, in bytes a second, 0 where it has none to tell.
     """
 
     op: str
@@ -25,6 +27,8 @@ class Rate(NamedTuple):
     p50_seconds: float = 0.0
     p99_seconds: float = 0.0
     page_bytes: int = 0
+    nic: str = ""
+    link_bytes_per_second: float = 0.0
 
     @property
     def bytes_per_second(self) -> float:
@@ -32,10 +36,14 @@ class Rate(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The transport that an engine says it took: rdma or tcp, "" where its log says neither."""
+    """The transport that an engine says it took: rdma or tcp, "" where its log says neither.
+
+    error: the last that its log has of RDMA, "" for nothing.
+    """
 
     transport: str
     devices: tuple[str, ...]
+    error: str = ""
 
     @property
     def text(self) -> str:
@@ -46,18 +54,23 @@ class Used(NamedTuple):
 # rdma_context.cpp, once for each device that the engine opened; tcp_transport.cpp.
 _OPENED = re.compile(r"RDMA device: ([^\s,]+)")
 _TCP = "TcpTransport: listen on port"
+# Of an engine that goes on over TCP, or without a device: glog's warnings and errors.
+ALL_NICS = "all NICs at once"
+_FAILED = re.compile(r"^[WE]\d{4} .*?\] (.*(?:RDMA|RNIC|GID|device|topology).*)$", re.M)
 
 
 def used_of(log: str) -> Used:
     """Return what the log of an engine says it uses."""
     devices = tuple(dict.fromkeys(_OPENED.findall(log)))
-    return Used("rdma" if devices else "tcp" if _TCP in log else "", devices)
+    last = _FAILED.findall(log)[-1:]
+    return Used("rdma" if devices else "tcp" if _TCP in log else "", devices, "".join(last)[:200])
 
 
 class MeasuredPart(NamedTuple):
     """One part. skipped: why it was not measured, "" where it was. failed: what broke it off.
 
     did: in a sentence, what was done. used, there: the transport on this side and on the other.
+    ceiling: how much can be registered, where that was asked for.
     """
 
     name: str
@@ -68,13 +81,16 @@ class MeasuredPart(NamedTuple):
     used: Used | None = None
     there: Used | None = None
     notes: tuple[str, ...] = ()
+    ceiling: CeilingAnswer | None = None
 
     def best(self, op: str, size_bytes: int | None = None) -> Rate | None:
         """Return the fastest rate of ``op``, of one size where one is asked for."""
         found = [
             each
             for each in self.rates
-            if each.op == op and (size_bytes is None or each.size_bytes == size_bytes)
+            if each.op == op
+            and not each.nic
+            and (size_bytes is None or each.size_bytes == size_bytes)
         ]
         return max(found, key=lambda each: each.bytes_per_second, default=None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,16 @@ from preflight.measuring.plan import (
     transfer_buffer_bytes,
     transfer_sizes,
 )
-from preflight.measuring.records import MeasuredPart, MeasuredRun, Rate, Used, used_of
+from preflight.measuring.records import (
+    ALL_NICS,
+    MeasuredPart,
+    MeasuredRun,
+    Rate,
+    Used,
+    used_of,
+)
 from preflight.measuring.wanted import LaunchWish
+from preflight.probes.registration import CeilingAnswer
 from preflight.rehearsal.programs import (
     BASE_VARIABLES,
     ProgramReply,
@@ -75,8 +83,11 @@ class Measuring:
         wanted: LaunchWish,
         budget_seconds: float,
         spend_bytes: int,
+        ceiling: Callable[[float, Callable[[str], None]], CeilingAnswer] | None = None,
     ) -> None:
+        """Take what is found out. ceiling: how much can be registered, within so many seconds."""
         self._library, self._wanted, self._spend_bytes = library, wanted, spend_bytes
+        self._ceiling = ceiling
         self._budget_seconds = budget_seconds
         self._until = self._end = time.monotonic() + budget_seconds
         self._sizes = transfer_sizes(wanted.object_bytes, spend_bytes)
@@ -93,7 +104,7 @@ class Measuring:
             "memory": self._memory,
             "transfer": lambda: self._transfer(own, peer),
             "store": self._store,
-            "registration": self._registration,
+            "registration": lambda: self._registration(tell),
             "storage": self._storage,
         }
         for name, seconds in deadlines(parts, self._budget_seconds).items():
@@ -104,7 +115,8 @@ class Measuring:
                     if self._left < 0:
                         raise SkippedError("--budget was over before it began")
                     part = ways[name]()
-                    why = "" if part.rates else "; ".join(("nothing was measured", *part.notes))
+                    done = part.rates or part.ceiling
+                    why = "" if done else "; ".join(("nothing was measured", *part.notes))
                     found.append(part._replace(failed=why))
             except SkippedError as why:
                 found.append(MeasuredPart(name, skipped=str(why)))
@@ -170,6 +182,10 @@ class Measuring:
                 Rate("populate", one.what, one.chunk_bytes, page_bytes=one.page_bytes, **found)
             )
         there = {each.page_bytes for each in rates}
+        if 0 in there and (chunk := min(64 * MIB, self._spend_bytes // 2)):
+            player = next(iter(players.values()))
+            found = self._ask(player, "copy", seconds=slice_seconds(self._left, 1), bytes=chunk)
+            rates.append(Rate("copy", "regular pages", chunk, **found))
         notes = [
             f"{pages_text(size)}: two free ones are needed, and are not there"
             for size in (2 * MIB, GIB)
@@ -184,28 +200,70 @@ class Measuring:
         found = self._ask(process, "engine", host=host, bytes=size, **{**wanted, **more})
         return int(found["port"]), used_of(process.log.read_text(errors="replace"))
 
-    def _served(self, process: Running, host: str) -> int:
+    def _served(self, process: Running, host: str, **more: Any) -> int:
         """Have a process offer memory to the other side's engine; returns its port."""
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
-        port, used = self._engine(process, host, size)
+        port, used = self._engine(process, host, size, **more)
         self._ask(process, "announce", own=f"{host}:{port}", about=used._asdict())
         return port
 
     def _transfer(self, own: str, peer: str | None) -> MeasuredPart:
+        rates: list[Rate] = []
+        notes = []
+        with self._apart():
+            here, used, said = self._connected(own, peer)
+            names = [name for name in self._wanted.devices.split(",") if name] or used.devices
+            alone = names if used.transport == "rdma" else ()
+            steps = [(op, each) for op in ("write", "read") for each in self._sizes]
+            try:
+                for number, (op, each) in enumerate(steps):
+                    seconds = slice_seconds(self._left, len(steps) - number + len(alone))
+                    rates.append(self._moved(here, op, each, seconds, "one at a time"))
+            except (MeasureError, StoppedError) as error:
+                if len(alone) < 2:
+                    raise
+                notes.append(f"{ALL_NICS}: {error}")
+                rates.append(Rate("write", ALL_NICS, max(self._sizes), 0, 0.0, 0, nic=ALL_NICS))
+        size = min(16 * MIB, max(self._sizes))
+        for number, name in enumerate(alone):
+            seconds = slice_seconds(self._left, len(alone) - number)
+            rate = Rate("write", f"by {name} alone", size, 0, 0.0, 0)
+            try:
+                with self._apart():
+                    process, _, _ = self._connected(own, peer, devices=name)
+                    rate = self._moved(process, "write", size, seconds, rate.what)
+            except (MeasureError, StoppedError) as error:
+                notes.append(f"{name}: {error}")
+            rates.append(rate._replace(nic=name, link_bytes_per_second=_link(name)))
+        did = f"one engine to {peer or 'another process of this host'}"
+        other = Used(said["transport"], tuple(said["devices"]), said.get("error", ""))
+        return MeasuredPart("transfer", did, tuple(rates), used=used, there=other, notes=(*notes,))
+
+    def _connected(
+        self, own: str, peer: str | None, **more: Any
+    ) -> tuple[Running, Used, Mapping[str, Any]]:
+        """Start an engine, and without a peer the other side; returns what both say they use."""
         here, *others = self._loaded(1 if peer else 2)
         for there in others:
-            peer = f"{LOOPBACK}:{self._served(there, LOOPBACK)}"
-        size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
-        _, used = self._engine(here, own, size)
-        said, rates = self._ask(here, "hello", peer=peer), []
-        steps = [(op, each) for op in ("write", "read") for each in self._sizes]
-        for number, (op, each) in enumerate(steps):
-            seconds = slice_seconds(self._left, len(steps) - number)
-            order = {"op": op, "size": each, "most": MOST_CALLS, "seconds": seconds}
-            rates.append(Rate(op, "one at a time", each, **self._ask(here, "transfer", **order)))
-        did = f"one engine to {'another process of this host' if others else peer}"
-        other = Used(said["transport"], tuple(said["devices"]))
-        return MeasuredPart("transfer", did, tuple(rates), used=used, there=other)
+            peer = f"{LOOPBACK}:{self._served(there, LOOPBACK, **more)}"
+        _, used = self._engine(
+            here, own, transfer_buffer_bytes(self._sizes, self._spend_bytes), **more
+        )
+        return here, used, self._ask(here, "hello", peer=peer)
+
+    def _moved(self, process: Running, op: str, size: int, seconds: float, what: str) -> Rate:
+        order = {"op": op, "size": size, "most": MOST_CALLS, "seconds": seconds}
+        return Rate(op, what, size, **self._ask(process, "transfer", **order))
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """End at once what is started meanwhile."""
+        outer = self._stack
+        try:
+            with ExitStack() as self._stack:
+                yield
+        finally:
+            self._stack = outer
 
     def _store(self) -> MeasuredPart:
         plan = store_plan(self._wanted.object_bytes, self._spend_bytes)
@@ -227,9 +285,11 @@ class Measuring:
         }
         for process, size in ((segment, plan.segment_bytes), (client, 0)):
             host = f"{LOOPBACK}:{free_port()}"
+            began = time.monotonic()
             self._ask(process, "setup", **setup, host=host, segment_bytes=size)
+            took = time.monotonic() - began
         self._ask(client, "store_buffer", bytes=plan.together * plan.object_bytes)
-        rates: list[Rate] = []
+        rates = [Rate("setup", "a client without a segment", 0, 0, took, 1, took, took)]
         stored = 0
         steps = [(op, each) for op in ("put", "get") for each in sorted({1, plan.together})]
         for number, (op, together) in enumerate(steps):
@@ -251,31 +311,39 @@ class Measuring:
         used = used_of(client.log.read_text(errors="replace"))
         return MeasuredPart("store", did, tuple(rates), used=used)
 
-    def _registration(self) -> MeasuredPart:
+    def _registration(self, tell: Callable[[str], None]) -> MeasuredPart:
         names, rates = _rdma_devices(), []
         if not names:
             raise SkippedError("this host, or this container, has no RDMA device")
-        notes = ["how much can be registered at once: probe registration"]
+        notes = ["how much can be registered at once: --only registration"]
+        ceiling = None
+        if self._ceiling is not None:
+            ceiling, notes = self._ceiling(max(0.0, self._left / 2), tell), []
         spots = populating(_free_bytes(), self._spend_bytes // 2)
         for number, name in enumerate(names):
             if self._left < 0:
                 notes.append(f"--budget was over before {', '.join(names[number:])}")
                 break
             try:
-                (process,) = self._loaded(1)
-                _, used = self._engine(process, LOOPBACK, MIB, devices=name, protocol="rdma")
-                if name not in used.devices:
-                    raise MeasureError("the engine did not open it")
-                for one in (one for one in spots if one.node in (None, 0)):
-                    found = self._ask(process, "register", **one._asdict())
-                    what = f"{name}, {one.what}"
-                    rates.append(
-                        Rate("register", what, one.bytes, page_bytes=one.page_bytes, **found)
-                    )
+                with self._apart():
+                    (process,) = self._loaded(1)
+                    _, used = self._engine(process, LOOPBACK, MIB, devices=name, protocol="rdma")
+                    if name not in used.devices:
+                        raise MeasureError(f"the engine did not open it: {used.error}")
+                    for one in (one for one in spots if one.node in (None, 0)):
+                        found = self._ask(process, "register", **one._asdict())
+                        what = f"{name}, {one.what}"
+                        rate = Rate("register", what, one.bytes, page_bytes=one.page_bytes, **found)
+                        rates.append(rate._replace(nic=name))
+            except SkippedError as why:
+                if ceiling is None:
+                    raise
+                notes.append(f"the rate of registering is not measured: {why}")
+                break
             except MeasureError as error:
                 notes.append(f"{name}: {error}")
         did = "registered memory with one NIC at a time, and took it back"
-        return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes))
+        return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes), ceiling=ceiling)
 
     def _storage(self) -> MeasuredPart:
         folder = self._wanted.folder
@@ -299,6 +367,15 @@ def _checked(process: Running, reply: ProgramReply) -> Mapping[str, Any]:
     if reply.error:
         raise MeasureError(": ".join((reply.error, *process.last_lines()[-1:])))
     return reply.measured
+
+
+def _link(device: str) -> float:
+    """Return the bytes a second of its port; 0 for one in software, whose port says none."""
+    root, place = Root(), f"/sys/class/infiniband/{device}"
+    rate = root.text(f"{place}/ports/1/rate")
+    if isinstance(rate, Unknown) or not os.path.exists(f"{place}/device"):
+        return 0.0
+    return float(rate.split()[0]) * 1e9 / 8
 
 
 def _rdma_devices() -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -31,19 +32,20 @@ from preflight.probes.memory import (
     plan_layout,
 )
 from preflight.rehearsal.child import become
+from preflight.rehearsal.run import MemoryWatch
 from preflight.verbs.objects import RegisteredRegion, open_device
 
 Say = Callable[[dict[str, Any]], None]
 _LOG_BYTES = 8192
 _MOST_LOG_LINES = 200
-# The host is left this share of its memory, whatever --spend says.
-_LEFT_SHARE = 10
+BUDGET = "--budget"
 
 
 class Order(NamedTuple):
     """What to measure. drivers: of each device. soft: some device is one in software.
 
     memlock_bytes, lifted: as ``RegistrationRefusal``. most_keys: of each device, 0: no bound.
+    budget_seconds: after which no more is tried.
     """
 
     devices: tuple[str, ...]
@@ -57,6 +59,7 @@ class Order(NamedTuple):
     spend_bytes: int
     memlock_bytes: int | None
     lifted: bool | None
+    budget_seconds: float = 1e9
 
 
 class Measurement(NamedTuple):
@@ -154,6 +157,8 @@ class _Run:
         self._address, self._log, self._say = address, log, say
         self._held = 0
         self._least_refused = -1
+        self._until = time.monotonic() + order.budget_seconds
+        self._watch = MemoryWatch(Root(), ())
         self.registrations = 0
         # What keeps one region more from being held: a refusal, or why none was tried.
         self.tightest: RegistrationRefusal | str | None = None
@@ -165,10 +170,11 @@ class _Run:
     def register(self, size: int) -> bool:
         if self.spent(self._held + size) > self._order.spend_bytes:
             return self._refused(size, SPEND)
-        available = memory_available_bytes()
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if available is not None and available < total // _LEFT_SHARE:
-            return self._refused(size, "the host has less than a tenth of its memory left")
+        room = self._watch.room()
+        if room.bytes < 0:
+            return self._refused(size, f"the host's limit ({room.source})")
+        if time.monotonic() > self._until:
+            return self._refused(size, BUDGET)
         self.registrations += 1
         taken: list[OpenDevice] = []
         try:
