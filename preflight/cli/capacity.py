@@ -12,6 +12,7 @@ from preflight.cli.commands import command
 from preflight.cli.options import (
     COLOR,
     JSON,
+    MEASURED,
     ROOT,
     SIZE,
     TIMEOUT,
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     type=NumberOption(0, 1),
     help="Of the master. Default: as the launch starts it, else as its release does.",
 )
+@MEASURED
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
 @COLOR
 @TIMEOUT
@@ -111,6 +113,7 @@ def capacity(
     nodes_in_cluster: int | None,
     other_segments: int,
     eviction_watermark: float | None,
+    measured: str | None,
     plain: bool,
     as_json: bool,
     color: str,
@@ -157,6 +160,18 @@ def capacity(
         eviction_watermark,
     )
     found = capacity_of(launch, root, timeout_seconds, asked)
+    if measured is not None and not isinstance(found, Unknown):
+        from preflight.measuring.findings import worth
+        from preflight.measuring.records import read_measured
+
+        rates = read_measured(measured)
+        sizes = [(one.subject, one.capacity.bytes_per_token) for one in found.servers]
+        values = [
+            f"{name}: {worth(rates, size, prefill_tokens_per_second)}"
+            for name, size in sizes
+            if not isinstance(size, Unknown)
+        ]
+        found = found._replace(notes=(*found.notes, *values))
     if isinstance(found, Unknown):
         if as_json:
             code = exit_codes.UNKNOWN

@@ -12,6 +12,7 @@ from preflight.cli.options import (
     COLOR,
     FILE,
     JSON,
+    MEASURED,
     ROOT,
     TIMEOUT,
     with_checks,
@@ -20,8 +21,12 @@ from preflight.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checks.base.finding import Finding
     from preflight.check.answer import Checked
     from preflight.inputs.launch_words import Chosen, LaunchWords
+    from preflight.judging.judge_host import JudgedHost
     from preflight.pictures.check_page import Made
 
 # As preflight.check.forms, which is imported where it is used.
@@ -63,6 +68,7 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 @click.option(
     "--lock", type=FILE, metavar="FILE", help="Write what was found good, for exec --locked."
 )
+@MEASURED
 @click.option("--memory-map", is_flag=True, help="Draw where each NUMA node's memory goes, too.")
 @click.option("--ascii", "plain", is_flag=True, help="Draw it with ASCII characters alone.")
 @COLOR
@@ -78,6 +84,7 @@ def check(
     junit: str | None,
     html: str | None,
     lock: str | None,
+    measured: str | None,
     memory_map: bool,
     plain: bool,
     as_json: bool,
@@ -126,6 +133,7 @@ def check(
             chosen=chosen,
             more_topics=topics,
             slow=slow,
+            measured=_measured(measured),
         )
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
@@ -169,6 +177,25 @@ def check(
             text += f"\n\n{bars_text(memory_of(seen), painter(color), columns(), plain)}"
         say(text)
     return code
+
+
+def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
+    """Return what holds a launch against the rates of --measured. Raises UsageError."""
+    if path is None:
+        return lambda _: []
+    from checks.base.unknown import Unknown
+    from preflight.measuring.findings import findings
+    from preflight.measuring.records import read_measured
+    from preflight.measuring.wanted import wanted_of
+
+    rates = read_measured(path)
+
+    def found(seen: JudgedHost) -> list[Finding]:
+        if seen.launch is None or isinstance(seen.launch, Unknown):
+            return []
+        return findings(rates, wanted_of(seen.launch, seen.host))
+
+    return found
 
 
 def _refuse_two_outputs(

@@ -40,21 +40,17 @@ def seconds_text(seconds: float) -> Quantity:
     raise AssertionError
 
 
-def findings(
-    measured: MeasuredRun, wanted: LaunchWish, tokens_per_second: float | None
-) -> list[Finding]:
-    """Return what is slower, or another thing, than the launch means.
-
-    tokens_per_second: how fast the server computes a prompt; None where nobody said.
-    """
+def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
+    """Return what is slower, or another thing, than the launch means."""
     found = [
         *_transports(measured, wanted),
         *_nics(measured),
         *_registration(measured),
         *_ready(measured, wanted),
     ]
-    if tokens_per_second is not None and not isinstance(wanted.objects, Unknown):
-        found += _against_prefill(measured, wanted, wanted.objects.token_bytes, tokens_per_second)
+    speed = measured.tokens_per_second
+    if speed is not None and not isinstance(wanted.objects, Unknown):
+        found += _against_prefill(measured, wanted, wanted.objects.token_bytes, speed)
     return found
 
 
@@ -186,6 +182,8 @@ def _against_prefill(
         yield found if have >= need else found.warned(text)
     least = TOKENS / tokens_per_second
     for tier, took in hits(measured, token_bytes):
+        if tier == "L2":  # no copy to a GPU was measured
+            continue
         have_text, need_text = seconds_text(took), seconds_text(least)
         found = Finding(FETCH, Status.PASS, f"{TOKENS} tokens from {tier}", have_text, need_text)
         text = "fetching them takes longer than computing them anew"
@@ -208,10 +206,21 @@ def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
         found.append(f"all of them, one after the other: {seconds_text(every)}")
     if not isinstance(wanted.objects, Unknown):
         size = wanted.objects.token_bytes
-        worth = [f"{tier} {seconds_text(took)}" for tier, took in hits(measured, size)]
-        if worth:
-            found.append(
-                f"{TOKENS} tokens come out of: {', '.join(worth)} ({size} bytes a token, one "
-                "client; L2 by one thread's copy, to a GPU it was not measured)"
-            )
+        if any(True for _ in hits(measured, size)):
+            found.append(worth(measured, size))
     return found
+
+
+def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None) -> str:
+    """Return what 1000 tokens take out of each tier, beside computing them, in a sentence."""
+    took = dict(hits(measured, token_bytes))
+    speed = tokens_per_second or measured.tokens_per_second
+    each = [
+        f"{tier} {seconds_text(took[tier]) if tier in took else 'was not measured'}"
+        for tier in ("L2", "L3", "SSD")
+    ]
+    computed = "" if speed is None else f"; computing them takes {seconds_text(TOKENS / speed)}"
+    return (
+        f"{TOKENS} tokens come out of {', '.join(each)} ({token_bytes} bytes a token, one client; "
+        f"of L2 one thread's copy in memory: that to a GPU was not measured){computed}"
+    )

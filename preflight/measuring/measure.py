@@ -44,9 +44,10 @@ def measure(
     progress = Progress()
     try:
         found = measuring.run(parts or PARTS, own, peer, progress.show)
+        found = found._replace(tokens_per_second=tokens_per_second)
     finally:
         progress.clear()
-    judged = findings(found, wanted, tokens_per_second)
+    judged = findings(found, wanted)
     return MeasureAnswer(found, tuple(judged), tuple(consequences(found, wanted)))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
+from preflight.base.within import limit_seconds, within
 from preflight.probes.registration import CeilingAnswer
 
 
@@ -96,15 +100,48 @@ class MeasuredPart(NamedTuple):
 
 
 class MeasuredRun(NamedTuple):
-    """library: Mooncake's name and release. parts: those that were asked for, in their order."""
+    """library: Mooncake's name and release. parts: those that were asked for, in their order.
+
+    tokens_per_second: how fast the server computes a prompt; None where nobody said.
+    """
 
     library: str | Unknown
     budget_seconds: float
     spend_bytes: int
     peer: str | None = None
     parts: tuple[MeasuredPart, ...] = ()
+    tokens_per_second: float | None = None
 
     def part(self, name: str) -> MeasuredPart:
         """Return a part; one that was not asked for is skipped."""
         asked = (each for each in self.parts if each.name == name)
         return next(asked, MeasuredPart(name, skipped="not asked for"))
+
+
+def read_measured(path: str) -> MeasuredRun:
+    """Return what ``measure --save`` or ``--json`` wrote. Raises UsageError."""
+
+    def read() -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    where = f"--measured {path}"
+    try:
+        answer = json.loads(within(limit_seconds(), where, read))["answer"]
+        parts = tuple(_part_of(part) for part in answer["parts"])
+        speed = answer["tokens_per_second"]
+        return MeasuredRun("", 0.0, 0, None, parts, None if speed is None else float(speed))
+    except OSError as error:
+        raise UsageError(f"{where}: {error.strerror}") from None
+    except (LookupError, TypeError, ValueError):
+        raise UsageError(f"{where}: it is not what measure --save writes") from None
+
+
+def _part_of(part: Mapping[str, Any]) -> MeasuredPart:
+    def used(name: str) -> Used | None:
+        said = part[name]
+        return said and Used(said["transport"], tuple(said["devices"]), said["error"])
+
+    rates = tuple(Rate(*(one[name] for name in Rate._fields)) for one in part["rates"])
+    notes = tuple(part["notes"])
+    return MeasuredPart(part["part"], "", rates, "", "", used("used"), used("there"), notes)

@@ -113,7 +113,7 @@ def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
         "findings": [
             finding_object(one, text=one.text, formula=one.formula) for one in answer.findings
         ],
-        **fields(measured, "library", "budget_seconds", "spend_bytes", "peer"),
+        **fields(measured, "library", "budget_seconds", "spend_bytes", "peer", "tokens_per_second"),
         "parts": [_part_object(part) for part in measured.parts],
         "consequences": list(answer.consequences),
     }

@@ -180,9 +180,9 @@ TRANSPORTS: tuple[tuple[Used | None, Used | None, list[Status]], ...] = (
 def test_tcp_where_rdma_is_meant_is_found(
     used: Used | None, there: Used | None, statuses: list[Status]
 ) -> None:
-    found = findings(measured(used, there), WANTED, None)
+    found = findings(measured(used, there), WANTED)
     assert [one.status for one in found] == statuses
-    assert findings(measured(used, there), WANTED._replace(protocol="tcp"), None) == []
+    assert findings(measured(used, there), WANTED._replace(protocol="tcp")) == []
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def test_tcp_where_rdma_is_meant_is_found(
 def test_rates_are_held_against_the_prefill_rate(
     rate: float | None, statuses: Mapping[str, Status]
 ) -> None:
-    found = findings(measured(), WANTED, rate)
+    found = findings(measured()._replace(tokens_per_second=rate), WANTED)
     assert {one.check: one.status for one in found} == statuses
     for one in found:
         assert one.have
         assert one.need
     unknown = WANTED._replace(objects=Unknown("no model"))
-    assert findings(measured(), unknown, rate) == []
+    assert findings(measured()._replace(tokens_per_second=rate), unknown) == []
 
 
 def with_rates(name: str, *rates: Rate, **more: Any) -> MeasuredRun:
@@ -261,7 +261,7 @@ def test_a_startup_probe_is_held_against_the_time(
     allowed: int | None, pages: int, status: Status | None, advice: str
 ) -> None:
     start = RANK._replace(populated={0: 2 * 10**9, pages: 2 * 10**9}, allowed_seconds=allowed)
-    found = findings(measured(), WANTED._replace(starts=(start,), protocol="tcp"), None)
+    found = findings(measured(), WANTED._replace(starts=(start,), protocol="tcp"))
     assert [one.status for one in found] == ([] if status is None else [status])
     assert all(advice in one.advice for one in found)
 
@@ -297,7 +297,7 @@ def test_a_slow_nic_is_found(
     rates: tuple[Rate, ...], notes: tuple[str, ...], statuses: list[Status]
 ) -> None:
     run_ = with_rates("transfer", *rates, notes=notes)
-    found = [one for one in findings(run_, WANTED, None) if one.check == "measure.nic"]
+    found = [one for one in findings(run_, WANTED) if one.check == "measure.nic"]
     assert [one.status for one in found] == statuses
     assert all(note.partition(": ")[2] in found[-1].text for note in notes)
 
@@ -317,7 +317,7 @@ def test_a_slow_nic_is_found(
 def test_the_answer_is_valid_and_says_how_it_went(
     run_: MeasuredRun, rate: float | None, code: int
 ) -> None:
-    judged = findings(run_, WANTED, rate)
+    judged = findings(run_._replace(tokens_per_second=rate), WANTED)
     answer = MeasureAnswer(run_, tuple(judged), tuple(consequences(run_, WANTED)))
     assert answer.exit_code == code
     from preflight.base.envelope import envelope

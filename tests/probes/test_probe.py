@@ -251,7 +251,7 @@ def test_a_launch_is_held_against_what_was_measured(
     assert reason in next(ceiling_lines(answer))
     part = MeasuredPart("registration", ceiling=answer)
     run = MeasuredRun("", 60.0, GIB, None, (part,))
-    told = MeasureAnswer(run, tuple(findings(run, LaunchWish(), None)))
+    told = MeasureAnswer(run, tuple(findings(run, LaunchWish())))
     assert told.exit_code == {"measured": 0, "fits": 0, "too little": 2}.get(status, 3)
 
 

@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.unknown import Unknown
+from preflight.inputs.host_source import open_host, size_and_needs
+from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring import run as run_module
-from preflight.measuring.records import Used
-from preflight.measuring.wanted import LaunchWish
+from preflight.measuring.findings import ready_seconds
+from preflight.measuring.records import Used, read_measured
+from preflight.measuring.wanted import LaunchWish, wanted_of
 from preflight.rehearsal.records import Library
 from tests.measuring.test_measure import OFFLOAD, SCRIPT
 from tests.real.conftest import HugePages, Wheel
@@ -28,7 +32,8 @@ from tests.real.measures import (
     rates_of,
     words_of,
 )
-from tests.real.test_rehearse_real import pages_in_use
+from tests.real.rehearse_launches import store
+from tests.real.test_rehearse_real import pages_in_use, rehearse
 
 pytestmark = pytest.mark.real
 
@@ -90,6 +95,51 @@ def test_a_launch_is_measured_in_its_sizes(
     assert ("measure.storage", "warn") in found
     assert ("measure.fetch", "warn") in found
     assert list(folder.iterdir()) == []
+    assert pages_in_use() == 0
+
+
+START_SHARE, START_TRIES = 0.2, 6
+
+
+@pytest.mark.parametrize("size", [256 * MIB, 512 * MIB, 1024 * MIB, 2048 * MIB])
+def test_the_time_to_ready_is_predicted_from_a_tenth(
+    size: int,
+    wheel_0_3_13: Wheel,
+    huge_pages: HugePages,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Of the client's own start on huge pages: the best of either, as others slow down some."""
+    refused = huge_pages.set(size // (2 * MIB) + 16, 0, 0)
+    if refused:
+        pytest.skip(refused)
+    launch, saved = tmp_path / "launch.sh", tmp_path / "saved.json"
+    launch.write_text(store(str(size), "16mb", "tcp"))
+    sized = size_and_needs(LaunchWords((str(launch),)), open_host("/"))
+    assert sized is not None
+    wish = wanted_of(sized, open_host("/"))
+    assert not isinstance(wish.starts, Unknown)
+    (start,) = wish.starts
+    sample = f"{max(64, size // 10 // MIB)}mb"
+
+    def predicted() -> float:
+        words = ("--only", "memory,store", "--budget", "5s", "--spend", sample)
+        measure(wheel_0_3_13, *words, "--save", str(saved), str(launch))
+        seconds, missing = ready_seconds(start, read_measured(str(saved)), wish)
+        assert missing == ""
+        return seconds
+
+    told, took, ratios = [], [], []
+    for _ in range(START_TRIES):
+        told.append(predicted())
+        _, answer = rehearse(launch.read_text(), wheel_0_3_13, tmp_path)
+        (step,) = (one for one in answer["steps"] if one["kind"] == "setup")
+        took.append(step["measured"]["seconds"])
+        ratios.append(round(min(told) / min(took), 2))
+        if len(took) > 1 and abs(ratios[-1] - 1) <= START_SHARE:
+            break
+    record_property("ratios", ratios)
+    assert abs(ratios[-1] - 1) <= START_SHARE, (ratios, told, took)
     assert pages_in_use() == 0
 
 
