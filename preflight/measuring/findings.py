@@ -22,7 +22,7 @@ NIC, READY, REGISTRATION = "measure.nic", "measure.ready", "measure.registration
 TOKENS = 1000
 # Below this share of its link, or of the other NICs, something slows a NIC.
 _NIC_SHARE = 0.5
-# Of the time that is predicted: what a start may take longer (measured to within 20 %).
+# Of the time that is predicted: what a start may take longer.
 _MARGIN = 1.25
 _HELD = {"fits": Status.PASS, "too little": Status.FAIL}
 

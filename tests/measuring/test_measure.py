@@ -30,7 +30,14 @@ from preflight.measuring.plan import (
     transfer_buffer_bytes,
     transfer_sizes,
 )
-from preflight.measuring.records import MeasuredPart, MeasuredRun, Rate, Used, used_of
+from preflight.measuring.records import (
+    MeasuredPart,
+    MeasuredRun,
+    Rate,
+    Used,
+    read_measured,
+    used_of,
+)
 from preflight.measuring.report import MeasureAnswer, answer_object, answer_text
 from preflight.measuring.run import transport_environment
 from preflight.measuring.wanted import LaunchWish, ProcessStart, wanted_of
@@ -119,6 +126,10 @@ LOGS = (
     ("", Used("", ())),
     (TCP, Used("tcp", ())),
     (f"{HEAD}mlx5_ib1, LID: 519, GID: (GID_Index 0) fe:80\n", Used("rdma", ("mlx5_ib1",))),
+    (
+        f"E1126 18:34:50.1 267 rdma_context.cpp:77] No matched device found: mlx5_9\n{TCP}",
+        Used("tcp", (), "No matched device found: mlx5_9"),
+    ),
     (f"{TCP}{HEAD}a, LID: 1\n{HEAD}b, LID: 1\n{HEAD}a, LID: 1\n", Used("rdma", ("a", "b"))),
 )
 
@@ -446,3 +457,54 @@ def test_a_startup_probe_is_read(probe: str, allowed: int | None, tmp_path: Any)
     starts = wanted_of(sized, host).starts
     assert not isinstance(starts, Unknown)
     assert [one.allowed_seconds for one in starts] == [allowed]
+
+
+@pytest.fixture
+def saved(tmp_path: Any) -> tuple[str, str]:
+    """What --save wrote of a slow store, and a launch."""
+    from preflight.base.envelope import envelope
+    from preflight.base.output import json_text
+
+    run_ = measured(Used("tcp", (), "no GID"))._replace(tokens_per_second=1e5)
+    file, launch = tmp_path / "saved.json", tmp_path / "launch.sh"
+    found = envelope(
+        "measure", 1, answer_object(MeasureAnswer(run_)), word="warn", command="measure"
+    )
+    file.write_text(json_text(found))
+    assert read_measured(str(file)).parts[1].used == Used("tcp", (), "no GID")
+    launch.write_text(SCRIPT.format(protocol="rdma", more=OFFLOAD, python="python3"))
+    return str(file), str(launch)
+
+
+def test_check_holds_the_launch_against_what_was_measured(
+    saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--root", "demo:h800", "--json", "--measured", *saved]
+    run(["check", "--only", "measure.*", *words])
+    findings_ = json.loads(capsys.readouterr().out)["findings"]
+    assert {one["check"]: one["status"] for one in findings_} == {
+        "measure.transport": "warn",
+        "measure.storage": "warn",
+        "measure.fetch": "warn",
+    }
+    assert any("no GID" in one["text"] for one in findings_)
+
+
+def test_capacity_says_what_a_hit_is_worth(
+    saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["capacity", "--root", "demo:h800", "--json", "--measured", *saved])
+    (note,) = json.loads(capsys.readouterr().out)["answer"]["notes"]
+    assert "L2 was not measured, L3 164 ms, SSD was not measured" in note
+    assert "computing them takes 10 ms" in note
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"answer": {"parts": [{}]}}'])
+def test_what_measure_did_not_write_is_refused(
+    text: str | None, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "saved.json"
+    if text is not None:
+        file.write_text(text)
+    assert run(["check", "--measured", str(file), "--root", "demo:h800"]) == 64
+    assert "--measured" in capsys.readouterr().err
