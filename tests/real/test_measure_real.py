@@ -145,6 +145,34 @@ def test_the_time_to_ready_is_predicted_from_a_tenth(
     assert pages_in_use() == 0
 
 
+@pytest.mark.skipif(shutil.which("fio") is None, reason="needs fio")
+def test_the_folder_is_as_fast_as_fio_finds_it(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """A file for each MiB, written with fdatasync and read, O_DIRECT both: the best of some."""
+    wish = LaunchWish(folder=str(tmp_path))
+    best = {"write": [0.0, 0.0], "read": [0.0, 0.0]}
+    for _ in range(TRIES):
+        measuring = run_module.Measuring(Unknown("not asked"), wish, 5.0, 128 * MIB)
+        (part,) = measuring.run(("storage",), "127.0.0.1", None, lambda _: None).parts
+        for op, both in best.items():
+            words = f"--name=f --rw={op} --bs=1m --filesize=1m --nrfiles=128 --direct=1 --runtime=2"
+            more = ["--fdatasync=1"] if op == "write" else ["--loops=20"]
+            done = subprocess.run(
+                ["fio", f"--directory={tmp_path}", "--output-format=json", *words.split(), *more],
+                capture_output=True,
+                check=True,
+            )
+            theirs = float(json.loads(done.stdout)["jobs"][0][op]["bw_bytes"])
+            ours = part.best(op)
+            assert ours is not None
+            both[:] = max(both[0], ours.bytes_per_second), max(both[1], theirs)
+    ratios = {op: round(ours / theirs, 2) for op, (ours, theirs) in best.items()}
+    record_property("ratios", ratios)
+    assert all(1 / FACTOR <= each <= FACTOR for each in ratios.values()), (ratios, best)
+    print(ratios, best)
+
+
 def test_memory_needs_no_library(tmp_path: Path) -> None:
     words = ("--only", "memory,transfer", "--budget", "5s", "--spend", "64mb")
     code, answer = measure(Wheel("none", tmp_path), *words)
