@@ -73,7 +73,6 @@ class Measurement(NamedTuple):
     held_regions: int
     region_bytes: int
     range_bytes: int
-    largest_bytes: int
     registrations: int
     spent_bytes: int
     memory_drop_bytes: int | None
@@ -114,21 +113,19 @@ def _measure(order: Order, say: Say) -> None:
     layout = layout_of(order, largest)
     before = memory_available_bytes()
     address = map_range(layout)
-    say({"event": "opened", "largest_bytes": largest, "range_bytes": layout.range_bytes})
     run = _Run(order, devices, layout, address, log, say)
     region = min(order.region_bytes, layout.range_bytes)
-    found = search(run.register, region, layout.range_bytes, order.up_to_bytes)
+    held = search(run.register, region, layout.range_bytes, order.up_to_bytes)
     after = memory_available_bytes()
     drop = None if before is None or after is None else max(0, before - after)
     refusal = run.tightest if isinstance(run.tightest, RegistrationRefusal) else None
     measured = Measurement(
-        held_bytes=found.held_bytes,
+        held_bytes=held,
         held_regions=devices[0].regions,
         region_bytes=region,
         range_bytes=layout.range_bytes,
-        largest_bytes=largest,
         registrations=run.registrations,
-        spent_bytes=run.spent(found.held_bytes),
+        spent_bytes=run.spent(held),
         memory_drop_bytes=drop,
         stopped=run.tightest if isinstance(run.tightest, str) else "",
         refusal=refusal,
@@ -279,49 +276,33 @@ def _keys_in_use(device: str) -> int | None:
 Register = Callable[[int], bool]
 
 
-class SearchResult(NamedTuple):
-    """held_bytes: the sum that is held. met: a limit keeps one region more from being held.
-
-    tries: registrations asked for, those refused included.
-    """
-
-    held_bytes: int
-    met: bool
-    tries: int
-
-
-def search(
-    register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int
-) -> SearchResult:
+def search(register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int) -> int:
     """Return how many bytes are held in regions of ``region_bytes``, up to ``up_to_bytes``.
 
     largest_bytes: of one registration, at least ``region_bytes``.
     """
     most = max(1, largest_bytes // region_bytes)  # regions in one registration
     wanted = up_to_bytes // region_bytes
-    held = tries = 0
-    step = 1
+    held, step = 0, 1
     while held < wanted:
         asked = min(step, most, wanted - held)
-        tries += 1
         if not register(asked * region_bytes):
-            return _halve(register, region_bytes, held, asked - 1, tries)
+            return _halve(register, region_bytes, held, asked - 1)
         held += asked
         step *= 2
-    return SearchResult(held * region_bytes, False, tries)
+    return held * region_bytes
 
 
-def _halve(register: Register, region_bytes: int, held: int, gap: int, tries: int) -> SearchResult:
+def _halve(register: Register, region_bytes: int, held: int, gap: int) -> int:
     """Search between ``held`` regions, which fit, and ``held + gap``, the most that may."""
     while gap:
         asked = (gap + 1) // 2
-        tries += 1
         if register(asked * region_bytes):
             held += asked
             gap -= asked
         else:
             gap = asked - 1
-    return SearchResult(held * region_bytes, True, tries)
+    return held * region_bytes
 
 
 class OpenDevice:
