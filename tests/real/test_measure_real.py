@@ -82,14 +82,15 @@ def test_a_launch_is_measured_in_its_sizes(
     assert json.loads(saved.read_text()) == answer
     size = 64 * 40 * 4 * 128 * 2
     assert {("write", size), ("read", 64 * MIB)} <= rates_of(answer, "transfer").keys()
-    assert rates_of(answer, "store").keys() == {("put", size), ("get", size)}
+    assert rates_of(answer, "store").keys() == {("put", size), ("get", size), ("setup", 0)}
     assert rates_of(answer, "storage").keys() == {("write", size), ("read", size)}
     parts = {one["part"]: one for one in answer["answer"]["parts"]}
     assert {one["page_bytes"] for one in parts["memory"]["rates"]} == {0, 2 * MIB}
     found = {(one["check"], one["status"]) for one in answer["findings"]}
     if parts["registration"]["outcome"] == "skipped":
         assert "no RDMA device" in parts["registration"]["reason"]
-        assert parts["transfer"]["used"] == {"transport": "tcp", "devices": []}
+        assert parts["transfer"]["used"]["transport"] == "tcp"
+        assert "No RDMA devices" in parts["transfer"]["used"]["error"]
         assert ("measure.transport", "warn") in found
         assert code == 1
     assert ("measure.storage", "warn") in found
@@ -295,7 +296,7 @@ def test_two_hosts_are_measured_by_serve_and_to(wheel_0_3_13: Wheel) -> None:
         assert code == 0
         (part,) = answer["answer"]["parts"]
         assert part["part"] == "transfer"
-        assert part["there"] == {"transport": "tcp", "devices": []}
+        assert part["there"]["transport"] == "tcp"
         assert rates_of(answer, "transfer")["write", MIB] > MIB
         refused, answer = measure(wheel_0_3_13, "--to", "10.77.0.2:9", "--budget", "5s",
                                   inside=here)  # fmt: skip
