@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -167,9 +168,11 @@ class Measuring:
             _checked(process, process.answer(self._patience))
         return started
 
-    def _ask(self, process: Running, do: str, **order: Any) -> Mapping[str, Any]:
+    def _ask(
+        self, process: Running, do: str, at_most: float = math.inf, **order: Any
+    ) -> Mapping[str, Any]:
         """Return what came of an order. Raises MeasureError, with the library's last words."""
-        return _checked(process, process.ask({"do": do, **order}, self._patience))
+        return _checked(process, process.ask({"do": do, **order}, min(at_most, self._patience)))
 
     def _memory(self) -> MeasuredPart:
         asked, rates = populating(_free_bytes(), self._spend_bytes), []
@@ -209,16 +212,20 @@ class Measuring:
 
     def _transfer(self, own: str, peer: str | None) -> MeasuredPart:
         rates: list[Rate] = []
-        notes = []
+        notes, there = [], None
         with self._apart():
-            here, used, said = self._connected(own, peer)
+            here, used, where = self._connected(own, peer)
             names = [name for name in self._wanted.devices.split(",") if name] or used.devices
             alone = names if used.transport == "rdma" else ()
+            # Where rails do not reach each other it hangs, and each alone does not.
+            most = self._patience / (1 + len(alone))
             steps = [(op, each) for op in ("write", "read") for each in self._sizes]
             try:
+                said = self._ask(here, "hello", most, peer=where)
+                there = Used(said["transport"], tuple(said["devices"]), said.get("error", ""))
                 for number, (op, each) in enumerate(steps):
                     seconds = slice_seconds(self._left, len(steps) - number + len(alone))
-                    rates.append(self._moved(here, op, each, seconds, "one at a time"))
+                    rates.append(self._moved(here, op, each, seconds, most))
             except (MeasureError, StoppedError) as error:
                 if len(alone) < 2:
                     raise
@@ -226,34 +233,35 @@ class Measuring:
                 rates.append(Rate("write", ALL_NICS, max(self._sizes), 0, 0.0, 0, nic=ALL_NICS))
         size = min(16 * MIB, max(self._sizes))
         for number, name in enumerate(alone):
-            seconds = slice_seconds(self._left, len(alone) - number)
-            rate = Rate("write", f"by {name} alone", size, 0, 0.0, 0)
+            rate = Rate("write", "", size, 0, 0.0, 0)
+            most = self._patience / (len(alone) - number)
             try:
                 with self._apart():
-                    process, _, _ = self._connected(own, peer, devices=name)
-                    rate = self._moved(process, "write", size, seconds, rate.what)
+                    here, one, where = self._connected(own, peer, devices=name)
+                    if name not in one.devices:
+                        raise MeasureError(f"the engine did not open it: {one.error}")
+                    self._ask(here, "hello", most, peer=where)
+                    seconds = slice_seconds(self._left, len(alone) - number)
+                    rate = self._moved(here, "write", size, seconds, most)
             except (MeasureError, StoppedError) as error:
                 notes.append(f"{name}: {error}")
-            rates.append(rate._replace(nic=name, link_bytes_per_second=_link(name)))
+            what = f"by {name} alone"
+            rates.append(rate._replace(what=what, nic=name, link_bytes_per_second=_link(name)))
         did = f"one engine to {peer or 'another process of this host'}"
-        other = Used(said["transport"], tuple(said["devices"]), said.get("error", ""))
-        return MeasuredPart("transfer", did, tuple(rates), used=used, there=other, notes=(*notes,))
+        return MeasuredPart("transfer", did, tuple(rates), used=used, there=there, notes=(*notes,))
 
-    def _connected(
-        self, own: str, peer: str | None, **more: Any
-    ) -> tuple[Running, Used, Mapping[str, Any]]:
-        """Start an engine, and without a peer the other side; returns what both say they use."""
+    def _connected(self, own: str, peer: str | None, **more: Any) -> tuple[Running, Used, str]:
+        """Start an engine, and the other side where there is no peer; returns where that is."""
         here, *others = self._loaded(1 if peer else 2)
         for there in others:
             peer = f"{LOOPBACK}:{self._served(there, LOOPBACK, **more)}"
-        _, used = self._engine(
-            here, own, transfer_buffer_bytes(self._sizes, self._spend_bytes), **more
-        )
-        return here, used, self._ask(here, "hello", peer=peer)
+        size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
+        _, used = self._engine(here, own, size, **more)
+        return here, used, str(peer)
 
-    def _moved(self, process: Running, op: str, size: int, seconds: float, what: str) -> Rate:
+    def _moved(self, process: Running, op: str, size: int, seconds: float, most: float) -> Rate:
         order = {"op": op, "size": size, "most": MOST_CALLS, "seconds": seconds}
-        return Rate(op, what, size, **self._ask(process, "transfer", **order))
+        return Rate(op, "one at a time", size, **self._ask(process, "transfer", most, **order))
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
@@ -275,7 +283,7 @@ class Measuring:
         master = self._library.program("mooncake_master")
         words = (master, f"--rpc_port={port}", f"--metrics_port={free_port()}")
         await_answer(self._start(program=words), "mooncake_master", f"{LOOPBACK}:{port}")
-        setup = {
+        setup: dict[str, Any] = {
             "metadata": "P2PHANDSHAKE",
             "local_buffer_bytes": LOCAL_BUFFER_BYTES,
             "protocol": self._wanted.protocol or ("rdma" if _rdma_devices() else "tcp"),
@@ -295,7 +303,7 @@ class Measuring:
         for number, (op, together) in enumerate(steps):
             # Those one by one get a third of the pool: enough of it is left for the others.
             most = plan.most_objects // (3 if together == 1 < plan.together else 1)
-            order = {
+            order: dict[str, Any] = {
                 "op": op,
                 "size": plan.object_bytes,
                 "together": together,
@@ -356,7 +364,7 @@ class Measuring:
         if free.f_bavail * free.f_frsize < 2 * self._spend_bytes:
             raise SkippedError(f"{folder} has less free than twice --spend")
         size = min(self._wanted.object_bytes or USUAL_OBJECT_BYTES, self._spend_bytes)
-        order = {"folder": folder, "size": size, "bytes": self._spend_bytes}
+        order: dict[str, Any] = {"folder": folder, "size": size, "bytes": self._spend_bytes}
         found = self._ask(self._start(), "files", seconds=max(0.2, self._left), **order)
         how = "O_DIRECT" if found["direct"] else "through the page cache: no O_DIRECT there"
         rates = tuple(Rate(op, how, size, **found[op]) for op in ("write", "read"))
