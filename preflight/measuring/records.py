@@ -131,6 +131,8 @@ def read_measured(path: str) -> MeasuredRun:
         parts = tuple(_part_of(part) for part in answer["parts"])
         speed = answer["tokens_per_second"]
         return MeasuredRun("", 0.0, 0, None, parts, None if speed is None else float(speed))
+    except UsageError:
+        raise
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror}") from None
     except (LookupError, TypeError, ValueError):

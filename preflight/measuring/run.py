@@ -372,8 +372,9 @@ class Measuring:
 
 
 def _checked(process: Running, reply: ProgramReply) -> Mapping[str, Any]:
-    if reply.error:
-        raise MeasureError(": ".join((reply.error, *process.last_lines()[-1:])))
+    if reply.error:  # of the library's last errors the first is the cause, the last what it gave up
+        lines = process.last_lines()
+        raise MeasureError(": ".join((reply.error, *dict.fromkeys((*lines[:1], *lines[-1:])))))
     return reply.measured
 
 
