@@ -37,6 +37,7 @@ from preflight.measuring.records import (
     used_of,
 )
 from preflight.measuring.wanted import LaunchWish
+from preflight.probes.measure import PATIENCE_SECONDS
 from preflight.probes.registration import CeilingAnswer
 from preflight.rehearsal.programs import (
     BASE_VARIABLES,
@@ -52,8 +53,6 @@ from preflight.rehearsal.run import MemoryWatch
 
 LOOPBACK = "127.0.0.1"
 _ORDERS = str(Path(__file__).with_name("orders.py"))
-# What hangs is broken off so long after --budget is over.
-_PATIENCE_SECONDS = 5.0
 # Sizes of the launch's own memory, which are not within --spend; and of its log, which is read.
 _LEFT_OUT = ("MC_MMAP_", "MC_STORE_", "MC_LOG_")
 
@@ -141,7 +140,7 @@ class Measuring:
 
     @property
     def _patience(self) -> float:
-        return max(0.0, self._end - time.monotonic()) + _PATIENCE_SECONDS
+        return max(0.0, self._end - time.monotonic()) + PATIENCE_SECONDS
 
     def _start(self, node: int | None = None, program: tuple[str, ...] = ()) -> Running:
         """Start a process; what it writes is kept in memory and goes with this command."""

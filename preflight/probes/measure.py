@@ -39,6 +39,8 @@ Say = Callable[[dict[str, Any]], None]
 _LOG_BYTES = 8192
 _MOST_LOG_LINES = 200
 BUDGET = "--budget"
+# What hangs is broken off so long after it.
+PATIENCE_SECONDS = 5.0
 
 
 class Order(NamedTuple):
@@ -59,7 +61,7 @@ class Order(NamedTuple):
     spend_bytes: int
     memlock_bytes: int | None
     lifted: bool | None
-    budget_seconds: float = 1e9
+    budget_seconds: float = 3600.0
 
 
 class Measurement(NamedTuple):
@@ -367,6 +369,8 @@ def measure(order: Order, progress: Progress) -> Measurement:
         # It ends where the process does, though that be in the middle of a word.
         with reading, contextlib.suppress(EOFError):
             while True:
+                if not reading.poll(order.budget_seconds + PATIENCE_SECONDS):
+                    raise ProbeError("a registration did not come to its end within --budget")
                 event = reading.recv()
                 events[event["event"]] = event
                 progress(event)

@@ -6,6 +6,7 @@ import ctypes
 import json
 import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from errno import EAGAIN, EINVAL, EIO, ENOMEM, EPERM
@@ -477,11 +478,22 @@ def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
     os.close(writing)
 
 
-@pytest.mark.slow
 def test_no_more_is_tried_once_the_budget_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("preflight.probes.measure.OpenDevice", FullDevice)
     found = measure(ORDER._replace(budget_seconds=-1.0), lambda event: None)
     assert (found.held_bytes, found.stopped, found.left) == (0, "--budget", 0)
+
+
+@pytest.mark.slow
+def test_a_registration_that_hangs_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging(FullDevice):
+        def register(self, address: int, size: int) -> None:
+            time.sleep(60)
+
+    monkeypatch.setattr("preflight.probes.measure.OpenDevice", Hanging)
+    monkeypatch.setattr("preflight.probes.measure.PATIENCE_SECONDS", 0.3)
+    with pytest.raises(ProbeError, match="--budget"):
+        measure(ORDER._replace(budget_seconds=0.2), lambda event: None)
 
 
 @pytest.mark.slow
