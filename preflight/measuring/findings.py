@@ -14,6 +14,7 @@ from preflight.measuring.plan import pages_text
 from preflight.measuring.records import ALL_NICS, MeasuredRun, Rate, Used
 from preflight.measuring.wanted import LaunchWish, ProcessStart
 from preflight.probes.limits import ProbeNeed
+from preflight.rehearsal.programs import LATE
 
 K = TypeVar("K", bound=Hashable)
 
@@ -28,8 +29,11 @@ _HELD = {"fits": Status.PASS, "too little": Status.FAIL}
 
 
 def rate_text(bytes_per_second: float) -> Quantity:
-    """Return ``1.25 GB/s``."""
-    return Quantity(f"{bytes_per_second / GIGABYTE:.2f} GB/s", bytes_per_second, "bytes/s")
+    """Return ``1.25 GB/s``, or ``4.66 MB/s``."""
+    name, scale = (
+        ("GB", GIGABYTE) if bytes_per_second >= GIGABYTE / 100 else ("MB", GIGABYTE / 1000)
+    )
+    return Quantity(f"{bytes_per_second / scale:.2f} {name}/s", bytes_per_second, "bytes/s")
 
 
 def seconds_text(seconds: float) -> Quantity:
@@ -91,8 +95,13 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
         finding = Finding(NIC, Status.PASS, rate.nic, rate_text(have), rate_text(need))
         whose = "the other NICs'" if beside > rate.link_bytes_per_second else "its link's"
         said = [note for note in part.notes if note.startswith(f"{rate.nic}: ")]
-        text = said[0] if said else f"it is slower than half of {whose} speed"
-        yield finding if have >= need and not said else finding.warned(text)
+        if said and LATE in said[0]:  # a busy machine, or a rail that answers nobody
+            yield finding.unknown(f"{said[0]}: give --budget more")
+        elif said or have < need:
+            text = said[0] if said else f"it is slower than half of {whose} speed"
+            yield finding.warned(text)
+        else:
+            yield finding
 
 
 def _registration(measured: MeasuredRun) -> Iterator[Finding]:

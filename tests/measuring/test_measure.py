@@ -300,6 +300,8 @@ NICS: tuple[tuple[tuple[Rate, ...], tuple[str, ...], list[Status]], ...] = (
     ((rate("write", GB, "a"), rate("write", 0.4 * GB, "b")), (), [Status.PASS, Status.WARN]),
     ((rate("write", GB, "a"), rate("write", 0, "b")), ("b: returns -1",),
      [Status.PASS, Status.WARN]),
+    ((rate("write", GB, "a"), rate("write", 0, "b")), ("b: it took more than 8 s",),
+     [Status.PASS, Status.UNKNOWN]),
 )  # fmt: skip
 
 
