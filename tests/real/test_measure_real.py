@@ -99,8 +99,8 @@ def test_a_launch_is_measured_in_its_sizes(
     assert pages_in_use() == 0
 
 
-# What is wanted; where others run too, or the cache holds the tenth, it is FACTOR.
-START_SHARE = 0.2
+# What is wanted; on a busy machine one start took 20 times as long as another of the same size.
+START_SHARE, START_FACTOR = 0.2, 5.0
 
 
 @pytest.mark.parametrize("size", [256 * MIB, 512 * MIB, 1024 * MIB, 2048 * MIB])
@@ -142,7 +142,7 @@ def test_the_time_to_ready_is_predicted_from_a_tenth(
         if len(took) > 1 and abs(ratios[-1] - 1) <= START_SHARE:
             break
     record_property("ratios", ratios)
-    assert 1 / FACTOR <= ratios[-1] <= FACTOR, (ratios, told, took)
+    assert 1 / START_FACTOR <= ratios[-1] <= START_FACTOR, (ratios, told, took)
     assert pages_in_use() == 0
 
 
