@@ -14,6 +14,7 @@ pytestmark = pytest.mark.lab
 def answer_of(guests: Guests, name: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The only part, and the status of each finding by check and subject."""
     answer = guests["measures"][name]
+    assert answer["answer"], answer["reason"]
     (part,) = answer["answer"]["parts"]
     found = {f"{one['check']} {one['subjects'][0]['name']}": one for one in answer["findings"]}
     return part, {key: f"{one['status']}: {one['text']}" for key, one in found.items()}
@@ -21,7 +22,7 @@ def answer_of(guests: Guests, name: str) -> tuple[dict[str, Any], dict[str, str]
 
 def test_a_healthy_nic_raises_no_alarm(guests: Guests) -> None:
     part, findings = answer_of(guests, "healthy")
-    assert part["used"] == {"transport": "rdma", "devices": ["rxe0"], "error": ""}
+    assert part["used"] == {"transport": "rdma", "devices": ["rxe0"], "error": ""}, part
     assert all(one["bytes_per_second"] > 0 for one in part["rates"])
     assert findings
     assert all(text.startswith("pass") for text in findings.values()), findings
