@@ -38,16 +38,18 @@ LAB_LIMITS_BYTES = (256 * MIB, GIB)
 
 def count(ceiling_bytes: int, longest_bytes: int) -> int:
     """Registrations that the search asks for."""
-    held = 0
+    held = tries = 0
 
     def register(size: int) -> bool:
-        nonlocal held
+        nonlocal held, tries
+        tries += 1
         if held + size > ceiling_bytes:
             return False
         held += size
         return True
 
-    return search(register, REGION_BYTES, longest_bytes, 1 << 50).tries
+    search(register, REGION_BYTES, longest_bytes, 1 << 50)
+    return tries
 
 
 def counted() -> None:

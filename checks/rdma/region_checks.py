@@ -132,7 +132,8 @@ def _judge_bound(
     if row is None or bound is TableBound.UNTOLD:
         what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
         text = f"how much {what} can hold is unknown: only a measurement tells it"
-        advice = f"run: mooncake-preflight probe registration --device {shlex.quote(load.nic.name)}"
+        name = shlex.quote(load.nic.name)
+        advice = f"run: mooncake-preflight measure --only registration --device {name}"
         evidence = () if row is None else _evidence(row)
         return finding.unknown(text, evidence=evidence, advice=advice)
     return _as_the_table_has_it(finding, load, row, nics)
@@ -169,7 +170,7 @@ def _as_measured(
     finding: Finding, load: NicLoad, measured: Measured, fits: bool, nics: int
 ) -> Finding:
     page = format_page_size(measured.page_bytes)
-    source = measured.file or "mooncake-preflight probe registration"
+    source = measured.file or "mooncake-preflight measure --only registration"
     met = f"{measured.holds_regions} regions, then: {measured.met or 'as much as was asked'}"
     finding = finding._replace(
         have=format_bytes(measured.holds_bytes, f"{{}} of {page} pages, measured here"),

@@ -36,10 +36,12 @@ def checked(
     chosen: Chosen = ALL_CHECKS,
     more_topics: Iterable[str] = (),
     slow: Callable[[list[str]], None] | None = None,
+    measured: Callable[[JudgedHost], list[Finding]] = lambda _: [],
 ) -> Checked:
     """Judge ``launch`` on the host at ``root``. Raises UsageError.
 
-    more_topics: to be read too. ``slow`` is told what takes long to read.
+    more_topics: to be read too. ``slow`` is told what takes long to read. measured: what follows
+    from rates that were measured.
     """
     host_checks = list(every_check())
     selection = selection_of(chosen)
@@ -47,7 +49,7 @@ def checked(
     seen = judge_host(launch, root, timeout_seconds, made, (*_CONTEXT_TOPICS, *more_topics), slow)
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(seen.launch, Unknown)
-    of_launch = [*seen.of_launch, *known_problems(seen)]
+    of_launch = [*seen.of_launch, *known_problems(seen), *measured(seen)]
     of_launch = [found for found in of_launch if unread or selection.takes(found.check)]
     over = waiver_findings(selection)
     again = partial(_again, launch=launch, root=root)
@@ -102,10 +104,13 @@ def selection_of(chosen: Chosen) -> Selection:
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories
-    from preflight.judging.pages import ADVISORIES, LAUNCH_CHECKS
+    from preflight.judging.pages import ADVISORIES, LAUNCH_CHECKS, MEASURED
     from preflight.rules.launch_rules import RULES
 
-    ids = {*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)}
+    ids = {
+        *(check.id for check, _ in every_check()),
+        *(check.id for check in (*LAUNCH_CHECKS, *MEASURED)),
+    }
     ids |= {*(one.check for one in advisories()), *RULES}
     from datetime import date
 
@@ -152,9 +157,9 @@ def _explained(
 
     again: the line that asks another command of this program the same.
     """
-    from preflight.judging.pages import LAUNCH_CHECKS
+    from preflight.judging.pages import LAUNCH_CHECKS, MEASURED
 
-    declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS]
+    declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
     from preflight.settings.commands import commands, context_of, takes
 
     context = context_of(seen.facts)

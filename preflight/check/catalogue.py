@@ -11,7 +11,7 @@ from typing import NamedTuple
 from checks.base.check import Check, Judge, Page
 from checks.base.finding import Status
 from preflight.advisories.records import Advisory, condition_text, range_text
-from preflight.judging.pages import PAGES
+from preflight.judging.pages import MEASURED, PAGES
 from preflight.launches.source import notices
 from preflight.render.text import wrapped
 from preflight.rules.rules import Rule, Severity
@@ -24,18 +24,14 @@ _FLEET = (
     "report no-verdict several-reports old-report unexpected unusable "
     "ssh timeout tool python interrupted"
 ).split()
-# What measure finds, of rates.
-_MEASURED = ("transport", "storage", "fetch")
-FLEET_CHECKS = (
-    *(Check(f"fleet.{name}", (), PAGES) for name in _FLEET),
-    *(Check(f"measure.{name}", (), PAGES) for name in _MEASURED),
-)
+FLEET_CHECKS = (*(Check(f"fleet.{name}", (), PAGES) for name in _FLEET), *MEASURED)
 
 
 class Catalogue(NamedTuple):
     """host: with their judges, in the order of ``explain``. launch: made by reading the launch.
 
-    fleet: made by holding nodes' reports together, and by measuring; ``check`` never finds these.
+    fleet: made by holding nodes' reports together, and by measuring, which ``check`` finds
+    with --measured alone.
     advisories: records of known problems, whose findings have their ids.
     """
 

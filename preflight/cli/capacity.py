@@ -12,6 +12,7 @@ from preflight.cli.commands import command
 from preflight.cli.formats import with_formats
 from preflight.cli.options import (
     COLOR,
+    MEASURED,
     ROOT,
     SIZE,
     TIMEOUT,
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     type=NumberOption(0, 1),
     help="Of the master. Default: as the launch starts it, else as its release does.",
 )
+@MEASURED
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
 @COLOR
 @TIMEOUT
@@ -116,6 +118,7 @@ def capacity(
     nodes_in_cluster: int | None,
     other_segments: int,
     eviction_watermark: float | None,
+    measured: str | None,
     plain: bool,
     answers: Answers,
     color: str,
@@ -164,6 +167,18 @@ def capacity(
         new_tokens_per_second,
     )
     found = capacity_of(launch, root, timeout_seconds, asked)
+    if measured is not None and not isinstance(found, Unknown):
+        from preflight.measuring.findings import worth
+        from preflight.measuring.records import read_measured
+
+        rates = read_measured(measured)
+        sizes = [(one.subject, one.capacity.bytes_per_token) for one in found.servers]
+        values = [
+            f"{name}: {worth(rates, size, prefill_tokens_per_second)}"
+            for name, size in sizes
+            if not isinstance(size, Unknown)
+        ]
+        found = found._replace(notes=(*found.notes, *values))
     if isinstance(found, Unknown):
         say(f"mooncake-preflight capacity: {found.reason}", err=True)
         for name, path in answers:

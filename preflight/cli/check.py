@@ -12,6 +12,7 @@ from preflight.cli.formats import PROTOCOLS, with_formats
 from preflight.cli.options import (
     COLOR,
     FILE,
+    MEASURED,
     ROOT,
     TIMEOUT,
     with_checks,
@@ -20,9 +21,13 @@ from preflight.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checks.base.finding import Finding
     from preflight.base.command_frame import Answers
     from preflight.check.answer import Checked
     from preflight.inputs.launch_words import Chosen, LaunchWords
+    from preflight.judging.judge_host import JudgedHost
     from preflight.pictures.check_page import Made
 
 
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
 @click.option(
     "--lock", type=FILE, metavar="FILE", help="Write what was found good, for exec --locked."
 )
+@MEASURED
 @click.option("--memory-map", is_flag=True, help="Draw where each NUMA node's memory goes, too.")
 @click.option("--ascii", "plain", is_flag=True, help="Draw it with ASCII characters alone.")
 @COLOR
@@ -57,6 +63,7 @@ def check(
     answers: Answers,
     fail_on: str | None,
     lock: str | None,
+    measured: str | None,
     memory_map: bool,
     plain: bool,
     color: str,
@@ -98,7 +105,15 @@ def check(
 
         topics = (*topics, *MACHINE_TOPICS)
     slow = _say_slow if sys.stderr.isatty() and verbosity >= 0 else None
-    found = checked(launch, root, timeout_seconds, chosen=chosen, more_topics=topics, slow=slow)
+    found = checked(
+        launch,
+        root,
+        timeout_seconds,
+        chosen=chosen,
+        more_topics=topics,
+        slow=slow,
+        measured=_measured(measured),
+    )
     code = exit_code(found.report.verdict, protocol, fail_on)
     if lock is not None:
         _lock(lock, found, timeout_seconds)
@@ -145,6 +160,25 @@ def _said(
         plain = plain or not draws_blocks(sys.stdout.encoding)
         text += f"\n\n{bars_text(memory_of(found.seen), painter(color), columns(), plain)}"
     return text
+
+
+def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
+    """Return what holds a launch against the rates of --measured. Raises UsageError."""
+    if path is None:
+        return lambda _: []
+    from checks.base.unknown import Unknown
+    from preflight.measuring.findings import findings
+    from preflight.measuring.records import read_measured
+    from preflight.measuring.wanted import wanted_of
+
+    rates = read_measured(path)
+
+    def found(seen: JudgedHost) -> list[Finding]:
+        if seen.launch is None or isinstance(seen.launch, Unknown):
+            return []
+        return findings(rates, wanted_of(seen.launch, seen.host))
+
+    return found
 
 
 def _refuse_two_outputs(

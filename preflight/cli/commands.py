@@ -30,6 +30,11 @@ _SECTIONS = {
         ),
         "About the launch (docs/launch.md)",
     ),
+    **dict.fromkeys(
+        ("devices", "page", "region_bytes", "up_to_bytes", "force", "no_save"),
+        "How much can be registered (--only registration)",
+    ),
+    **dict.fromkeys(("rehearse", "scale"), "A rehearsal"),
 }
 
 

@@ -37,8 +37,6 @@ LATER = {
         "diff": "preflight.cli.diff:diff",
         "measure": "preflight.cli.measure:measure",
         "observe": "preflight.cli.observe:observe",
-        "rehearse": "preflight.cli.rehearse:rehearse",
-        "probe": "preflight.cli.probe:probe",
     },
     "Other machines": {
         "fleet": "preflight.cli.fleet:fleet",
@@ -56,16 +54,17 @@ GONE = {
     "demo": "the recorded host is --root demo:h800, as in: check --root demo:h800",
     "facts": "what is read of a host is saved by: mooncake-preflight capture -",
     "keys": "the keys of a launch are: mooncake-preflight read --keys LAUNCH",
+    "probe": "how much the NICs let be registered: mooncake-preflight measure --only registration",
+    "rehearse": "a launch is rehearsed by: mooncake-preflight measure --rehearse LAUNCH",
     "list": "all checks are listed by: mooncake-preflight explain",
 }
 # Options with which a command gives another answer, of a schema of its own.
-ANSWERS = {"--advisories": "advisories", "--keys": "keys"}
+ANSWERS = {"--advisories": "advisories", "--keys": "keys", "--rehearse": "rehearse"}
 # Those whose errors are of a schema of their own; the others speak as check does.
 SCHEMAS = {
     **{name: name for name in ("apply", "capacity", "capture", "diff", "fit", "fleet", "plan")},
-    **{name: name for name in ("measure", "observe", "rehearse", "topology", "trace")},
+    **{name: name for name in ("measure", "observe", "topology", "trace")},
     "explain": "explain-log",
-    "probe": "probe-registration",
     "read": "launch",
 }
 

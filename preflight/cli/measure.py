@@ -13,6 +13,7 @@ from preflight.cli.options import (
     FILE,
     JSON,
     SIZE,
+    Integer,
     NumberOption,
     timeout_option,
     with_launch_of_installed,
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 PARTS = ("memory", "transfer", "store", "registration", "storage")
 
 
-def seconds_of(_context: object, _option: object, text: str) -> float:
+def seconds_of(_context: object, _option: object, text: str | None) -> float | None:
     """Return a time of ``60s`` or ``2m``; a bare number is seconds."""
+    if text is None:
+        return None
     found = re.fullmatch(r"([0-9]{1,6})([sm]?)", text)
     if found is None:
         raise click.BadParameter(f"{text!r} is not a time: write 60s or 2m")
@@ -44,7 +47,8 @@ def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
 @command(
     "measure",
     "mooncake-preflight measure launch.sh",
-    "mooncake-preflight measure --only memory,storage --budget 20s launch.sh",
+    "mooncake-preflight measure --only registration --device mlx5_0 --page 2m",
+    "mooncake-preflight measure --rehearse --scale 100 launch.sh",
     "mooncake-preflight measure --serve             # on one node, which prints HOST:PORT",
     "mooncake-preflight measure --to HOST:PORT      # on the other",
 )
@@ -54,12 +58,39 @@ def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
     help=f"Of {', '.join(PARTS)}. Default: all; with --to transfer.",
 )  # fmt: skip
 @click.option(
-    "--budget", "budget_seconds", metavar="TIME", default="60s", show_default=True,
-    callback=seconds_of, help="The time that measuring may take, or that --serve waits.",
+    "--budget", "budget_seconds", metavar="TIME", callback=seconds_of,
+    help="The time that measuring may take, or that --serve waits. Default: 60s. With --rehearse "
+    "what a single step may take. Default: 10m.",
 )  # fmt: skip
 @click.option(
     "--spend", "spend_bytes", type=SIZE, default="2gb", show_default=True,
     help="The most memory that is taken at a time, and the most that is written.",
+)  # fmt: skip
+@click.option(
+    "--device", "devices", multiple=True, metavar="NAME[,NAME]",
+    help="Register with these at once, as Mooncake does. Default: the launch's, or all.",
+)  # fmt: skip
+@click.option(
+    "--page", type=click.Choice(["4k", "2m", "1g"]), default="4k", show_default=True,
+    help="The pages behind the memory: the machine's smallest, or huge ones from its pool.",
+)  # fmt: skip
+@click.option(
+    "--region", "region_bytes", type=SIZE,
+    help="Size of the smallest region. Default: the launch's smallest, or 16mb.",
+)  # fmt: skip
+@click.option(
+    "--up-to", "up_to_bytes", type=SIZE,
+    help="Most of one device. Default: the launch's need and a quarter, or the host's memory.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Search although others use the device.")
+@click.option("--no-save", is_flag=True, help="Do not keep the result for later checks.")
+@click.option(
+    "--rehearse", is_flag=True,
+    help="Make the launch's allocations in place of the parts, and compare with the prediction.",
+)  # fmt: skip
+@click.option(
+    "--scale", type=Integer(1, 1_000_000), default=1, show_default=True, metavar="N",
+    help="Divide every size by N; the prediction is then made for that smaller launch.",
 )  # fmt: skip
 @click.option("--to", "peer", metavar="HOST:PORT", help="Transfer to another host's --serve.")
 @click.option("--serve", "serving", is_flag=True, help="Be the other side, until --budget ends.")
@@ -89,8 +120,16 @@ def measure(
     *,
     as_json: bool,
     parts: tuple[str, ...],
-    budget_seconds: float,
+    budget_seconds: float | None,
     spend_bytes: int,
+    devices: tuple[str, ...],
+    page: str,
+    region_bytes: int | None,
+    up_to_bytes: int | None,
+    force: bool,
+    no_save: bool,
+    rehearse: bool,
+    scale: int,
     peer: str | None,
     serving: bool,
     address: str,
@@ -108,20 +147,43 @@ def measure(
     offload is written and read. With LAUNCH (a file, or a command after --) in its sizes, by its
     protocol, devices and variables. No running service is touched; nothing is left behind.
 
-    Exit codes: 0 measured; 1 something is slower, or another thing, than the launch means; 3 not
-    measured, or broken off; 64 usage error; 70 a defect of this program; 130 interrupted.
+    --only registration also finds how much memory the NICs let this user register, and which limit
+    that is. --rehearse makes all the launch's allocations: every rank, store and client becomes a
+    process that maps and registers what the launch would; no model is loaded. Huge pages are taken
+    from those that are free; a tenth of the other memory is left alone.
+
+    Exit codes: 0 measured, or rehearsed as predicted; 1 something is slower, or another thing, than
+    the launch means; 2 more is registered than can be, or the rehearsal fails; 3 not measured, or
+    broken off; 64 usage error; 70 a defect of this program; 130 interrupted.
     """
     from preflight.base.envelope import envelope
     from preflight.base.output import json_text, say, say_json
     from preflight.base.within import save as saved
     from preflight.measuring import measure as run
     from preflight.measuring.report import answer_object, answer_text
+    from preflight.probes.registration import Sizes
 
     if serving and (peer is not None or parts or save is not None):
         raise click.UsageError("--serve takes no --to, --only or --save: it measures nothing")
     if address and not serving:
         raise click.UsageError("--address is about --serve")
-    measuring, wanted, called = run.prepare(launch, python, budget_seconds, spend_bytes)
+    sizes = Sizes(page, region_bytes, up_to_bytes, spend_bytes, devices, force, not no_save)
+    searches = "registration" in parts
+    if sizes != Sizes(spend_bytes=spend_bytes) and not searches:
+        raise click.UsageError(
+            "--device, --page, --region, --up-to, --force and --no-save are about --only "
+            "registration"
+        )
+    if rehearse:
+        if parts or serving or peer is not None or save is not None:
+            raise click.UsageError("--rehearse takes no --only, --serve, --to or --save")
+        return _rehearsed(launch, python, scale, budget_seconds or 600.0, as_json, color)
+    if scale != 1:
+        raise click.UsageError("--scale is about --rehearse")
+    budget_seconds = 60.0 if budget_seconds is None else budget_seconds
+    measuring, wanted, called = run.prepare(
+        launch, python, budget_seconds, spend_bytes, sizes if searches else None
+    )
     if serving:
 
         def told(where: str) -> None:
@@ -146,3 +208,26 @@ def measure(
     else:
         say(answer_text(answer, color))
     return code
+
+
+def _rehearsed(
+    launch: LaunchWords,
+    python: str | None,
+    scale: int,
+    step_seconds: float,
+    as_json: bool,
+    color: str,
+) -> int:
+    from preflight.base.output import say, say_json
+    from preflight.rehearsal.rehearse import rehearse
+    from preflight.rehearsal.report import answer_object, answer_text
+
+    answer = rehearse(launch, python, scale, step_seconds)
+    if as_json:
+        from preflight.base.envelope import envelope
+
+        found, word = answer_object(answer), answer.status
+        say_json(envelope("rehearse", answer.exit_code, found, word=word, reason=answer.reason))
+    else:
+        say(answer_text(answer, color))
+    return answer.exit_code

@@ -78,6 +78,9 @@ class WaiverText(CheckId):
 
 
 FILE = FileName()
+MEASURED = click.option(
+    "--measured", type=FILE, metavar="FILE", help="Hold it against what measure --save wrote, too."
+)
 
 
 class NumberOption(click.FloatRange):

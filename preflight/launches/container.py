@@ -130,7 +130,7 @@ class ContainerSettings(NamedTuple):
     other, which Docker refuses. runtime: the OCI runtime that starts it (nvidia).
     releases: of products, where the launch itself tells what is in its image. own_users: whether it
     asks for a user namespace of its own. device_rules: what it may open besides ``devices``, as
-    ``c 231:* rwm``.
+    ``c 231:* rwm``. startup_seconds: what its startupProbe gives it, None without one.
     """
 
     engine: str = ""
@@ -156,6 +156,7 @@ class ContainerSettings(NamedTuple):
     releases: Mapping[str, str] = {}
     own_users: bool = False
     device_rules: tuple[str, ...] = ()
+    startup_seconds: int | None = None
 
     def mount_at(self, path: str) -> Mount | None:
         """Return what is mounted at a path itself; the last one where there are several."""

@@ -402,7 +402,18 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         },
         user=own.at("runAsUser").text or shared.at("runAsUser").text,
         own_users=pod.at("hostUsers").text == "false",
+        startup_seconds=_startup_seconds(container.at("startupProbe")),
     )
+
+
+def _startup_seconds(probe: Node) -> int | None:
+    """Return how long a container may take to answer; None without a probe, or numbers in it."""
+    defaults = {"initialDelaySeconds": 0, "periodSeconds": 10, "failureThreshold": 3}
+    told = [probe.at(name).text or str(usual) for name, usual in defaults.items()]
+    if not probe.fields or not all(text.isdecimal() for text in told):
+        return None
+    delay, period, failures = map(int, told)
+    return delay + period * failures
 
 
 def _refused(pod: Node, name: str, kind: str) -> Iterator[SourceNote]:

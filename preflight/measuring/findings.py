@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from statistics import median
+from typing import TypeVar
 
 from checks.base.finding import Finding, Status
-from checks.base.units import GIGABYTE, Quantity
+from checks.base.units import GIGABYTE, Quantity, format_bytes
 from checks.base.unknown import Unknown
 from preflight.measuring.plan import pages_text
-from preflight.measuring.records import MeasuredRun, Rate, Used
-from preflight.measuring.wanted import LaunchWish
+from preflight.measuring.records import ALL_NICS, MeasuredRun, Rate, Used
+from preflight.measuring.wanted import LaunchWish, ProcessStart
+from preflight.probes.limits import ProbeNeed
+from preflight.rehearsal.programs import LATE
+
+K = TypeVar("K", bound=Hashable)
 
 TRANSPORT, STORAGE, FETCH = "measure.transport", "measure.storage", "measure.fetch"
+NIC, READY, REGISTRATION = "measure.nic", "measure.ready", "measure.registration"
 TOKENS = 1000
+# Below this share of its link, or of the other NICs, something slows a NIC.
+_NIC_SHARE = 0.5
+# Of the time that is predicted: what a start may take longer.
+_MARGIN = 1.25
+_HELD = {"fits": Status.PASS, "too little": Status.FAIL}
 
 
 def rate_text(bytes_per_second: float) -> Quantity:
-    """Return ``1.25 GB/s``."""
-    return Quantity(f"{bytes_per_second / GIGABYTE:.2f} GB/s", bytes_per_second, "bytes/s")
+    """Return ``1.25 GB/s``, or ``4.66 MB/s``."""
+    name, scale = (
+        ("GB", GIGABYTE) if bytes_per_second >= GIGABYTE / 100 else ("MB", GIGABYTE / 1000)
+    )
+    return Quantity(f"{bytes_per_second / scale:.2f} {name}/s", bytes_per_second, "bytes/s")
 
 
 def seconds_text(seconds: float) -> Quantity:
@@ -28,16 +44,17 @@ def seconds_text(seconds: float) -> Quantity:
     raise AssertionError
 
 
-def findings(
-    measured: MeasuredRun, wanted: LaunchWish, tokens_per_second: float | None
-) -> list[Finding]:
-    """Return what is slower, or another thing, than the launch means.
-
-    tokens_per_second: how fast the server computes a prompt; None where nobody said.
-    """
-    found = list(_transports(measured, wanted))
-    if tokens_per_second is not None and not isinstance(wanted.objects, Unknown):
-        found += _against_prefill(measured, wanted, wanted.objects.token_bytes, tokens_per_second)
+def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
+    """Return what is slower, or another thing, than the launch means."""
+    found = [
+        *_transports(measured, wanted),
+        *_nics(measured),
+        *_registration(measured),
+        *_ready(measured, wanted),
+    ]
+    speed = measured.tokens_per_second
+    if speed is not None and not isinstance(wanted.objects, Unknown):
+        found += _against_prefill(measured, wanted, wanted.objects.token_bytes, speed)
     return found
 
 
@@ -58,6 +75,7 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
             yield found.unknown("the engine's log does not say what it uses")
         elif used.transport != "rdma":
             text = "the engine went on over TCP without a word, as the launch's own would"
+            text += f"; its log: {used.error}" if used.error else ""
             yield found.warned(text, "See what check says of rdma, with the launch.")
         elif missing:
             yield found.warned(f"the engine did not open {', '.join(missing)}")
@@ -65,21 +83,118 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
             yield found
 
 
+def _nics(measured: MeasuredRun) -> Iterator[Finding]:
+    """Yield whether each NIC alone is as fast as half of its link, and of the others."""
+    part = measured.part("transfer")
+    each = {one.nic: one.bytes_per_second for one in part.rates if one.nic}
+    for rate in (one for one in part.rates if one.nic):
+        others = [speed for nic, speed in each.items() if nic not in (rate.nic, ALL_NICS)]
+        beside = median(others) if others else 0.0
+        need = _NIC_SHARE * max(rate.link_bytes_per_second, beside)
+        have = rate.bytes_per_second
+        finding = Finding(NIC, Status.PASS, rate.nic, rate_text(have), rate_text(need))
+        whose = "the other NICs'" if beside > rate.link_bytes_per_second else "its link's"
+        said = [note for note in part.notes if note.startswith(f"{rate.nic}: ")]
+        if said and LATE in said[0]:  # a busy machine, or a rail that answers nobody
+            yield finding.unknown(f"{said[0]}: give --budget more")
+        elif said or have < need:
+            text = said[0] if said else f"it is slower than half of {whose} speed"
+            yield finding.warned(text)
+        else:
+            yield finding
+
+
+def _registration(measured: MeasuredRun) -> Iterator[Finding]:
+    """Yield whether as much can be registered as the launch needs; nothing without a launch."""
+    answer = measured.part("registration").ceiling
+    if answer is None or answer.status == "measured":
+        return
+    held = Unknown(answer.reason)
+    have = held if answer.measured is None else format_bytes(answer.measured.held_bytes)
+    need = answer.need
+    needed = format_bytes(need.nic_bytes) if isinstance(need, ProbeNeed) else ""
+    subject = ", ".join(answer.devices) or "RDMA devices"
+    status = _HELD.get(answer.status, Status.UNKNOWN)
+    shown = "" if isinstance(have, Unknown) else have
+    yield Finding(REGISTRATION, status, subject, shown, needed, text=answer.reason)
+
+
+def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
+    """Yield whether each process with a startupProbe has its memory in time."""
+    for start in () if isinstance(wanted.starts, Unknown) else wanted.starts:
+        if start.allowed_seconds is None:
+            continue
+        seconds, missing = ready_seconds(start, measured, wanted)
+        have, need = seconds_text(seconds), seconds_text(start.allowed_seconds)
+        finding = Finding(READY, Status.PASS, start.name, have, need)
+        least = math.ceil(seconds * _MARGIN)
+        if least > start.allowed_seconds:
+            yield finding.warned(
+                "its startupProbe ends the container before its memory is there",
+                f"startupProbe: periodSeconds: 10, failureThreshold: {math.ceil(least / 10)}, and "
+                "more by the time that the model takes to load",
+            )
+        else:
+            yield finding.unknown(missing) if missing else finding
+
+
+def _slowest(rates: Iterable[Rate], key: Callable[[Rate], K]) -> dict[K, float]:
+    """Return the slowest bytes a second by ``key``: a launch may take its pages there."""
+    found: dict[K, float] = {}
+    for one in rates:
+        found[key(one)] = min(one.bytes_per_second, found.get(key(one), math.inf))
+    return found
+
+
+def ready_seconds(
+    start: ProcessStart, measured: MeasuredRun, wanted: LaunchWish
+) -> tuple[float, str]:
+    """Return how long its memory takes, one NIC after the other, and what of it is not known."""
+    rates = (one for one in measured.part("memory").rates if one.op == "populate")
+    speeds = _slowest(rates, lambda one: one.page_bytes)
+    seconds, missing = 0.0, []
+    for page, size in sorted(start.populated.items()):
+        if speeds.get(page):
+            seconds += size / speeds[page]
+        else:
+            missing.append(f"populating {pages_text(page)} was not measured")
+    if isinstance(start.registered_bytes, Unknown):
+        missing.append(f"what it registers: {start.registered_bytes.reason}")
+    elif start.registered_bytes and wanted.protocol == "rdma":
+        nics = _slowest(measured.part("registration").rates, lambda one: one.nic)
+        named = [name for name in wanted.devices.split(",") if name] or list(nics)
+        if not named or not all(nics.get(name) for name in named):
+            missing.append("registering was not measured")
+        seconds += sum(start.registered_bytes / nics[name] for name in named if nics.get(name))
+    setup = measured.part("store").best("setup")
+    return seconds + (0.0 if setup is None else setup.seconds), "; ".join(missing)
+
+
+def hits(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]:
+    """Yield what 1000 tokens take out of each tier that was measured, in seconds."""
+    for tier, part, op in (("L2", "memory", "copy"), ("L3", "store", "get"),
+                           ("SSD", "storage", "read")):  # fmt: skip
+        rate = measured.part(part).best(op)
+        if rate is not None and rate.bytes_per_second:
+            yield tier, TOKENS * token_bytes / rate.bytes_per_second
+
+
 def _against_prefill(
     measured: MeasuredRun, wanted: LaunchWish, token_bytes: int, tokens_per_second: float
 ) -> Iterator[Finding]:
     """Yield whether the folder takes what is computed, and whether fetching beats computing."""
-    written, got = measured.part("storage").best("write"), measured.part("store").best("get")
+    written = measured.part("storage").best("write")
     if written is not None:
         have, need = written.bytes_per_second, tokens_per_second * token_bytes
         found = Finding(STORAGE, Status.PASS, f"{wanted.folder}", rate_text(have), rate_text(need))
         text = "the pool fills faster than the folder takes what is offloaded"
         yield found if have >= need else found.warned(text)
-    if got is not None:
-        took, least = TOKENS * token_bytes / got.bytes_per_second, TOKENS / tokens_per_second
+    least = TOKENS / tokens_per_second
+    for tier, took in hits(measured, token_bytes):
+        if tier == "L2":  # no copy to a GPU was measured
+            continue
         have_text, need_text = seconds_text(took), seconds_text(least)
-        subject = f"{TOKENS} tokens from the store"
-        found = Finding(FETCH, Status.PASS, subject, have_text, need_text)
+        found = Finding(FETCH, Status.PASS, f"{TOKENS} tokens from {tier}", have_text, need_text)
         text = "fetching them takes longer than computing them anew"
         yield found if took <= least else found.warned(text)
 
@@ -87,26 +202,34 @@ def _against_prefill(
 def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
     """Return what the rates come to for this launch, one sentence each."""
     found = []
-    rates: dict[int, Rate] = {}
-    for each in measured.part("memory").rates:  # the slowest node: the launch may take its pages
-        before = rates.get(each.page_bytes, each)
-        rates[each.page_bytes] = min(each, before, key=lambda one: one.bytes_per_second)
-    populated = {} if isinstance(wanted.populated, Unknown) else wanted.populated
-    for page, sizes in sorted(populated.items()) if rates else ():
-        if page not in rates:
-            found.append(f"populating {pages_text(page)}: not known, none were measured")
-            continue
-        speed = rates[page].bytes_per_second
-        largest, every = (seconds_text(size / speed) for size in sizes)
-        found.append(
-            f"populating {pages_text(page)} takes the launch {largest} (its largest process alone) "
-            f"to {every} (one process after the other)"
-        )
-    got = measured.part("store").best("get")
-    if got is not None and not isinstance(wanted.objects, Unknown):
+    starts = () if isinstance(wanted.starts, Unknown) else wanted.starts
+    alike: dict[tuple[float, str], list[str]] = {}
+    for start in starts if measured.part("memory").rates else ():
+        alike.setdefault(ready_seconds(start, measured, wanted), []).append(start.name)
+    for (seconds, missing), names in alike.items():
+        each = f"{names[0]} and {len(names) - 1} more, each" if len(names) > 1 else names[0]
+        more = f" and longer: {missing}" if missing else ", before its model is loaded"
+        found.append(f"{each}: its memory takes {seconds_text(seconds)}{more}")
+    if len(starts) > 1 and alike:
+        every = sum(seconds * len(names) for (seconds, _), names in alike.items())
+        found.append(f"all of them, one after the other: {seconds_text(every)}")
+    if not isinstance(wanted.objects, Unknown):
         size = wanted.objects.token_bytes
-        took = seconds_text(TOKENS * size / got.bytes_per_second)
-        found.append(
-            f"{TOKENS} tokens come out of the store in {took} for one client ({size} bytes a token)"
-        )
+        if any(True for _ in hits(measured, size)):
+            found.append(worth(measured, size))
     return found
+
+
+def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None) -> str:
+    """Return what 1000 tokens take out of each tier, beside computing them, in a sentence."""
+    took = dict(hits(measured, token_bytes))
+    speed = tokens_per_second or measured.tokens_per_second
+    each = [
+        f"{tier} {seconds_text(took[tier]) if tier in took else 'was not measured'}"
+        for tier in ("L2", "L3", "SSD")
+    ]
+    computed = "" if speed is None else f"; computing them takes {seconds_text(TOKENS / speed)}"
+    return (
+        f"{TOKENS} tokens come out of {', '.join(each)} ({token_bytes} bytes a token, one client; "
+        f"of L2 one thread's copy in memory: that to a GPU was not measured){computed}"
+    )

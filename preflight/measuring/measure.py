@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from checks.base.root import Root
 from checks.base.units import MIB, format_bytes
@@ -20,6 +21,7 @@ from preflight.measuring.plan import LEAST_BUDGET_SECONDS, LEAST_SPEND_BYTES, PA
 from preflight.measuring.report import MeasureAnswer
 from preflight.measuring.run import LOOPBACK, MeasureError, Measuring, SkippedError
 from preflight.measuring.wanted import LaunchWish, wanted_of
+from preflight.probes.registration import Sizes, registration_ceiling
 from preflight.reading.understood import about
 from preflight.rehearsal.programs import StoppedError
 from preflight.rehearsal.records import find_library
@@ -42,9 +44,10 @@ def measure(
     progress = Progress()
     try:
         found = measuring.run(parts or PARTS, own, peer, progress.show)
+        found = found._replace(tokens_per_second=tokens_per_second)
     finally:
         progress.clear()
-    judged = findings(found, wanted, tokens_per_second)
+    judged = findings(found, wanted)
     return MeasureAnswer(found, tuple(judged), tuple(consequences(found, wanted)))
 
 
@@ -66,9 +69,16 @@ def serve(
 
 
 def prepare(
-    launch: LaunchWords, python: str | None, budget_seconds: float, spend_bytes: int
+    launch: LaunchWords,
+    python: str | None,
+    budget_seconds: float,
+    spend_bytes: int,
+    sizes: Sizes | None = None,
 ) -> tuple[Measuring, LaunchWish, tuple[str, str] | None]:
-    """Return what measures, what the launch wants, and what it is called. Raises UsageError."""
+    """Return what measures, what the launch wants, and what it is called. Raises UsageError.
+
+    sizes: of the search for how much can be registered; None where it is not asked for.
+    """
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s, which loading takes")
     room = MemoryWatch(Root(), ()).room()
@@ -78,7 +88,7 @@ def prepare(
             f"at most half of the {format_bytes(max(0, room.bytes))} that may be taken here "
             f"({room.source})"
         )
-    wanted, called = LaunchWish(), None
+    wanted, called, needs = LaunchWish(), None, None
     if launch.words:
         host, limit = open_host("/"), limit_seconds(_READ_SECONDS)
         sized = size_within(launch, host, limit)
@@ -87,8 +97,13 @@ def prepare(
         if sized is not None:
             wanted = within(limit, "the launch", lambda: wanted_of(sized, host))
             called = about(source_name(sized.sizing), sized.sizing.inputs.processes)
+            needs = sized.needs
     library = find_library(python or wanted.python)
-    return Measuring(library, wanted, budget_seconds, spend_bytes), wanted, called
+    ceiling = None
+    if sizes is not None:
+        asked = sizes._replace(spend_bytes=spend_bytes)
+        ceiling = partial(registration_ceiling, Root(), needs, asked)
+    return Measuring(library, wanted, budget_seconds, spend_bytes, ceiling), wanted, called
 
 
 def own_address(peer: str = "") -> str:

@@ -75,18 +75,46 @@ def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
 
 
 def populate(_player: Any, order: Json) -> Json:
-    """Map memory and populate it piece by piece; it is given back at once."""
+    """Map memory and populate it piece by piece, again and again; it is given back at once.
+
+    As long as there is time: a busy machine lets a short burst run, and a whole start it does not.
+    """
     size, chunk = order["bytes"], order["chunk_bytes"]
-    address = _map(size, order["page_bytes"])
+    mapped: list[int] = []
 
     def piece(number: int) -> int:
-        _populate(address + number * chunk, chunk)
+        place = number % (size // chunk) * chunk
+        if not place:
+            _unmap(mapped, size)
+            mapped.append(_map(size, order["page_bytes"]))
+        _populate(mapped[-1] + place, chunk)
         return int(chunk)
 
     try:
-        return _timed(piece, order["seconds"], size // chunk)
+        return _timed(piece, order["seconds"], 1 << 30)
     finally:
-        _libc().munmap(address, size)
+        _unmap(mapped, size)
+
+
+def _unmap(mapped: list[int], size: int) -> None:
+    while mapped:
+        _libc().munmap(mapped.pop(), size)
+
+
+def copy(_player: Any, order: Json) -> Json:
+    """Copy populated memory to other memory, by one thread."""
+    size = order["bytes"]
+    here = _map(2 * size, 0)
+    try:
+        _populate(here, 2 * size)
+
+        def one(_number: int) -> int:
+            ctypes.memmove(here + size, here, size)
+            return int(size)
+
+        return _timed(one, order["seconds"], 100)
+    finally:
+        _libc().munmap(here, 2 * size)
 
 
 def engine(player: Any, order: Json) -> Json:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
+from preflight.base.within import limit_seconds, within
+from preflight.probes.registration import CeilingAnswer
 
 
 class Rate(NamedTuple):
     """What one measurement came to.
 
-    op: populate, write, read, put, get, register. what: on which pages, by which NIC, or how many
-    at a time. size_bytes: of one object or piece. page_bytes: of populated memory, 0 for regular
-    pages. p50, p99: of one call. calls: how many were made.
+    op: populate, copy, write, read, put, get, register, setup. what: on which pages, by which NIC,
+    or how many at a time. size_bytes: of one object or piece. page_bytes: of populated memory, 0
+    for regular pages. p50, p99: of one call. calls: how many were made. nic: the only one, "" for
+    those of the launch. link: of that one's port, in bytes a second, 0 where it has none to tell.
     """
 
     op: str
@@ -25,6 +31,8 @@ class Rate(NamedTuple):
     p50_seconds: float = 0.0
     p99_seconds: float = 0.0
     page_bytes: int = 0
+    nic: str = ""
+    link_bytes_per_second: float = 0.0
 
     @property
     def bytes_per_second(self) -> float:
@@ -32,10 +40,14 @@ class Rate(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The transport that an engine says it took: rdma or tcp, "" where its log says neither."""
+    """The transport that an engine says it took: rdma or tcp, "" where its log says neither.
+
+    error: the last that its log has of RDMA, "" for nothing.
+    """
 
     transport: str
     devices: tuple[str, ...]
+    error: str = ""
 
     @property
     def text(self) -> str:
@@ -46,18 +58,23 @@ class Used(NamedTuple):
 # rdma_context.cpp, once for each device that the engine opened; tcp_transport.cpp.
 _OPENED = re.compile(r"RDMA device: ([^\s,]+)")
 _TCP = "TcpTransport: listen on port"
+# Of an engine that goes on over TCP, or without a device: glog's warnings and errors.
+ALL_NICS = "all NICs at once"
+_FAILED = re.compile(r"^[WE]\d{4} .*?\] (.*(?:RDMA|RNIC|GID|device|topology).*)$", re.M)
 
 
 def used_of(log: str) -> Used:
     """Return what the log of an engine says it uses."""
     devices = tuple(dict.fromkeys(_OPENED.findall(log)))
-    return Used("rdma" if devices else "tcp" if _TCP in log else "", devices)
+    last = _FAILED.findall(log)[-1:]
+    return Used("rdma" if devices else "tcp" if _TCP in log else "", devices, "".join(last)[:200])
 
 
 class MeasuredPart(NamedTuple):
     """One part. skipped: why it was not measured, "" where it was. failed: what broke it off.
 
     did: in a sentence, what was done. used, there: the transport on this side and on the other.
+    ceiling: how much can be registered, where that was asked for.
     """
 
     name: str
@@ -68,27 +85,65 @@ class MeasuredPart(NamedTuple):
     used: Used | None = None
     there: Used | None = None
     notes: tuple[str, ...] = ()
+    ceiling: CeilingAnswer | None = None
 
     def best(self, op: str, size_bytes: int | None = None) -> Rate | None:
         """Return the fastest rate of ``op``, of one size where one is asked for."""
         found = [
             each
             for each in self.rates
-            if each.op == op and (size_bytes is None or each.size_bytes == size_bytes)
+            if each.op == op
+            and not each.nic
+            and (size_bytes is None or each.size_bytes == size_bytes)
         ]
         return max(found, key=lambda each: each.bytes_per_second, default=None)
 
 
 class MeasuredRun(NamedTuple):
-    """library: Mooncake's name and release. parts: those that were asked for, in their order."""
+    """library: Mooncake's name and release. parts: those that were asked for, in their order.
+
+    tokens_per_second: how fast the server computes a prompt; None where nobody said.
+    """
 
     library: str | Unknown
     budget_seconds: float
     spend_bytes: int
     peer: str | None = None
     parts: tuple[MeasuredPart, ...] = ()
+    tokens_per_second: float | None = None
 
     def part(self, name: str) -> MeasuredPart:
         """Return a part; one that was not asked for is skipped."""
         asked = (each for each in self.parts if each.name == name)
         return next(asked, MeasuredPart(name, skipped="not asked for"))
+
+
+def read_measured(path: str) -> MeasuredRun:
+    """Return what ``measure --save`` or ``--json`` wrote. Raises UsageError."""
+
+    def read() -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    where = f"--measured {path}"
+    try:
+        answer = json.loads(within(limit_seconds(), where, read))["answer"]
+        parts = tuple(_part_of(part) for part in answer["parts"])
+        speed = answer["tokens_per_second"]
+        return MeasuredRun("", 0.0, 0, None, parts, None if speed is None else float(speed))
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{where}: {error.strerror}") from None
+    except (LookupError, TypeError, ValueError):
+        raise UsageError(f"{where}: it is not what measure --save writes") from None
+
+
+def _part_of(part: Mapping[str, Any]) -> MeasuredPart:
+    def used(name: str) -> Used | None:
+        said = part[name]
+        return said and Used(said["transport"], tuple(said["devices"]), said["error"])
+
+    rates = tuple(Rate(*(one[name] for name in Rate._fields)) for one in part["rates"])
+    notes = tuple(part["notes"])
+    return MeasuredPart(part["part"], "", rates, "", "", used("used"), used("there"), notes)

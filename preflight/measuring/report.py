@@ -14,6 +14,7 @@ from preflight.base.one_line import clean
 from preflight.base.output import columns, painter
 from preflight.measuring.findings import rate_text, seconds_text
 from preflight.measuring.records import MeasuredPart, MeasuredRun, Rate
+from preflight.probes.registration import ceiling_lines, ceiling_object
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, headed, table
 
@@ -32,7 +33,7 @@ class MeasureAnswer(NamedTuple):
         """Why it is as it is, in a sentence."""
         bad = [one for one in self.findings if one.status is not Status.PASS]
         failed = [f"{part.name}: {part.failed}" for part in self.measured.parts if part.failed]
-        done = [part.name for part in self.measured.parts if part.rates]
+        done = [part.name for part in self.measured.parts if part.rates or part.ceiling]
         if failed:
             return failed[0]
         if not done:
@@ -45,7 +46,9 @@ class MeasureAnswer(NamedTuple):
     def exit_code(self) -> int:
         parts = self.measured.parts
         statuses = {one.status for one in self.findings}
-        if any(part.failed for part in parts) or not any(part.rates for part in parts):
+        if Status.FAIL in statuses:
+            return exit_codes.FAIL
+        if any(part.failed for part in parts) or all(part.skipped for part in parts):
             return exit_codes.UNKNOWN
         if Status.UNKNOWN in statuses:
             return exit_codes.UNKNOWN
@@ -53,7 +56,7 @@ class MeasureAnswer(NamedTuple):
 
     @property
     def status(self) -> str:
-        names = {exit_codes.PASS: "pass", exit_codes.WARN: "warn"}
+        names = {exit_codes.PASS: "pass", exit_codes.WARN: "warn", exit_codes.FAIL: "fail"}
         return names.get(self.exit_code, "unknown")
 
 
@@ -88,15 +91,18 @@ def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
     if part.rates:
         heads = ("", "size", "how", "rate", "objects/s", "p50", "p99")
         yield table([_row(each) for each in part.rates], heads, right=(1, 3, 4, 5, 6), margin="  ")
-    for note in part.notes:
+    for note in (*part.notes, *(ceiling_lines(part.ceiling) if part.ceiling else ())):
         yield filled(f"  {clean(note)}", width)
 
 
 def _row(one: Rate) -> Sequence[str]:
     """Return a line of the table; a time is that of one call."""
-    objects = one.bytes / one.size_bytes / one.seconds if one.p50_seconds else 0.0
-    times = map(seconds_text, (one.p50_seconds, one.p99_seconds)) if objects else ("", "")
-    size, speed = format_bytes(one.size_bytes), rate_text(one.bytes_per_second)
+    objects = one.bytes / one.size_bytes / one.seconds if one.p50_seconds and one.bytes else 0.0
+    times = map(seconds_text, (one.p50_seconds, one.p99_seconds)) if one.p50_seconds else ("", "")
+    size: str = format_bytes(one.size_bytes)
+    speed: str = rate_text(one.bytes_per_second)
+    if one.op == "setup":
+        size = speed = ""
     return (one.op, size, one.what, speed, f"{objects:.0f}" if objects else "", *times)
 
 
@@ -107,7 +113,7 @@ def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
         "findings": [
             finding_object(one, text=one.text, formula=one.formula) for one in answer.findings
         ],
-        **fields(measured, "library", "budget_seconds", "spend_bytes", "peer"),
+        **fields(measured, "library", "budget_seconds", "spend_bytes", "peer", "tokens_per_second"),
         "parts": [_part_object(part) for part in measured.parts],
         "consequences": list(answer.consequences),
     }
@@ -125,6 +131,7 @@ def _part_object(part: MeasuredPart) -> dict[str, Any]:
             for name, used in (("used", part.used), ("there", part.there))
         },
         "notes": list(part.notes),
+        "ceiling": None if part.ceiling is None else ceiling_object(part.ceiling),
         "rates": [
             {**plain(each), "bytes_per_second": each.bytes_per_second} for each in part.rates
         ],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,17 @@ from preflight.measuring.plan import (
     transfer_buffer_bytes,
     transfer_sizes,
 )
-from preflight.measuring.records import MeasuredPart, MeasuredRun, Rate, Used, used_of
+from preflight.measuring.records import (
+    ALL_NICS,
+    MeasuredPart,
+    MeasuredRun,
+    Rate,
+    Used,
+    used_of,
+)
 from preflight.measuring.wanted import LaunchWish
+from preflight.probes.measure import PATIENCE_SECONDS
+from preflight.probes.registration import CeilingAnswer
 from preflight.rehearsal.programs import (
     BASE_VARIABLES,
     ProgramReply,
@@ -43,8 +53,6 @@ from preflight.rehearsal.run import MemoryWatch
 
 LOOPBACK = "127.0.0.1"
 _ORDERS = str(Path(__file__).with_name("orders.py"))
-# What hangs is broken off so long after --budget is over.
-_PATIENCE_SECONDS = 5.0
 # Sizes of the launch's own memory, which are not within --spend; and of its log, which is read.
 _LEFT_OUT = ("MC_MMAP_", "MC_STORE_", "MC_LOG_")
 
@@ -75,8 +83,11 @@ class Measuring:
         wanted: LaunchWish,
         budget_seconds: float,
         spend_bytes: int,
+        ceiling: Callable[[float, Callable[[str], None]], CeilingAnswer] | None = None,
     ) -> None:
+        """Take what is found out. ceiling: how much can be registered, within so many seconds."""
         self._library, self._wanted, self._spend_bytes = library, wanted, spend_bytes
+        self._ceiling = ceiling
         self._budget_seconds = budget_seconds
         self._until = self._end = time.monotonic() + budget_seconds
         self._sizes = transfer_sizes(wanted.object_bytes, spend_bytes)
@@ -93,7 +104,7 @@ class Measuring:
             "memory": self._memory,
             "transfer": lambda: self._transfer(own, peer),
             "store": self._store,
-            "registration": self._registration,
+            "registration": lambda: self._registration(tell),
             "storage": self._storage,
         }
         for name, seconds in deadlines(parts, self._budget_seconds).items():
@@ -104,7 +115,8 @@ class Measuring:
                     if self._left < 0:
                         raise SkippedError("--budget was over before it began")
                     part = ways[name]()
-                    why = "" if part.rates else "; ".join(("nothing was measured", *part.notes))
+                    done = part.rates or part.ceiling
+                    why = "" if done else "; ".join(("nothing was measured", *part.notes))
                     found.append(part._replace(failed=why))
             except SkippedError as why:
                 found.append(MeasuredPart(name, skipped=str(why)))
@@ -128,7 +140,7 @@ class Measuring:
 
     @property
     def _patience(self) -> float:
-        return max(0.0, self._end - time.monotonic()) + _PATIENCE_SECONDS
+        return max(0.0, self._end - time.monotonic()) + PATIENCE_SECONDS
 
     def _start(self, node: int | None = None, program: tuple[str, ...] = ()) -> Running:
         """Start a process; what it writes is kept in memory and goes with this command."""
@@ -155,9 +167,11 @@ class Measuring:
             _checked(process, process.answer(self._patience))
         return started
 
-    def _ask(self, process: Running, do: str, **order: Any) -> Mapping[str, Any]:
+    def _ask(
+        self, process: Running, do: str, at_most: float = math.inf, **order: Any
+    ) -> Mapping[str, Any]:
         """Return what came of an order. Raises MeasureError, with the library's last words."""
-        return _checked(process, process.ask({"do": do, **order}, self._patience))
+        return _checked(process, process.ask({"do": do, **order}, min(at_most, self._patience)))
 
     def _memory(self) -> MeasuredPart:
         asked, rates = populating(_free_bytes(), self._spend_bytes), []
@@ -170,6 +184,10 @@ class Measuring:
                 Rate("populate", one.what, one.chunk_bytes, page_bytes=one.page_bytes, **found)
             )
         there = {each.page_bytes for each in rates}
+        if 0 in there and (chunk := min(64 * MIB, self._spend_bytes // 2)):
+            player = next(iter(players.values()))
+            found = self._ask(player, "copy", seconds=slice_seconds(self._left, 1), bytes=chunk)
+            rates.append(Rate("copy", "regular pages", chunk, **found))
         notes = [
             f"{pages_text(size)}: two free ones are needed, and are not there"
             for size in (2 * MIB, GIB)
@@ -184,28 +202,75 @@ class Measuring:
         found = self._ask(process, "engine", host=host, bytes=size, **{**wanted, **more})
         return int(found["port"]), used_of(process.log.read_text(errors="replace"))
 
-    def _served(self, process: Running, host: str) -> int:
+    def _served(self, process: Running, host: str, **more: Any) -> int:
         """Have a process offer memory to the other side's engine; returns its port."""
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
-        port, used = self._engine(process, host, size)
+        port, used = self._engine(process, host, size, **more)
         self._ask(process, "announce", own=f"{host}:{port}", about=used._asdict())
         return port
 
     def _transfer(self, own: str, peer: str | None) -> MeasuredPart:
+        rates: list[Rate] = []
+        notes, there = [], None
+        with self._apart():
+            here, used, where = self._connected(own, peer)
+            names = [name for name in self._wanted.devices.split(",") if name] or used.devices
+            alone = names if used.transport == "rdma" else ()
+            # Where rails do not reach each other it hangs, and each alone does not.
+            most = self._patience / (1 + len(alone))
+            steps = [(op, each) for op in ("write", "read") for each in self._sizes]
+            try:
+                said = self._ask(here, "hello", most, peer=where)
+                there = Used(said["transport"], tuple(said["devices"]), said.get("error", ""))
+                for number, (op, each) in enumerate(steps):
+                    seconds = slice_seconds(self._left, len(steps) - number + len(alone))
+                    rates.append(self._moved(here, op, each, seconds, most))
+            except (MeasureError, StoppedError) as error:
+                if len(alone) < 2:
+                    raise
+                notes.append(f"{ALL_NICS}: {error}")
+                rates.append(Rate("write", ALL_NICS, max(self._sizes), 0, 0.0, 0, nic=ALL_NICS))
+        size = min(16 * MIB, max(self._sizes))
+        for number, name in enumerate(alone):
+            rate = Rate("write", "", size, 0, 0.0, 0)
+            most = self._patience / (len(alone) - number)
+            try:
+                with self._apart():
+                    here, one, where = self._connected(own, peer, devices=name)
+                    if name not in one.devices:
+                        raise MeasureError(f"the engine did not open it: {one.error}")
+                    self._ask(here, "hello", most, peer=where)
+                    seconds = slice_seconds(self._left, len(alone) - number)
+                    rate = self._moved(here, "write", size, seconds, most)
+            except (MeasureError, StoppedError) as error:
+                notes.append(f"{name}: {error}")
+            what = f"by {name} alone"
+            rates.append(rate._replace(what=what, nic=name, link_bytes_per_second=_link(name)))
+        did = f"one engine to {peer or 'another process of this host'}"
+        return MeasuredPart("transfer", did, tuple(rates), used=used, there=there, notes=(*notes,))
+
+    def _connected(self, own: str, peer: str | None, **more: Any) -> tuple[Running, Used, str]:
+        """Start an engine, and the other side where there is no peer; returns where that is."""
         here, *others = self._loaded(1 if peer else 2)
         for there in others:
-            peer = f"{LOOPBACK}:{self._served(there, LOOPBACK)}"
+            peer = f"{LOOPBACK}:{self._served(there, LOOPBACK, **more)}"
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
-        _, used = self._engine(here, own, size)
-        said, rates = self._ask(here, "hello", peer=peer), []
-        steps = [(op, each) for op in ("write", "read") for each in self._sizes]
-        for number, (op, each) in enumerate(steps):
-            seconds = slice_seconds(self._left, len(steps) - number)
-            order = {"op": op, "size": each, "most": MOST_CALLS, "seconds": seconds}
-            rates.append(Rate(op, "one at a time", each, **self._ask(here, "transfer", **order)))
-        did = f"one engine to {'another process of this host' if others else peer}"
-        other = Used(said["transport"], tuple(said["devices"]))
-        return MeasuredPart("transfer", did, tuple(rates), used=used, there=other)
+        _, used = self._engine(here, own, size, **more)
+        return here, used, str(peer)
+
+    def _moved(self, process: Running, op: str, size: int, seconds: float, most: float) -> Rate:
+        order = {"op": op, "size": size, "most": MOST_CALLS, "seconds": seconds}
+        return Rate(op, "one at a time", size, **self._ask(process, "transfer", most, **order))
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """End at once what is started meanwhile."""
+        outer = self._stack
+        try:
+            with ExitStack() as self._stack:
+                yield
+        finally:
+            self._stack = outer
 
     def _store(self) -> MeasuredPart:
         plan = store_plan(self._wanted.object_bytes, self._spend_bytes)
@@ -217,7 +282,7 @@ class Measuring:
         master = self._library.program("mooncake_master")
         words = (master, f"--rpc_port={port}", f"--metrics_port={free_port()}")
         await_answer(self._start(program=words), "mooncake_master", f"{LOOPBACK}:{port}")
-        setup = {
+        setup: dict[str, Any] = {
             "metadata": "P2PHANDSHAKE",
             "local_buffer_bytes": LOCAL_BUFFER_BYTES,
             "protocol": self._wanted.protocol or ("rdma" if _rdma_devices() else "tcp"),
@@ -227,15 +292,17 @@ class Measuring:
         }
         for process, size in ((segment, plan.segment_bytes), (client, 0)):
             host = f"{LOOPBACK}:{free_port()}"
+            began = time.monotonic()
             self._ask(process, "setup", **setup, host=host, segment_bytes=size)
+            took = time.monotonic() - began
         self._ask(client, "store_buffer", bytes=plan.together * plan.object_bytes)
-        rates: list[Rate] = []
+        rates = [Rate("setup", "a client without a segment", 0, 0, took, 1, took, took)]
         stored = 0
         steps = [(op, each) for op in ("put", "get") for each in sorted({1, plan.together})]
         for number, (op, together) in enumerate(steps):
             # Those one by one get a third of the pool: enough of it is left for the others.
             most = plan.most_objects // (3 if together == 1 < plan.together else 1)
-            order = {
+            order: dict[str, Any] = {
                 "op": op,
                 "size": plan.object_bytes,
                 "together": together,
@@ -251,31 +318,39 @@ class Measuring:
         used = used_of(client.log.read_text(errors="replace"))
         return MeasuredPart("store", did, tuple(rates), used=used)
 
-    def _registration(self) -> MeasuredPart:
+    def _registration(self, tell: Callable[[str], None]) -> MeasuredPart:
         names, rates = _rdma_devices(), []
         if not names:
             raise SkippedError("this host, or this container, has no RDMA device")
-        notes = ["how much can be registered at once: probe registration"]
+        notes = ["how much can be registered at once: --only registration"]
+        ceiling = None
+        if self._ceiling is not None:
+            ceiling, notes = self._ceiling(max(0.0, self._left / 2), tell), []
         spots = populating(_free_bytes(), self._spend_bytes // 2)
         for number, name in enumerate(names):
             if self._left < 0:
                 notes.append(f"--budget was over before {', '.join(names[number:])}")
                 break
             try:
-                (process,) = self._loaded(1)
-                _, used = self._engine(process, LOOPBACK, MIB, devices=name, protocol="rdma")
-                if name not in used.devices:
-                    raise MeasureError("the engine did not open it")
-                for one in (one for one in spots if one.node in (None, 0)):
-                    found = self._ask(process, "register", **one._asdict())
-                    what = f"{name}, {one.what}"
-                    rates.append(
-                        Rate("register", what, one.bytes, page_bytes=one.page_bytes, **found)
-                    )
+                with self._apart():
+                    (process,) = self._loaded(1)
+                    _, used = self._engine(process, LOOPBACK, MIB, devices=name, protocol="rdma")
+                    if name not in used.devices:
+                        raise MeasureError(f"the engine did not open it: {used.error}")
+                    for one in (one for one in spots if one.node in (None, 0)):
+                        found = self._ask(process, "register", **one._asdict())
+                        what = f"{name}, {one.what}"
+                        rate = Rate("register", what, one.bytes, page_bytes=one.page_bytes, **found)
+                        rates.append(rate._replace(nic=name))
+            except SkippedError as why:
+                if ceiling is None:
+                    raise
+                notes.append(f"the rate of registering is not measured: {why}")
+                break
             except MeasureError as error:
                 notes.append(f"{name}: {error}")
         did = "registered memory with one NIC at a time, and took it back"
-        return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes))
+        return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes), ceiling=ceiling)
 
     def _storage(self) -> MeasuredPart:
         folder = self._wanted.folder
@@ -288,7 +363,7 @@ class Measuring:
         if free.f_bavail * free.f_frsize < 2 * self._spend_bytes:
             raise SkippedError(f"{folder} has less free than twice --spend")
         size = min(self._wanted.object_bytes or USUAL_OBJECT_BYTES, self._spend_bytes)
-        order = {"folder": folder, "size": size, "bytes": self._spend_bytes}
+        order: dict[str, Any] = {"folder": folder, "size": size, "bytes": self._spend_bytes}
         found = self._ask(self._start(), "files", seconds=max(0.2, self._left), **order)
         how = "O_DIRECT" if found["direct"] else "through the page cache: no O_DIRECT there"
         rates = tuple(Rate(op, how, size, **found[op]) for op in ("write", "read"))
@@ -296,9 +371,19 @@ class Measuring:
 
 
 def _checked(process: Running, reply: ProgramReply) -> Mapping[str, Any]:
-    if reply.error:
-        raise MeasureError(": ".join((reply.error, *process.last_lines()[-1:])))
+    if reply.error:  # of the library's last errors the first is the cause, the last what it gave up
+        lines = process.last_lines()
+        raise MeasureError(": ".join((reply.error, *dict.fromkeys((*lines[:1], *lines[-1:])))))
     return reply.measured
+
+
+def _link(device: str) -> float:
+    """Return the bytes a second of its port; 0 for one in software, whose port says none."""
+    root, place = Root(), f"/sys/class/infiniband/{device}"
+    rate = root.text(f"{place}/ports/1/rate")
+    if isinstance(rate, Unknown) or not os.path.exists(f"{place}/device"):
+        return 0.0
+    return float(rate.split()[0]) * 1e9 / 8
 
 
 def _rdma_devices() -> tuple[str, ...]:

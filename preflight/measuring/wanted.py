@@ -17,19 +17,25 @@ from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import Protocol
 
 
-class Populated(NamedTuple):
-    """What the launch populates by page size: in its largest process, and in all of them."""
+class ProcessStart(NamedTuple):
+    """What one process maps and registers before it is ready, and how long it may take.
 
-    largest_bytes: int
-    all_bytes: int
+    populated: bytes by page size, 0 for regular pages. registered_bytes: with each NIC.
+    allowed_seconds: of its startupProbe, None without one.
+    """
+
+    name: str
+    populated: Mapping[int, int]
+    registered_bytes: int | Unknown = 0
+    allowed_seconds: int | None = None
 
 
 class LaunchWish(NamedTuple):
     """protocol: rdma, tcp, "" where no launch says it. devices: as the engine takes them.
 
     environment: the variables that the launch gives the process which is stood in for. objects: of
-    a page of the cache. populated: by page size, 0 for regular pages. folder: where SSD offload
-    writes, None without one. python: the interpreter that the launch names by its path. transport:
+    a page of the cache. starts: each process that maps memory. folder: where SSD offload writes,
+    None without one. python: the interpreter that the launch names by its path. transport:
     by which it moves memory where that is neither RDMA nor TCP, as ``ascend``: not measured.
     """
 
@@ -38,7 +44,7 @@ class LaunchWish(NamedTuple):
     devices: str = ""
     environment: Mapping[str, str] = {}
     objects: PageObjects | Unknown = Unknown("no launch says which objects are stored")
-    populated: Mapping[int, Populated] | Unknown = Unknown("no launch says what is populated")
+    starts: tuple[ProcessStart, ...] | Unknown = Unknown("no launch says what is populated")
     folder: str | Unknown | None = None
     python: str | None = None
     transport: str = ""
@@ -66,7 +72,7 @@ def wanted_of(sized: Sized, host: Host) -> LaunchWish:
         "" if isinstance(named, Unknown) else ",".join(named),
         {} if process is None else process.environment,
         _objects(sized, host.root),
-        _populated(sized),
+        _starts(sized),
         next(iter(folders), None),
         _python(sized),
         next((one.transport for one in needs.processes if one.transport), ""),
@@ -83,21 +89,29 @@ def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
     return request if isinstance(request, Unknown) else page_objects(request)
 
 
-def _populated(sized: Sized) -> Mapping[int, Populated] | Unknown:
+def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
     most = sized.sizing.inputs.most
     if isinstance(most, Unknown):
         return most
-    found: dict[int, Populated] = {}
+    needs = {one.id: one for one in sized.needs.processes}
+    numbered = {one.number: one for one in sized.sizing.inputs.processes}
+    found = []
     for mapped in replay(most.launch, EndlessPools()):
         sizes: dict[int, int] = {}
         for one in mapped.allocations:
             page = 0 if one.backing is Backing.REGULAR else one.page_size_bytes
             sizes[page] = sizes.get(page, 0) + one.mapped_bytes
-        for page, size in sizes.items():
-            before = found.get(page, Populated(0, 0))
-            largest = max(before.largest_bytes, size)
-            found[page] = Populated(largest, before.all_bytes + size)
-    return {page: size for page, size in found.items() if size.all_bytes}
+        need, process = needs.get(mapped.process.id), numbered.get(mapped.process.id.command)
+        regions = () if need is None or need.rdma is None else need.regions
+        container = None if process is None else process.command.container
+        start = ProcessStart(
+            mapped.process.name if need is None else need.name,
+            {page: size for page, size in sizes.items() if size},
+            regions if isinstance(regions, Unknown) else sum(one.bytes for one in regions),
+            None if container is None else container.startup_seconds,
+        )
+        found.append(start)
+    return tuple(one for one in found if one.populated)
 
 
 def _python(sized: Sized) -> str | None:

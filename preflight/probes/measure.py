@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -31,19 +32,22 @@ from preflight.probes.memory import (
     plan_layout,
 )
 from preflight.rehearsal.child import become
+from preflight.rehearsal.run import MemoryWatch
 from preflight.verbs.objects import RegisteredRegion, open_device
 
 Say = Callable[[dict[str, Any]], None]
 _LOG_BYTES = 8192
 _MOST_LOG_LINES = 200
-# The host is left this share of its memory, whatever --spend says.
-_LEFT_SHARE = 10
+BUDGET = "--budget"
+# What hangs is broken off so long after it.
+PATIENCE_SECONDS = 5.0
 
 
 class Order(NamedTuple):
     """What to measure. drivers: of each device. soft: some device is one in software.
 
     memlock_bytes, lifted: as ``RegistrationRefusal``. most_keys: of each device, 0: no bound.
+    budget_seconds: after which no more is tried.
     """
 
     devices: tuple[str, ...]
@@ -57,6 +61,7 @@ class Order(NamedTuple):
     spend_bytes: int
     memlock_bytes: int | None
     lifted: bool | None
+    budget_seconds: float = 3600.0
 
 
 class Measurement(NamedTuple):
@@ -70,7 +75,6 @@ class Measurement(NamedTuple):
     held_regions: int
     region_bytes: int
     range_bytes: int
-    largest_bytes: int
     registrations: int
     spent_bytes: int
     memory_drop_bytes: int | None
@@ -111,21 +115,19 @@ def _measure(order: Order, say: Say) -> None:
     layout = layout_of(order, largest)
     before = memory_available_bytes()
     address = map_range(layout)
-    say({"event": "opened", "largest_bytes": largest, "range_bytes": layout.range_bytes})
     run = _Run(order, devices, layout, address, log, say)
     region = min(order.region_bytes, layout.range_bytes)
-    found = search(run.register, region, layout.range_bytes, order.up_to_bytes)
+    held = search(run.register, region, layout.range_bytes, order.up_to_bytes)
     after = memory_available_bytes()
     drop = None if before is None or after is None else max(0, before - after)
     refusal = run.tightest if isinstance(run.tightest, RegistrationRefusal) else None
     measured = Measurement(
-        held_bytes=found.held_bytes,
+        held_bytes=held,
         held_regions=devices[0].regions,
         region_bytes=region,
         range_bytes=layout.range_bytes,
-        largest_bytes=largest,
         registrations=run.registrations,
-        spent_bytes=run.spent(found.held_bytes),
+        spent_bytes=run.spent(held),
         memory_drop_bytes=drop,
         stopped=run.tightest if isinstance(run.tightest, str) else "",
         refusal=refusal,
@@ -154,6 +156,8 @@ class _Run:
         self._address, self._log, self._say = address, log, say
         self._held = 0
         self._least_refused = -1
+        self._until = time.monotonic() + order.budget_seconds
+        self._watch = MemoryWatch(Root(), ())
         self.registrations = 0
         # What keeps one region more from being held: a refusal, or why none was tried.
         self.tightest: RegistrationRefusal | str | None = None
@@ -165,10 +169,11 @@ class _Run:
     def register(self, size: int) -> bool:
         if self.spent(self._held + size) > self._order.spend_bytes:
             return self._refused(size, SPEND)
-        available = memory_available_bytes()
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if available is not None and available < total // _LEFT_SHARE:
-            return self._refused(size, "the host has less than a tenth of its memory left")
+        room = self._watch.room()
+        if room.bytes < 0:
+            return self._refused(size, f"the host's limit ({room.source})")
+        if time.monotonic() > self._until:
+            return self._refused(size, BUDGET)
         self.registrations += 1
         taken: list[OpenDevice] = []
         try:
@@ -273,49 +278,33 @@ def _keys_in_use(device: str) -> int | None:
 Register = Callable[[int], bool]
 
 
-class SearchResult(NamedTuple):
-    """held_bytes: the sum that is held. met: a limit keeps one region more from being held.
-
-    tries: registrations asked for, those refused included.
-    """
-
-    held_bytes: int
-    met: bool
-    tries: int
-
-
-def search(
-    register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int
-) -> SearchResult:
+def search(register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int) -> int:
     """Return how many bytes are held in regions of ``region_bytes``, up to ``up_to_bytes``.
 
     largest_bytes: of one registration, at least ``region_bytes``.
     """
     most = max(1, largest_bytes // region_bytes)  # regions in one registration
     wanted = up_to_bytes // region_bytes
-    held = tries = 0
-    step = 1
+    held, step = 0, 1
     while held < wanted:
         asked = min(step, most, wanted - held)
-        tries += 1
         if not register(asked * region_bytes):
-            return _halve(register, region_bytes, held, asked - 1, tries)
+            return _halve(register, region_bytes, held, asked - 1)
         held += asked
         step *= 2
-    return SearchResult(held * region_bytes, False, tries)
+    return held * region_bytes
 
 
-def _halve(register: Register, region_bytes: int, held: int, gap: int, tries: int) -> SearchResult:
+def _halve(register: Register, region_bytes: int, held: int, gap: int) -> int:
     """Search between ``held`` regions, which fit, and ``held + gap``, the most that may."""
     while gap:
         asked = (gap + 1) // 2
-        tries += 1
         if register(asked * region_bytes):
             held += asked
             gap -= asked
         else:
             gap = asked - 1
-    return SearchResult(held * region_bytes, True, tries)
+    return held * region_bytes
 
 
 class OpenDevice:
@@ -380,6 +369,8 @@ def measure(order: Order, progress: Progress) -> Measurement:
         # It ends where the process does, though that be in the middle of a word.
         with reading, contextlib.suppress(EOFError):
             while True:
+                if not reading.poll(order.budget_seconds + PATIENCE_SECONDS):
+                    raise ProbeError("a registration did not come to its end within --budget")
                 event = reading.recv()
                 events[event["event"]] = event
                 progress(event)

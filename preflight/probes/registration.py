@@ -1,16 +1,15 @@
-"""What a device really takes, found by trying: ``probe registration``, and its answer for a person
-and as JSON (``schemas/probe-registration-v1.schema.json``).
-"""
+"""How much the devices let be registered, found by trying: the answer, as lines and as JSON."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from checks.base.archive import write_whole
+from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
@@ -21,12 +20,8 @@ from checks.rdma.device_table import MEMORY_KEYS, OF_DEVICE, RESULT_SCHEMA, Iden
 from checks.rdma.facts import Nic
 from checks.rdma.registration import PROTECTION_DOMAINS
 from checks.run.facts import Facts, read_facts
-from preflight.base import exit_codes
-from preflight.base.one_line import clean
-from preflight.base.output import Progress, say
+from preflight.base.output import say
 from preflight.base.usage_error import UsageError
-from preflight.inputs.host_source import open_host, size_within
-from preflight.inputs.launch_words import LaunchWords
 from preflight.probes.limits import (
     CGROUP,
     MEMLOCK,
@@ -41,7 +36,6 @@ from preflight.probes.limits import (
     users_of,
 )
 from preflight.probes.measure import Measurement, Order, ProbeError, layout_of, measure
-from preflight.probes.memory import memory_available_bytes
 from preflight.render.plain_data import fields, plain
 
 # Mooncake's local buffer, the least that a client registers.
@@ -53,48 +47,44 @@ _PAGES = {"2m": 2 * MIB, "1g": GIB}
 
 
 class Sizes(NamedTuple):
-    """page: 4k, 2m or 1g. spend_bytes: the most memory that is taken. None: as the launch needs."""
+    """page: 4k, 2m or 1g. spend_bytes: the most memory that is taken. None: as the launch needs.
+
+    devices: by name, () for the launch's, or all. force: beside others who use them. save: for
+    later checks.
+    """
 
     page: str = "4k"
     region_bytes: int | None = None
     up_to_bytes: int | None = None
     spend_bytes: int = 256 * MIB
+    devices: tuple[str, ...] = ()
+    force: bool = False
+    save: bool = True
 
 
-def probe_registration(
-    launch: LaunchWords,
-    devices: Sequence[str],
+def registration_ceiling(
+    root: Root,
+    needs: LaunchNeeds | None,
     sizes: Sizes,
-    *,
-    force: bool,
-    save: bool,
-    timeout_seconds: float,
-) -> ProbeAnswer:
-    """Return how much the devices let be registered; ``force`` measures beside other users.
-
-    ``timeout_seconds`` are for reading the host and the launch. Raises UsageError.
-    """
-    host = open_host("/")
-    sized = size_within(launch, host, timeout_seconds)
-    if isinstance(sized, Unknown):
-        raise UsageError(sized.reason)
-    needs = None if sized is None else sized.needs
-    facts = read_facts(host.root, needs, timeout_seconds, topics=("system", "limits", "rdma"))
+    budget_seconds: float,
+    tell: Callable[[str], None],
+) -> CeilingAnswer:
+    """Return how much the devices let be registered. Raises UsageError."""
+    facts = read_facts(root, needs, budget_seconds, topics=("system", "limits", "rdma"))
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown) or isinstance(rdma.nics, Unknown):
         reason = rdma.reason if isinstance(rdma, Unknown) else rdma.nics.reason
-        return ProbeAnswer("unknown", reason)
-    nics = _chosen(devices, facts, None if needs is None else launch_devices(facts, needs))
+        return CeilingAnswer("unknown", reason)
+    launched = None if needs is None else launch_devices(facts, needs)
+    nics = _chosen(sizes.devices, facts, launched)
     if isinstance(nics, Unknown):
-        return ProbeAnswer("unknown", nics.reason)
+        return CeilingAnswer("unknown", nics.reason)
     names = tuple(nic.name for nic in nics)
-    if not names:
-        return ProbeAnswer("unknown", "this host has no RDMA device (/sys/class/infiniband)")
     need = None if needs is None else need_of(facts, needs, names)
-    order = _order(sizes, facts, nics, need)
-    base = ProbeAnswer("", "", names, order, need=need)
+    order = _order(sizes, facts, nics, need)._replace(budget_seconds=budget_seconds)
+    base = CeilingAnswer("", "", names, order, need=need)
     busy = tuple(users_of(facts, nics))
-    if busy and not force:
+    if busy and not sizes.force:
         reason = (
             f"{'; '.join(one.text for one in busy)}: a device's ceiling is shared by all of its "
             "users, so the result would be wrong and their next registration could fail "
@@ -103,24 +93,21 @@ def probe_registration(
         return base._replace(status="refused", reason=reason, users=busy)
     predicted = tuple(ceilings(facts, nics, order.region_bytes, order.page_bytes))
     base = base._replace(predicted=predicted, users=busy)
-    progress = Progress()
 
-    def tell(event: dict[str, Any]) -> None:
+    def held(event: dict[str, Any]) -> None:
         if event["event"] == "held":
             held = format_bytes(event["held_bytes"])
-            progress.show(f"held {held}, {event['tries']} registrations")
+            tell(f"registration: held {held}, {event['tries']} registrations")
 
     try:
-        measured = measure(order, tell)
+        measured = measure(order, held)
     except ProbeError as error:
         certain = error.met is not None and error.met.sure and isinstance(need, ProbeNeed)
         status = "too little" if certain else "unknown"
         return base._replace(status=status, reason=str(error), met=error.met)
-    finally:
-        progress.clear()
     status, reason = judge(measured, need, sizes.spend_bytes, order)
     answer = base._replace(status=status, reason=reason, measured=measured, met=measured.met)
-    return answer._replace(saved=_saved(nics, answer) if save else ())
+    return answer._replace(saved=_saved(nics, answer) if sizes.save else ())
 
 
 def _chosen(
@@ -206,12 +193,6 @@ def _refuse_small_spend(order: Order) -> None:
             f"{'s' if len(order.devices) > 1 else ''}: give at least "
             f"--spend {-(-least // MIB)}mb"
         )
-    available = memory_available_bytes()
-    if available is not None and order.spend_bytes > available // 2:
-        raise UsageError(
-            f"--spend {format_bytes(order.spend_bytes)} is more than half of the "
-            f"{format_bytes(available)} that this host has available"
-        )
 
 
 def judge(
@@ -257,7 +238,7 @@ def judge(
     return "too little", f"{told}; the launch needs {shown}, so registering fails"
 
 
-def _saved(nics: tuple[Nic, ...], answer: ProbeAnswer) -> tuple[str, ...]:
+def _saved(nics: tuple[Nic, ...], answer: CeilingAnswer) -> tuple[str, ...]:
     """Save the result and return the files. One measured beside others is not a device's."""
     if answer.users or answer.measured is None:
         return ()
@@ -268,7 +249,7 @@ def _saved(nics: tuple[Nic, ...], answer: ProbeAnswer) -> tuple[str, ...]:
     try:
         return tuple(keep(nics, answer.order.page_bytes, answer.measured))
     except OSError as error:
-        say(f"mooncake-preflight probe: not saved: {error}", err=True)
+        say(f"mooncake-preflight measure: not saved: {error}", err=True)
         return ()
 
 
@@ -330,10 +311,7 @@ def _file_name(identity: Identity, page_bytes: int) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(part for part in named if part))
 
 
-_WIDTH = 11
-
-
-class ProbeAnswer(NamedTuple):
+class CeilingAnswer(NamedTuple):
     """status: measured (no launch was given), fits, too little, unknown, refused."""
 
     status: str
@@ -347,19 +325,10 @@ class ProbeAnswer(NamedTuple):
     users: tuple[Users, ...] = ()
     saved: tuple[str, ...] = ()
 
-    @property
-    def exit_code(self) -> int:
-        codes = {
-            "measured": exit_codes.PASS,
-            "fits": exit_codes.PASS,
-            "too little": exit_codes.FAIL,
-        }
-        return codes.get(self.status, exit_codes.UNKNOWN)
 
-
-def answer_text(answer: ProbeAnswer) -> str:
-    """Write line by line the answer, then what it rests on."""
-    lines = [f"{answer.status}: {answer.reason}"]
+def ceiling_lines(answer: CeilingAnswer) -> Iterator[str]:
+    """Yield the answer, then what it rests on."""
+    yield f"{answer.status}: {answer.reason}"
     order, measured = answer.order, answer.measured
     if order is not None and measured is not None:
         each = "each of " if len(answer.devices) > 1 else ""
@@ -368,44 +337,38 @@ def answer_text(answer: ProbeAnswer) -> str:
         left = f"{measured.left} regions are left"
         if measured.left is None:
             left = "what is left registered is not known"
-        rows = [
-            ("measured", f"{held}, on {page} pages, to {format_bytes(measured.region_bytes)}"),
-            ("", f"{measured.held_regions} regions of up to {format_bytes(measured.range_bytes)}"),
-            ("took", f"{measured.registrations} registrations, {format_bytes(measured.spent_bytes)}"
-             f" of memory at most; {left}"),
-        ]  # fmt: skip
-    else:
-        rows = []
+        yield f"held {held}, on {page} pages, to {format_bytes(measured.region_bytes)}"
+        yield f"{measured.held_regions} regions of up to {format_bytes(measured.range_bytes)}"
+        yield (
+            f"took {measured.registrations} registrations, {format_bytes(measured.spent_bytes)} of "
+            f"memory at most; {left}"
+        )
     if answer.met is not None:
         sure = "" if answer.met.sure else " (by its error alone)"
-        rows.append(("met", f"{answer.met.kind}{sure}: {answer.met.text}"))
+        yield f"met {answer.met.kind}{sure}: {answer.met.text}"
     for ceiling in answer.predicted:
         most = f"{ceiling.regions} regions"
         if ceiling.bytes is not None:
             most = f"{format_bytes(ceiling.bytes)} on each device"
-        rows.append(("predicted", f"{ceiling.kind}: {most} ({ceiling.source})"))
+        yield f"predicted {ceiling.kind}: {most} ({ceiling.source})"
     if isinstance(answer.need, ProbeNeed):
         need = answer.need
-        rows.append(
-            (
-                "launch",
-                f"{format_bytes(need.process_bytes)} of one process, "
-                f"{format_bytes(need.nic_bytes)} and {need.nic_regions} regions with one NIC",
-            )
+        yield (
+            f"the launch registers {format_bytes(need.process_bytes)} of one process, "
+            f"{format_bytes(need.nic_bytes)} and {need.nic_regions} regions with one NIC"
         )
     for path in answer.saved:
-        rows.append(("saved", f"{path} (later checks of this device use it)"))
-    lines += [f"  {name:<{_WIDTH}}{clean(text)}" for name, text in rows]
-    return "\n".join(lines)
+        yield f"saved {path} (later checks of this device use it)"
 
 
-def answer_object(answer: ProbeAnswer) -> dict[str, Any]:
-    """Return the answer of ``schemas/probe-registration-v1.schema.json``."""
+def ceiling_object(answer: CeilingAnswer) -> dict[str, Any]:
+    """Return the ``ceiling`` of ``schemas/measure-v1.schema.json``."""
     order = ("region_bytes", "up_to_bytes", "spend_bytes")
     unknown = Unknown(answer.reason)
     need = ("process_bytes", "nic_bytes", "nic_regions", "nic_objects")
     return {
-        **fields(answer, "devices"),
+        "outcome": answer.status,
+        **fields(answer, "reason", "devices"),
         "page_size_bytes": unknown if answer.order is None else answer.order.page_bytes,
         **(dict.fromkeys(order, unknown) if answer.order is None else fields(answer.order, *order)),
         "measured": None if answer.measured is None else _measured_object(answer.measured),
@@ -414,7 +377,7 @@ def answer_object(answer: ProbeAnswer) -> dict[str, Any]:
             {"kind": one.kind, "size_bytes": one.bytes, **fields(one, "regions", "source")}
             for one in answer.predicted
         ],
-        "need": fields(answer.need, *need)
+        "launch_needs": fields(answer.need, *need)
         if isinstance(answer.need, ProbeNeed)
         else plain(answer.need),
         "users": [
@@ -443,7 +406,7 @@ def _counted(number: int | None, why: str) -> int | Unknown:
     return Unknown(why) if number is None else number
 
 
-def _met_object(answer: ProbeAnswer, met: LimitMet) -> dict[str, Any]:
+def _met_object(answer: CeilingAnswer, met: LimitMet) -> dict[str, Any]:
     refusal = None if answer.measured is None else answer.measured.refusal
     return {
         **met._asdict(),

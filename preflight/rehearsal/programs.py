@@ -38,6 +38,9 @@ class ProgramReply(NamedTuple):
     measured: Mapping[str, Any] = {}
 
 
+LATE = "it took more than"
+
+
 class StoppedError(Exception):
     """A step was broken off: the reason is a sentence. The process may be in the middle of it."""
 
@@ -128,7 +131,7 @@ class Running:
                 self._unread += more
             look()
             if time.monotonic() - began > limit_seconds:
-                raise StoppedError(f"it took more than {limit_seconds:g} s")
+                raise StoppedError(f"{LATE} {limit_seconds:.3g} s")
         line, _, self._unread = self._unread.partition(b"\n")
         answer = json.loads(line)
         return ProgramReply(answer["error"], answer["seconds"], measured=answer["measured"])
@@ -145,7 +148,7 @@ class Running:
                 return ProgramReply("", time.monotonic() - began)
             look()
             if time.monotonic() - began > limit_seconds:
-                raise StoppedError(f"it took more than {limit_seconds:g} s")
+                raise StoppedError(f"{LATE} {limit_seconds:.3g} s")
             time.sleep(LOOK_SECONDS)
 
     def _ended_reply(self, began: float) -> ProgramReply:

@@ -58,9 +58,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("fleet", "rails"): (("x",), "fleet"),
     ("measure",): ((), "measure"),
     ("plan",): ((), "plan"),
-    ("probe", "registration"): ((), "probe-registration"),
     ("read",): ((), "launch"),
-    ("rehearse",): ((), "rehearse"),
     ("topology",): ((), "topology"),
     ("trace", "describe"): (("x",), "trace"),
     (SIZING,): ((), "sizing"),
@@ -382,8 +380,8 @@ def test_a_fleet_is_as_its_schemas_say(
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        (("rehearse",), ("--python", "/no/such/python", "--", "mooncake_master")),
-        (("probe", "registration"), ("--device", "no_such_device")),
+        (("measure",), ("--rehearse", "--python", "/no/such/python", "--", "mooncake_master")),
+        (("measure",), ("--device", "no_such_device")),
         (("fleet", "rails"), ("/no/such/report",)),
         (("fleet", "merge"), ("/no/such/report",)),
     ],
@@ -481,7 +479,7 @@ def test_amounts_subjects_and_actions_are_the_same_in_all(id_: str) -> None:
     null = {"type": "null"}
     for path, name, value in properties(schema):
         inside = (path, name)
-        if name in ("have", "need") and "probe" not in id_:
+        if name in ("have", "need"):
             assert value == {"oneOf": [null, {"$ref": "#/$defs/quantity"}]}, inside
         if name in ("subjects", "actions"):
             kind = {"subjects": "subject", "actions": "action"}[name]

@@ -46,7 +46,7 @@ WAITING: Waiting = {
     "config": ((*PREFLIGHT, "check", *TIMEOUT, *LAUNCH, "--config", "PATH"), None),
     "first launch": ((*PREFLIGHT, "fit", *TIMEOUT, *DESCRIBED, "--write", "PATH"), 64),
     # Where --timeout is another wait, and is not given.
-    "rehearsal": ((*PREFLIGHT, "rehearse", "--model-config", "PATH", "LAUNCH"), 64),
+    "rehearsal": ((*PREFLIGHT, "measure", "--rehearse", "--model-config", "PATH", "LAUNCH"), 64),
     "nodes": ((*PREFLIGHT, "fleet", "check", "--nodes-file", "PATH"), 64),
     "page": ((*PREFLIGHT, "check", *TIMEOUT, "--format", "html", "--output", "PATH"), 64),
     "capture": ((*PREFLIGHT, "capture", *TIMEOUT, "PATH", "LAUNCH"), 64),
@@ -185,8 +185,6 @@ NOT_THERE = (
     "apply --root",
     "exec --env-file",
     "fleet rails reports",
-    "rehearse --env-file",
-    "rehearse launch",
 )
 # Of a wait that was given up, in the words of all who wait.
 LIMIT = re.compile(r"(?:no answer|not\s+read)\s+in\s+(\S+)\s+s\b")

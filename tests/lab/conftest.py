@@ -22,6 +22,7 @@ from tests.lab.faults import Fault
 from tests.lab.fittings import Fitting
 from tests.lab.guest import kernel, why_not
 from tests.lab.measure import Measured, measure, preload
+from tests.lab.measures import run_measures
 from tests.lab.probes import run_live_probes
 from tests.lab.recorded import RecordedFaults, RecordedRehearsals, recorded_experiments
 from tests.lab.rehearsals import Rehearsal
@@ -37,9 +38,10 @@ from tests.lab.results import recorded
 from tests.lab.verbs import run_verbs
 from tests.real.conftest import install_release
 
-# Guests without Mooncake: what comes of each -> the tests that look at it, and what runs it.
+# Guests of their own: what comes of each -> the tests that look at it, and what runs it.
 ALONE: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
     "containers": ("test_container_lab", run_containers),
+    "measures": ("test_measure_lab", run_measures),
     "probes": ("test_probe_lab", run_live_probes),
     "verbs": ("test_verbs_lab", run_verbs),
 }

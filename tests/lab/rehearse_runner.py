@@ -113,7 +113,7 @@ def rehearse(order: dict[str, Any]) -> dict[str, Any]:
     staged = bool(order.get("processes"))
     captured = capture(order, () if staged else of_launch(order["words"]))
     began = time.monotonic()
-    words = [] if staged else ["rehearse", "--json", *order["words"], str(SCRIPT)]
+    words = [] if staged else ["measure", "--rehearse", "--json", *order["words"], str(SCRIPT)]
     found = command(order, words)
     return {
         "rehearsal": order["id"],

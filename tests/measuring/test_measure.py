@@ -17,7 +17,7 @@ from preflight.cli.measure import PARTS as NAMED
 from preflight.cli.measure import seconds_of
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
-from preflight.measuring.findings import consequences, findings
+from preflight.measuring.findings import consequences, findings, hits, ready_seconds
 from preflight.measuring.measure import own_address
 from preflight.measuring.plan import (
     MOST_CALLS,
@@ -30,10 +30,17 @@ from preflight.measuring.plan import (
     transfer_buffer_bytes,
     transfer_sizes,
 )
-from preflight.measuring.records import MeasuredPart, MeasuredRun, Rate, Used, used_of
+from preflight.measuring.records import (
+    MeasuredPart,
+    MeasuredRun,
+    Rate,
+    Used,
+    read_measured,
+    used_of,
+)
 from preflight.measuring.report import MeasureAnswer, answer_object, answer_text
 from preflight.measuring.run import transport_environment
-from preflight.measuring.wanted import LaunchWish, Populated, wanted_of
+from preflight.measuring.wanted import LaunchWish, ProcessStart, wanted_of
 from tests.builders.hosts import GIB, MIB
 from tests.paths import ROOT
 from tests.valid import valid
@@ -119,6 +126,10 @@ LOGS = (
     ("", Used("", ())),
     (TCP, Used("tcp", ())),
     (f"{HEAD}mlx5_ib1, LID: 519, GID: (GID_Index 0) fe:80\n", Used("rdma", ("mlx5_ib1",))),
+    (
+        f"E1126 18:34:50.1 267 rdma_context.cpp:77] No matched device found: mlx5_9\n{TCP}",
+        Used("tcp", (), "No matched device found: mlx5_9"),
+    ),
     (f"{TCP}{HEAD}a, LID: 1\n{HEAD}b, LID: 1\n{HEAD}a, LID: 1\n", Used("rdma", ("a", "b"))),
 )
 
@@ -143,7 +154,8 @@ def test_of_the_launchs_variables_those_of_transfers_count() -> None:
 
 # 1 GB/s of everything; a token has 100,000 bytes.
 OBJECTS = PageObjects(64, (3_200_000, 3_200_000))
-WANTED = LaunchWish("rank 0", "rdma", "mlx5_0", {}, OBJECTS, {0: Populated(4, 9)}, "/ssd")
+RANK = ProcessStart("rank 0", {0: 2 * 10**9})
+WANTED = LaunchWish("rank 0", "rdma", "mlx5_0", {}, OBJECTS, (RANK,), "/ssd")
 
 
 def measured(used: Used | None = None, there: Used | None = None) -> MeasuredRun:
@@ -179,9 +191,9 @@ TRANSPORTS: tuple[tuple[Used | None, Used | None, list[Status]], ...] = (
 def test_tcp_where_rdma_is_meant_is_found(
     used: Used | None, there: Used | None, statuses: list[Status]
 ) -> None:
-    found = findings(measured(used, there), WANTED, None)
+    found = findings(measured(used, there), WANTED)
     assert [one.status for one in found] == statuses
-    assert findings(measured(used, there), WANTED._replace(protocol="tcp"), None) == []
+    assert findings(measured(used, there), WANTED._replace(protocol="tcp")) == []
 
 
 @pytest.mark.parametrize(
@@ -196,23 +208,111 @@ def test_tcp_where_rdma_is_meant_is_found(
 def test_rates_are_held_against_the_prefill_rate(
     rate: float | None, statuses: Mapping[str, Status]
 ) -> None:
-    found = findings(measured(), WANTED, rate)
+    found = findings(measured()._replace(tokens_per_second=rate), WANTED)
     assert {one.check: one.status for one in found} == statuses
     for one in found:
         assert one.have
         assert one.need
     unknown = WANTED._replace(objects=Unknown("no model"))
-    assert findings(measured(), unknown, rate) == []
+    assert findings(measured()._replace(tokens_per_second=rate), unknown) == []
 
 
-def test_populating_has_two_bounds_and_what_was_not_measured_is_not_known() -> None:
-    wish = WANTED._replace(populated={0: Populated(2 * 10**9, 6 * 10**9), GIB: Populated(1, 1)})
-    regular, huge, fetch = consequences(measured(), wish)
-    assert "2 s" in regular
-    assert "6 s" in regular
-    assert "1 GiB pages: not known" in huge
-    assert "100 ms" in fetch
+def with_rates(name: str, *rates: Rate, **more: Any) -> MeasuredRun:
+    parts = measured().parts
+    return measured()._replace(
+        parts=tuple(
+            one._replace(rates=rates, skipped="", **more) if one.name == name else one
+            for one in parts
+        )
+    )
+
+
+def rate(op: str, bytes_per_second: float, nic: str = "", link: float = 0.0) -> Rate:
+    return Rate(op, "how", MIB, int(bytes_per_second), 1.0, 9, 0.1, 0.2, 0, nic, link)
+
+
+REGISTERED = with_rates("registration", rate("register", 10**9, "mlx5_0"),
+                        rate("register", 2 * 10**9, "mlx5_1"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run_", "start", "devices", "seconds", "missing"),
+    [
+        (measured(), RANK, "", 2.0, ""),
+        (measured(), RANK._replace(populated={0: 10**9, GIB: GIB}), "", 1.0, "1 GiB pages"),
+        (measured(), RANK._replace(registered_bytes=10**9), "", 2.0, "registering"),
+        (measured(), RANK._replace(registered_bytes=Unknown("$SIZE")), "", 2.0, "$SIZE"),
+        # One NIC after the other; of the launch's alone where it names them.
+        (REGISTERED, RANK._replace(registered_bytes=2 * 10**9), "", 5.0, ""),
+        (REGISTERED, RANK._replace(registered_bytes=2 * 10**9), "mlx5_1", 3.0, ""),
+        (REGISTERED, RANK._replace(registered_bytes=10**9), "mlx5_9", 2.0, "registering"),
+        (with_rates("store", Rate("setup", "", 0, 0, 0.5)), RANK, "", 2.5, ""),
+    ],
+)
+def test_when_a_process_has_its_memory(
+    run_: MeasuredRun, start: ProcessStart, devices: str, seconds: float, missing: str
+) -> None:
+    found, unknown = ready_seconds(start, run_, WANTED._replace(devices=devices))
+    assert found == pytest.approx(seconds)
+    assert missing in unknown
+    assert bool(missing) == bool(unknown)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "pages", "status", "advice"),
+    [
+        (3, 0, Status.PASS, ""),
+        # A quarter of 2 s on top is what a start may take longer.
+        (2, 0, Status.WARN, "failureThreshold: 1,"),
+        (3, GIB, Status.UNKNOWN, ""),
+        (None, 0, None, ""),
+    ],
+)
+def test_a_startup_probe_is_held_against_the_time(
+    allowed: int | None, pages: int, status: Status | None, advice: str
+) -> None:
+    start = RANK._replace(populated={0: 2 * 10**9, pages: 2 * 10**9}, allowed_seconds=allowed)
+    found = findings(measured(), WANTED._replace(starts=(start,), protocol="tcp"))
+    assert [one.status for one in found] == ([] if status is None else [status])
+    assert all(advice in one.advice for one in found)
+
+
+def test_what_follows_of_times_and_hits_is_said() -> None:
+    wish = WANTED._replace(starts=(RANK, RANK._replace(name="rank 1")))
+    each, every, worth = consequences(measured(), wish)
+    assert "rank 0 and 1 more" in each
+    assert "2 s" in each
+    assert "4 s" in every
+    assert "L3 100 ms" in worth
+    assert dict(hits(with_rates("memory", rate("copy", 10**10)), 100_000)) == {
+        "L2": 0.01,
+        "L3": 0.1,
+    }
     assert consequences(MeasuredRun("", 1.0, 1), wish) == []
+
+
+GB = 1e9
+NICS: tuple[tuple[tuple[Rate, ...], tuple[str, ...], list[Status]], ...] = (
+    ((rate("write", 9 * GB, "a", 12.5 * GB),), (), [Status.PASS]),
+    ((rate("write", 6 * GB, "a", 12.5 * GB),), (), [Status.WARN]),
+    # In software, a port tells nothing: the others do.
+    ((rate("write", GB, "a"), rate("write", 0.9 * GB, "b")), (), [Status.PASS, Status.PASS]),
+    ((rate("write", GB, "a"), rate("write", 0.4 * GB, "b")), (), [Status.PASS, Status.WARN]),
+    ((rate("write", GB, "a"), rate("write", 0, "b")), ("b: returns -1",),
+     [Status.PASS, Status.WARN]),
+    ((rate("write", GB, "a"), rate("write", 0, "b")), ("b: it took more than 8 s",),
+     [Status.PASS, Status.UNKNOWN]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("rates", "notes", "statuses"), NICS)
+def test_a_slow_nic_is_found(
+    rates: tuple[Rate, ...], notes: tuple[str, ...], statuses: list[Status]
+) -> None:
+    run_ = with_rates("transfer", *rates, notes=notes)
+    found = [one for one in findings(run_, WANTED) if one.check == "measure.nic"]
+    assert [one.status for one in found] == statuses
+    assert all(note.partition(": ")[2] in found[-1].text for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +330,7 @@ def test_populating_has_two_bounds_and_what_was_not_measured_is_not_known() -> N
 def test_the_answer_is_valid_and_says_how_it_went(
     run_: MeasuredRun, rate: float | None, code: int
 ) -> None:
-    judged = findings(run_, WANTED, rate)
+    judged = findings(run_._replace(tokens_per_second=rate), WANTED)
     answer = MeasureAnswer(run_, tuple(judged), tuple(consequences(run_, WANTED)))
     assert answer.exit_code == code
     from preflight.base.envelope import envelope
@@ -316,7 +416,97 @@ def test_a_launch_says_protocol_sizes_and_folder(protocol: str, tmp_path: Any) -
     assert wish.environment["MC_GID_INDEX"] == "3"
     # K and V of 64 tokens on each rank: 40 layers x 4 heads x 128 x 2 bytes.
     assert wish.object_bytes == 64 * 40 * 4 * 128 * 2
-    assert not isinstance(wish.populated, Unknown)
-    whole = sum(each.all_bytes for each in wish.populated.values())
-    assert 2 * 4 * 10**9 + 2 * 2 * GIB <= whole < 24 * GIB
-    assert all(each.largest_bytes <= each.all_bytes for each in wish.populated.values())
+    assert not isinstance(wish.starts, Unknown)
+    assert len(wish.starts) == 2
+    for start in wish.starts:
+        assert 4 * 10**9 + 2 * GIB <= sum(start.populated.values()) < 12 * GIB
+        assert bool(start.registered_bytes) == (protocol == "rdma")
+        assert start.allowed_seconds is None
+
+
+PROBED = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: s}
+spec:
+  containers:
+  - name: s
+    image: lmsysorg/sglang:v0.5.23
+    command: [python3, -m, mooncake.mooncake_store_service]
+    env:
+    - {name: MOONCAKE_MASTER, value: "10.0.0.1:50051"}
+    - {name: MOONCAKE_GLOBAL_SEGMENT_SIZE, value: 4gb}
+    - {name: MOONCAKE_PROTOCOL, value: tcp}
+    startupProbe: {%s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("probe", "allowed"),
+    [
+        ("periodSeconds: 5, failureThreshold: 60, initialDelaySeconds: 7", 307),
+        ("httpGet: {port: 80}", 30),
+        ("periodSeconds: ten", None),
+        ("", None),
+    ],
+)
+def test_a_startup_probe_is_read(probe: str, allowed: int | None, tmp_path: Any) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(PROBED % probe)
+    host = open_host("demo:h800")
+    sized = size_and_needs(LaunchWords((str(file),)), host)
+    assert sized is not None
+    starts = wanted_of(sized, host).starts
+    assert not isinstance(starts, Unknown)
+    assert [one.allowed_seconds for one in starts] == [allowed]
+
+
+@pytest.fixture
+def saved(tmp_path: Any) -> tuple[str, str]:
+    """What --save wrote of a slow store, and a launch."""
+    from preflight.base.envelope import envelope
+    from preflight.base.output import json_text
+
+    run_ = measured(Used("tcp", (), "no GID"))._replace(tokens_per_second=1e5)
+    file, launch = tmp_path / "saved.json", tmp_path / "launch.sh"
+    found = envelope(
+        "measure", 1, answer_object(MeasureAnswer(run_)), word="warn", command="measure"
+    )
+    file.write_text(json_text(found))
+    assert read_measured(str(file)).parts[1].used == Used("tcp", (), "no GID")
+    launch.write_text(SCRIPT.format(protocol="rdma", more=OFFLOAD, python="python3"))
+    return str(file), str(launch)
+
+
+def test_check_holds_the_launch_against_what_was_measured(
+    saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--root", "demo:h800", "--json", "--measured", *saved]
+    run(["check", "--only", "measure.*", *words])
+    findings_ = json.loads(capsys.readouterr().out)["findings"]
+    assert {one["check"]: one["status"] for one in findings_} == {
+        "measure.transport": "warn",
+        "measure.storage": "warn",
+        "measure.fetch": "warn",
+    }
+    assert any("no GID" in one["text"] for one in findings_)
+
+
+def test_capacity_says_what_a_hit_is_worth(
+    saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["capacity", "--root", "demo:h800", "--json", "--measured", *saved])
+    (note,) = json.loads(capsys.readouterr().out)["answer"]["notes"]
+    assert "L2 was not measured, L3 164 ms, SSD was not measured" in note
+    assert "computing them takes 10 ms" in note
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"answer": {"parts": [{}]}}'])
+def test_what_measure_did_not_write_is_refused(
+    text: str | None, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "saved.json"
+    if text is not None:
+        file.write_text(text)
+    assert run(["check", "--measured", str(file), "--root", "demo:h800"]) == 64
+    assert "--measured" in capsys.readouterr().err

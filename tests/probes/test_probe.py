@@ -6,6 +6,7 @@ import ctypes
 import json
 import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from errno import EAGAIN, EINVAL, EIO, ENOMEM, EPERM
@@ -24,12 +25,13 @@ from checks.rdma.device_table import DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.rdma.verbs import CgroupLimit
 from checks.run.facts import Facts
-from preflight.base.command_frame import run_command
-from preflight.base.envelope import envelope
 from preflight.base.output import json_text
 from preflight.base.usage_error import UsageError
-from preflight.cli.probe import probe
-from preflight.probes import registration as probe_module
+from preflight.cli.main import run as run_program
+from preflight.measuring.findings import findings
+from preflight.measuring.records import MeasuredPart, MeasuredRun
+from preflight.measuring.report import MeasureAnswer
+from preflight.measuring.wanted import LaunchWish
 from preflight.probes import registration as probe_state
 from preflight.probes.limits import (
     CGROUP,
@@ -50,12 +52,12 @@ from preflight.probes.limits import (
 from preflight.probes.measure import KernelLog, Measurement, Order, ProbeError, measure, search
 from preflight.probes.memory import Layout, map_range, plan_layout
 from preflight.probes.registration import (
-    ProbeAnswer,
+    CeilingAnswer,
     Sizes,
     _chosen,
     _order,
-    answer_object,
-    answer_text,
+    ceiling_lines,
+    ceiling_object,
     judge,
 )
 from tests.checks.limit_hosts import facts as limit_facts
@@ -66,7 +68,8 @@ from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid
 
-SCHEMA = json.loads((ROOT / "preflight/schemas/probe-registration-v1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "preflight/schemas/measure-v1.schema.json").read_text())
+CEILING = {"$ref": "#/$defs/ceiling", "$defs": SCHEMA["$defs"]}
 FILE = "/sys/fs/cgroup/a/rdma.max"
 
 
@@ -100,9 +103,7 @@ def test_the_search_ends_on_the_ceiling_with_few_registrations(
     device = Device(ceiling, max(region, most * region))
     found = search(device.register, region, device.longest, wanted * region)
     fitting = min(ceiling // region, wanted)
-    assert found.held_bytes == fitting * region == sum(device.held)
-    assert found.met == (ceiling // region < wanted)
-    assert found.tries == device.tries
+    assert found == fitting * region == sum(device.held)
     at_the_longest = fitting // most
     assert device.tries <= 2 * math.log2(max(1, fitting)) + 8 + at_the_longest
 
@@ -199,15 +200,17 @@ def test_the_limit_is_told_from_all_the_evidence(
     met = limit_met(refusal)
     assert (met.kind, met.sure) == (kind, sure)
     assert f"[{refusal.number}]" in met.text
-    answer = SCHEMA["properties"]["answer"]["anyOf"][1]["properties"]
-    assert met.kind in answer["met"]["oneOf"][1]["properties"]["kind"]["enum"]
+    assert (
+        met.kind
+        in SCHEMA["$defs"]["ceiling"]["properties"]["met"]["oneOf"][1]["properties"]["kind"]["enum"]
+    )
 
 
 ORDER = Order(("rxe0",), ("rxe",), (0,), True, 4096, 16 * MIB, GIB, GIB, 256 * MIB, None, True)
 
 
 def measured(held: int, met: LimitMet | None = None, **changes: Any) -> Measurement:
-    base = Measurement(held, 4, 16 * MIB, GIB, GIB, 9, 40 * MIB, None, "", None, met, 0)
+    base = Measurement(held, 4, 16 * MIB, GIB, 9, 40 * MIB, None, "", None, met, 0)
     return base._replace(**changes)
 
 
@@ -243,12 +246,13 @@ def test_a_launch_is_held_against_what_was_measured(
 ) -> None:
     found, reason = judge(measurement, need, 256 * MIB, ORDER)
     assert (found, bool(reason)) == (status, True)
-    answer = ProbeAnswer(found, reason, ("rxe0",), ORDER, (), measurement, measurement.met, need)
-    code, shown = answer.exit_code, answer_object(answer)
-    whole = envelope("probe-registration", code, shown, word=found, command="probe registration")
-    valid(json.loads(json_text(whole)), SCHEMA)
-    assert answer.exit_code == {"measured": 0, "fits": 0, "too little": 2}.get(status, 3)
-    assert reason in answer_text(answer)
+    answer = CeilingAnswer(found, reason, ("rxe0",), ORDER, (), measurement, measurement.met, need)
+    valid(json.loads(json_text(ceiling_object(answer))), CEILING)
+    assert reason in next(ceiling_lines(answer))
+    part = MeasuredPart("registration", ceiling=answer)
+    run = MeasuredRun("", 60.0, GIB, None, (part,))
+    told = MeasureAnswer(run, tuple(findings(run, LaunchWish())))
+    assert told.exit_code == {"measured": 0, "fits": 0, "too little": 2}.get(status, 3)
 
 
 def test_the_allowance_that_would_do_is_said() -> None:
@@ -340,7 +344,6 @@ def test_sizes_come_from_the_launch(tmp_path: Path) -> None:
         ({"spend_bytes": 65536}, "--spend 64.00 KiB is too little"),
         ({"page": "1g"}, "--spend 256.00 MiB is too little"),
         ({"region_bytes": 64 * GIB}, "is too little to register one region of 64.00 GiB"),
-        ({"spend_bytes": 1 << 50}, "more than half of the"),
     ],
 )
 def test_sizes_that_cannot_be_meant(tmp_path: Path, changes: Mapping[str, Any], words: str) -> None:
@@ -349,11 +352,8 @@ def test_sizes_that_cannot_be_meant(tmp_path: Path, changes: Mapping[str, Any], 
         _order(Sizes(**changes), facts, facts.rdma.present, None)
 
 
-def test_the_allowance_that_is_asked_for_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_allowance_that_is_asked_for_is_enough(tmp_path: Path) -> None:
     """Where --spend is too little, the one that the error names is not."""
-    monkeypatch.setattr(probe_module, "memory_available_bytes", lambda: 64 * GIB)
     facts = host_facts(FakeHost(), tmp_path)
     for changes in ({"region_bytes": 2 * GIB}, {"region_bytes": 640 * MIB}, {"page": "1g"}):
         asked = Sizes(spend_bytes=8 * MIB, **changes)
@@ -479,6 +479,24 @@ def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
     os.close(writing)
 
 
+def test_no_more_is_tried_once_the_budget_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preflight.probes.measure.OpenDevice", FullDevice)
+    found = measure(ORDER._replace(budget_seconds=-1.0), lambda event: None)
+    assert (found.held_bytes, found.stopped, found.left) == (0, "--budget", 0)
+
+
+@pytest.mark.slow
+def test_a_registration_that_hangs_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging(FullDevice):
+        def register(self, address: int, size: int) -> None:
+            time.sleep(60)
+
+    monkeypatch.setattr("preflight.probes.measure.OpenDevice", Hanging)
+    monkeypatch.setattr("preflight.probes.measure.PATIENCE_SECONDS", 0.3)
+    with pytest.raises(ProbeError, match="--budget"):
+        measure(ORDER._replace(budget_seconds=0.2), lambda event: None)
+
+
 @pytest.mark.slow
 def test_without_the_device_the_child_says_why() -> None:
     """The real library on this machine, in the real child process."""
@@ -491,37 +509,39 @@ def test_without_the_device_the_child_says_why() -> None:
     assert set(children.read_text().split()) <= before  # nothing is left to wait for
 
 
-def run_probe(*words: str) -> int:
-    return run_command(probe, "probe", ["registration", *words], lambda code, _: code)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "code"),
+    "words",
     [
-        (("--device", "no_such_device"), 64),
-        (("--page", "3m"), 64),
-        (("--spend", "lots"), 64),
-        (("--spend", "256"), 64),
-        (("--region", "-1mb"), 64),
-        (("no such file",), 64),
-        (("--nic-numa-nodes", "0"), 64),
+        ("--only", "registration", "--page", "3m"),
+        ("--only", "registration", "--region", "-1mb"),
+        ("--only", "memory", "--device", "mlx5_0"),
+        ("--no-save",),
+        ("--rehearse", "--only", "memory"),
+        ("--scale", "2"),
     ],
 )
-def test_usage_errors(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int
+def test_usage_errors(words: tuple[str, ...]) -> None:
+    assert run_program(["measure", *words]) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "new"), [("probe", "--only registration"), ("rehearse", "--rehearse")]
+)
+def test_the_old_names_say_the_new_ones(
+    name: str, new: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_probe(*words) == code
-    assert "Traceback" not in capsys.readouterr().err
+    assert run_program([name, "registration"]) == 64
+    assert f"mooncake-preflight measure {new}" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has RDMA devices")
 def test_a_host_without_rdma_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_probe("--json") == 3
+    assert run_program(["measure", "--only", "registration", "--spend", "64mb", "--json"]) == 3
     answer = json.loads(capsys.readouterr().out)
     valid(answer, SCHEMA)
-    assert (answer["status"], answer["answer"]["devices"]) == ("unknown", [])
+    assert "has no RDMA device" in answer["reason"]
 
 
 def test_root_and_user_keep_results_where_checks_look(monkeypatch: pytest.MonkeyPatch) -> None:

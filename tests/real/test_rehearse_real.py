@@ -70,7 +70,7 @@ def rehearse(
 def command(script: str, folder: Path, words: Iterable[str]) -> list[str]:
     file = folder / "launch.sh"
     file.write_text(script)
-    program = [sys.executable, "-m", "preflight.cli.main", "rehearse"]
+    program = [sys.executable, "-m", "preflight.cli.main", "measure", "--rehearse"]
     program += ["--json"]
     return [*program, *words, str(file)]
 

@@ -483,7 +483,7 @@ Said = Mapping[str, Any]
 
 
 def enveloped(answer: RehearsalAnswer) -> Said:
-    """As ``rehearse --json`` prints it."""
+    """As ``measure --rehearse --json`` prints it."""
     code, shown = answer.exit_code, answer_object(answer)
     return envelope(
         "rehearse", code, shown, word=answer.status, reason=answer.reason, command="rehearse"
@@ -491,7 +491,7 @@ def enveloped(answer: RehearsalAnswer) -> Said:
 
 
 def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Said]:
-    code = run_program(["rehearse", "--json", *words])
+    code = run_program(["measure", "--rehearse", "--json", *words])
     answer = json.loads(capsys.readouterr().out)
     valid(answer, SCHEMA)
     assert answer["exit_code"] == code

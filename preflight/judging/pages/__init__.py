@@ -18,6 +18,11 @@ KEYS = Check("store.keys", (), PAGES)
 WAIVER = Check("launch.waiver", (), PAGES)
 # Judged by preflight.advisories, which knows the host too.
 ADVISORIES = Check("launch.advisories", (), PAGES)
+# What measure finds, and check with --measured.
+MEASURED = tuple(
+    Check(f"measure.{name}", (), PAGES)
+    for name in ("transport", "nic", "registration", "ready", "storage", "fetch")
+)
 # What launch_checks finds: declared here, where no reader of launches is loaded with it.
 LAUNCH_CHECKS = (
     *(SIZES, NOT_READ, MAPPING, MISREAD, UNUSED, ASSUMED),
