@@ -163,7 +163,7 @@ def read_verbs(root: Root, device: str) -> Verbs:
         error += "" if errno is None else f" ({errno})"
         closed = Unknown(f"libibverbs cannot open {device}: {error}")
         code = errno if isinstance(errno, int) else 0
-        return Verbs(answer["listed"], error, closed, closed, code)
+        return Verbs(answer["listed"], error, closed, closed, code, closed)
     found = Verbs(True, "", _limits(answer.get("limits")), _verbs_ports(answer.get("ports")))
     paging = answer.get("pages_on_demand")
     return found._replace(pages_on_demand=paging) if isinstance(paging, bool) else found

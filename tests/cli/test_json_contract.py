@@ -57,6 +57,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("fleet", "merge"): (("x",), "fleet"),
     ("fleet", "rails"): (("x",), "fleet"),
     ("measure",): ((), "measure"),
+    ("observe",): ((), "observe"),
     ("plan",): ((), "plan"),
     ("read",): ((), "launch"),
     ("topology",): ((), "topology"),
