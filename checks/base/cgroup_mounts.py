@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 
@@ -19,7 +20,7 @@ CGROUP_MOUNT = "/sys/fs/cgroup"
 _FIRST_NAMESPACE = "cgroup:[4026531835]"
 
 # cgroups(7): hierarchy, controllers, path.
-_MEMBERSHIP = re.compile(r"[0-9]+:[^:]*:/.*")
+_MEMBERSHIP = regex(r"[0-9]+:[^:]*:/.*")
 
 
 class CgroupMount(NamedTuple):

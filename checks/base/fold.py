@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from checks.base.finding import Finding, Subject
+from checks.base.regex import regex
 
 # A number that counts: zeros in front are part of a name, and gpu009 and gpu010 are no range.
-_COUNTED = re.compile(r"(.*?(?<!\d))(0|[1-9]\d{0,8})", re.DOTALL | re.ASCII)
+_COUNTED = regex(r"(.*?(?<!\d))(0|[1-9]\d{0,8})", re.DOTALL | re.ASCII)
 
 
 def fold(findings: Iterable[Finding]) -> list[Finding]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from checks.base.regex import regex
+
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -102,7 +104,7 @@ _UNITS = {"b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS[_letter] = _UNITS[f"{_letter}b"] = _UNITS[f"{_letter}ib"] = 1024**_power
 
-_SIZE = re.compile(r"(\d+)(?:\.(\d+))?([a-z]*)", re.ASCII)
+_SIZE = regex(r"(\d+)(?:\.(\d+))?([a-z]*)", re.ASCII)
 
 
 def parse_size(text: str, *, bare_bytes: bool = False) -> int:

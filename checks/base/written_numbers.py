@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from checks.base.regex import regex
+
 
 def leading_integer(text: str) -> int | None:
     """Return the integer that ``text`` starts with, after blanks, as ``atoi`` and ``std::stoi`` do.
@@ -34,7 +36,7 @@ def kernel_count(text: str) -> int | None:
     return None if number is None or number < 0 else number
 
 
-_VERSION = re.compile(
+_VERSION = regex(
     r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?:\.?post(\d{1,6}))?(?:(?:a|b|rc|\.dev|\+)[\w.]*)*",
     re.ASCII,
 )
@@ -58,7 +60,7 @@ def version_numbers(text: str, product: str, examples: str) -> Numbers:
 
 
 # A build for one accelerator is the release all the same: 0.5.23+cu130.
-_UNRELEASED = re.compile(r"\d(?:a|b|rc)\d|\.dev|\+(?!cu\d|cpu|rocm|npu|musa|xpu)", re.ASCII)
+_UNRELEASED = regex(r"\d(?:a|b|rc)\d|\.dev|\+(?!cu\d|cpu|rocm|npu|musa|xpu)", re.ASCII)
 
 
 def is_release(text: str) -> bool:

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from checks.base.recording import Answers
+from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, clean_text
 
-IPV4 = re.compile(
+IPV4 = regex(
     r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w]|\.\d)"
 )
 # "24.10-0.7.0.0", as OFED names its releases: the second part is no address.
-_RELEASE = re.compile(r"(?:^|[^\d.])\d+\.\d+-$")
+_RELEASE = regex(r"(?:^|[^\d.])\d+\.\d+-$")
 # Public addresses are renumbered below this: RFC 2544, for benchmarks.
 _PUBLIC = 198 << 24 | 18 << 16
 # First bits that say what an address is for, and how many of them stay.
@@ -100,19 +101,19 @@ KEPT_NAMES = frozenset(
     ip6-localhost ip6-loopback ip6-localnet ip6-mcastprefix ip6-allnodes ip6-allrouters
     localhost.localdomain""".split()
 )
-_MAC = re.compile(r"(?<![\w:-])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:-])")
-_GUID = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4}(?![\w:])")
-_UUID = re.compile(
+_MAC = regex(r"(?<![\w:-])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:-])")
+_GUID = regex(r"(?<![\w:])(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4}(?![\w:])")
+_UUID = regex(
     r"(?:(?<![0-9a-fA-F])|(?<=pod))[0-9a-fA-F]{8}(?:[-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12}(?![0-9a-fA-F])"
 )
-_IPV6 = re.compile(
+_IPV6 = regex(
     r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}(?:[0-9a-fA-F]{1,4}|(?:\d{1,3}\.){3}\d{1,3}|)(?![\w:.])"
 )
-_HOMES = re.compile(r"(?:^|(?<=[\s=:\"']))/(?:home|Users|export/home)/([A-Za-z_][\w.-]*)")
-_LIMIT_USER = re.compile(r"^@?([a-z_][\w.-]*)\s+(?:soft|hard|-)\s", re.MULTILINE)
-_REMOTE_SOURCE = re.compile(r"(?:^|\s)([A-Za-z][\w.-]*):/")
-_MAIL = re.compile(r"(?<![\w.+-])([\w.+-]+)@([A-Za-z][\w-]*(?:\.[\w-]+)+)")
-_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@\s\"']*@)?([A-Za-z][\w.-]*)")
+_HOMES = regex(r"(?:^|(?<=[\s=:\"']))/(?:home|Users|export/home)/([A-Za-z_][\w.-]*)")
+_LIMIT_USER = regex(r"^@?([a-z_][\w.-]*)\s+(?:soft|hard|-)\s", re.MULTILINE)
+_REMOTE_SOURCE = regex(r"(?:^|\s)([A-Za-z][\w.-]*):/")
+_MAIL = regex(r"(?<![\w.+-])([\w.+-]+)@([A-Za-z][\w-]*(?:\.[\w-]+)+)")
+_IN_ADDRESS = regex(r"(?<=://)(?:[^/@\s\"']*@)?([A-Za-z][\w.-]*)")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 
 
@@ -364,8 +365,8 @@ def _settings_alone(name: str, text: str) -> str:
 
 
 # Of sysctl.d, limits.d, systemd, fstab, hosts, shells: a line of its own, begun with # or ;.
-_COMMENT = re.compile(r"(?m)^[ \t]*[#;](?!.*mooncake-preflight).*$")
-_MENU_PASSWORD = re.compile(r"(?m)^([ \t]*password(?:_pbkdf2)?[ \t]+\S+)[ \t].*$")
+_COMMENT = regex(r"(?m)^[ \t]*[#;](?!.*mooncake-preflight).*$")
+_MENU_PASSWORD = regex(r"(?m)^([ \t]*password(?:_pbkdf2)?[ \t]+\S+)[ \t].*$")
 
 
 def _strings(value: Any) -> Iterable[str]:

@@ -11,47 +11,47 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
+from checks.base.regex import regex
+
 REMOVED = "(removed)"
 # The last words of a name, written with _ between them.
-_SECRET = re.compile(
+_SECRET = regex(
     r"(?:password|passwd|passphrase|secret|credentials?|cookie|sshpass)$"
     r"|_(?:pass|pwd|pw)$|^(?:pass|pw|jwt|authorization|rediscli_auth)$"
     r"|(?:api|access|account|auth|encryption|master|private|secret|session|signing)_?keys?$"
     r"|access_key_id$|token$"
 )
 # What a tokenizer calls a token, and what counts them.
-_NO_SECRET = re.compile(
+_NO_SECRET = regex(
     r"(?:audio|bos|cls|eos|image|mask|pad|sep|stop|unk|video|each|first|inter|ki|max|min|next|num|per|to"
     r"|draft)_token$"
 )
 _NAME = r"(?<![\w.\-$])(?P<name>-{0,2}[A-Za-z_][\w.\-]*)"
-_NAME_ALONE = re.compile(r"[\w.\-]+")
+_NAME_ALONE = regex(r"[\w.\-]+")
 _QUOTED = r"\\?\"(?:[^\"\\\n]|\\[^\"\n])*(?:\\?\"|(?=\n|\Z))|'[^'\n]*(?:'|(?=\n|\Z))"
 # A name with its sign, and its value behind it: NAME=value, of shells, units and the kernel's line.
-_SET = (re.compile(rf"{_NAME}="), re.compile(rf"{_QUOTED}|\$\{{[^{{}}\n]*\}}|[^\s\"';&|,)}}]+"))
+_SET = (regex(rf"{_NAME}="), regex(rf"{_QUOTED}|\$\{{[^{{}}\n]*\}}|[^\s\"';&|,)}}]+"))
 _OF_TEXTS = (
     # name: value and name = value, of YAML, JSON and INI
     (
-        re.compile(rf"{_NAME}(?:\\?[\"'])?(?:[ \t]*:|[ \t]+=)[ \t]*"),
-        re.compile(rf"{_QUOTED}|[^\s\"',}}\]{{\[|>&*][^\"'\n,}}\]]*"),
+        regex(rf"{_NAME}(?:\\?[\"'])?(?:[ \t]*:|[ \t]+=)[ \t]*"),
+        regex(rf"{_QUOTED}|[^\s\"',}}\]{{\[|>&*][^\"'\n,}}\]]*"),
     ),
     # --name value: the next word of a line, of the line behind it, of a list of YAML or JSON
     (
-        re.compile(
-            rf"(?=-){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]+|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+)"
-        ),
-        re.compile(rf"{_QUOTED}|[^\s;&|\"',\]\-][^\s;&|,\]]*"),
+        regex(rf"(?=-){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]+|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+)"),
+        regex(rf"{_QUOTED}|[^\s;&|\"',\]\-][^\s;&|,\]]*"),
     ),
     # A variable of a Kubernetes container.
     (
-        re.compile(rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*[\"']?value[\"']?:[ \t]*"),
-        re.compile(rf"{_QUOTED}|[^\s\"',}}]+"),
+        regex(rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*[\"']?value[\"']?:[ \t]*"),
+        regex(rf"{_QUOTED}|[^\s\"',}}]+"),
     ),
 )
 # A reference to a variable names a secret and is none; three dots stand for a value to be given.
-_REFERENCE = re.compile(r"\$\w+|\$\{\w+\}|\$\(\w+\)|\$\{\{[^{}]*\}\}|\.\.\.")
-_USER = re.compile(r"(?<=://)[^/?#\s\"']{0,1000}@")
-_QUERY = re.compile(r"(?P<address>://[^\s\"'?#]{0,1000})\?(?:(?!,\w+://)[^\s\"'])*")
+_REFERENCE = regex(r"\$\w+|\$\{\w+\}|\$\(\w+\)|\$\{\{[^{}]*\}\}|\.\.\.")
+_USER = regex(r"(?<=://)[^/?#\s\"']{0,1000}@")
+_QUERY = regex(r"(?P<address>://[^\s\"'?#]{0,1000})\?(?:(?!,\w+://)[^\s\"'])*")
 
 
 @lru_cache(maxsize=4096)  # a launch of many servers asks of the same names

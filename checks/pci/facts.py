@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from checks.base.device_nodes import NVIDIA, PCI_DEVICES, RDMA_DEVICES, driver_gpus, pci_addresses
 from checks.base.needs import LaunchNeeds
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.numa.nodes import numa_nodes
@@ -78,7 +79,7 @@ ACCELERATOR_VENDORS = {
 # The DMA function of a ConnectX-8 through which a "Direct NIC" reaches its GPU; such a platform
 # needs ACS on (rdma-core kernel-boot/rdma_topo).
 DIRECT_NIC_FUNCTION = ("0x15b3", "0x2100")
-ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+ADDRESS = regex(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
 class Link(NamedTuple):

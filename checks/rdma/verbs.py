@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from checks.base.cgroup_mounts import own_mount
 from checks.base.device_nodes import RDMA_DEVICES
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 
@@ -216,8 +217,8 @@ def _providers(root: Root, folder: str) -> frozenset[str] | Unknown:
     return frozenset(found[0] & found[1])
 
 
-_DRIVER = re.compile(r"(.+)\.driver", re.DOTALL)
-_LIBRARY = re.compile(r"lib(\w+)-rdmav\d+\.so")
+_DRIVER = regex(r"(.+)\.driver", re.DOTALL)
+_LIBRARY = regex(r"lib(\w+)-rdmav\d+\.so")
 
 
 class RdmaKernel(NamedTuple):

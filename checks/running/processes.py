@@ -11,13 +11,14 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.limits.runtimes import Limit
 
-_DEVICES = re.compile(r"/dev/infiniband/(uverbs\d+)")
+_DEVICES = regex(r"/dev/infiniband/(uverbs\d+)")
 # Folders of Python packages, by what the programs of a launch map of them.
-_PACKAGES = re.compile(r"\s(/\S*)/(?:mooncake|sgl_kernel|torch)/")
+_PACKAGES = regex(r"\s(/\S*)/(?:mooncake|sgl_kernel|torch)/")
 
 
 class RunningProcess(NamedTuple):

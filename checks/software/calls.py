@@ -16,6 +16,7 @@ import sys
 from typing import Any, NamedTuple
 
 from checks.base.installed import distribution_of, is_mooncake
+from checks.base.regex import regex
 
 CACHE = "/etc/ld.so.cache"
 # Debian's and Red Hat's; glibc itself has one pair of them built in.
@@ -36,14 +37,14 @@ _STRINGS_LIMIT_BYTES = 1 << 22
 _PROGRAM_LIMIT_BYTES = 1 << 28
 # Files of a wheel that may be others in as many bytes: a patched line, and engine.so (0.3.12 and
 # 0.3.12.post1). store.so has another size in each release, and programs have their build ids.
-_HASHED = re.compile(r".*\.py|mooncake/engine\.[^/]*")
+_HASHED = regex(r".*\.py|mooncake/engine\.[^/]*")
 _RELEASE = re.compile(rb"\d+\.\d+\.\d+[\w.+-]*$")
 _HEAD_BYTES = 1 << 12
 _SCRIPT = re.compile(
     rb"#!\s*(?:/bin/sh\n\'\'\'exec' (?:\"([^\"\n]+)\"|(\S+))|(?:/usr/bin/env\s+)?(\S+))"
 )
 # What Mooncake's wheels install for programs to load; scripts in bin/ name another interpreter.
-_OWN = re.compile(r"mooncake/|mooncake_transfer_engine\w*\.libs/")
+_OWN = regex(r"mooncake/|mooncake_transfer_engine\w*\.libs/")
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 
 

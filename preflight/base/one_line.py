@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+from checks.base.regex import regex
 from checks.capture.secrets import public
 
 # Escape sequences in a file of the host must not reach the terminal.
 _WRITTEN = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 _WRITTEN |= dict.fromkeys(b"\t\n", " ")
 # Names with a slash between them, without what a sentence puts around them.
-_PATH = re.compile(r"""[^\s/("'=,]*/[^\s)"',]+""")
+_PATH = regex(r"""[^\s/("'=,]*/[^\s)"',]+""")
 
 
 def clean(text: str) -> str:

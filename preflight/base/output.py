@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any, TextIO
 
 import click
 
+from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from mooncake_preflight import answering
 from preflight.base.shell import visible
@@ -25,12 +25,12 @@ LEAST_COLUMNS = 40
 MOST_COLUMNS = 140
 # What ``painter`` puts in is known by a number that no text it is given can know.
 _OURS = str(int.from_bytes(os.urandom(4), "big"))
-_PAINTED = re.compile(rf"\x1b\[{_OURS};(\d+)m")
+_PAINTED = regex(rf"\x1b\[{_OURS};(\d+)m")
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "white": 37}
 # What is printed goes here in place of standard output: an answer that a file is to have.
 _LINES_OF_A_FILE: ContextVar[list[str] | None] = ContextVar("_LINES_OF_A_FILE", default=None)
 _FORCING = ("FORCE_COLOR", "CLICOLOR_FORCE")
-_LINES = re.compile(r"[^\n\t]+")
+_LINES = regex(r"[^\n\t]+")
 
 
 class OutputError(Exception):

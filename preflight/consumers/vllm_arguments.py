@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from checks.base.pages import Default
+from checks.base.regex import regex
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import attempt
 from preflight.launches.source import ReadFile, Word
@@ -41,7 +42,7 @@ _SWITCHES = frozenset(
 )
 
 
-_FLAG = re.compile(r"-(?!\d+(\.\d*)?\Z)")  # and no negative number
+_FLAG = regex(r"-(?!\d+(\.\d*)?\Z)")  # and no negative number
 
 
 class VllmArguments(NamedTuple):

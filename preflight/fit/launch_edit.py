@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from checks.base.regex import regex
 from checks.capture.secrets import clean_words
 from preflight.fit.launch_values import (
     KEY,
@@ -209,7 +210,7 @@ def _like(content: str, other: str, name: str, text: str) -> Iterator[str]:
 # Edits that are tried for one place before it is given up.
 _MOST_TRIES = 400
 # What only running a launch can tell stays in its words as it is written.
-_COMPUTED = re.compile(r"[$`]")
+_COMPUTED = regex(r"[$`]")
 
 
 class Edit(NamedTuple):

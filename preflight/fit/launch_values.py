@@ -7,10 +7,10 @@ place that is not written yet is one too: the flag or the variable is added ther
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from checks.base.units import GIGABYTE, MIB, format_bytes, segment_text
 from checks.base.unknown import Unknown
 from preflight.inputs.written_launch import WrittenLaunch
@@ -26,7 +26,7 @@ HICACHE_SIZE = "--hicache-size"
 KEY = "global_segment_size"
 _CONFIG = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
 # The settings of a file or of JSON, in place of one key's value.
-_IN_JSON = re.compile(r'("global_segment_size"\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)')
+_IN_JSON = regex(r'("global_segment_size"\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)')
 
 
 class ValuePlace(NamedTuple):

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from checks.base.needs import Bound, GivenGpus, RunAs, SetLimit
+from checks.base.regex import regex
 from checks.base.unknown import Inside, Unknown
 from checks.capture.secrets import REMOVED, clean_address, is_secret
 from preflight.consumers.lmcache import lmcache_settings
@@ -50,7 +51,7 @@ _RECORDS: dict[str, Any] = {
 }
 # Variables that a launch, a library below it or this program reads, beside those of Mooncake and
 # SGLang; the others are nobody's business.
-_READ = re.compile(
+_READ = regex(
     r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE|DYN|RDMAV|IBV|MLX\d?|NCCL|CUDA|NVIDIA|HIP|ROCR|UCX|GLOO|KUBERNETES|SLURM)_"
     r"|(ALL|HTTPS?|NO|FTP)_PROXY$|(all|https?|no|ftp)_proxy$"
     r"|(WITH_NVIDIA_PEERMEM|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|LOCAL_RANK|LD_LIBRARY_PATH"
@@ -62,18 +63,18 @@ _OURS = ("MC_", "MOONCAKE_", "SGLANG_")
 _SERVICE = ("config", "D", "define", "port", "max_wait_time")
 # Whose flags are not known here one by one: names are kept, and values that can be no secret.
 _OPEN = (ProcessKind.ROUTER, ProcessKind.METADATA, ProcessKind.BENCHMARK)
-_OPEN_FLAG = re.compile(r"--[a-z][a-z0-9-]{1,40}")
-_NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?|true|false", re.IGNORECASE)
-_OPEN_VALUE = re.compile(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]*:\d{{1,5}}[\w/]*")
+_OPEN_FLAG = regex(r"--[a-z][a-z0-9-]{1,40}")
+_NUMBER = regex(r"-?\d{1,9}(\.\d{1,9})?|true|false", re.IGNORECASE)
+_OPEN_VALUE = regex(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]*:\d{{1,5}}[\w/]*")
 _SCHEMES = ("http", "https", "grpc")
-_VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
-_INTERPRETER = re.compile(r"-[A-Za-z]{1,12}")
+_VARIABLE = regex(r"\$(\w+|\{\w+\})")
+_INTERPRETER = regex(r"-[A-Za-z]{1,12}")
 # Wrappers whose words are settings that count; of others, the program alone or with what it does.
 _WRAPPERS = frozenset("numactl taskset chrt ionice nice prlimit".split())
 # A setting in a line of YAML or TOML; what stands behind it where others follow below.
-_SETTING = re.compile(r"[\s\-]*[\"']?([A-Za-z][\w\-]{0,50})[\"']?\s*[:=](?!//)")
-_OPENS = re.compile(r"\s*[|>]?[-+]?\s*")
-_DOES = re.compile(r"[a-z]{2,12}")
+_SETTING = regex(r"[\s\-]*[\"']?([A-Za-z][\w\-]{0,50})[\"']?\s*[:=](?!//)")
+_OPENS = regex(r"\s*[|>]?[-+]?\s*")
+_DOES = regex(r"[a-z]{2,12}")
 # Keys of a model's config.json whose value is a word.
 _MODEL_KEYS = frozenset(
     "architectures model_type torch_dtype dtype quant_method fmt kv_cache_quant_algo rope_type "
@@ -81,17 +82,17 @@ _MODEL_KEYS = frozenset(
     "hybrid_layer_pattern linear_attn_config layers_block_type".split()
 )
 # A value with what the host can be asked for: variables, parts of them, numbers of them.
-_ANSWERED = re.compile(
+_ANSWERED = regex(
     r"(?:[^$`]|\$(?:\w+|[@*#?]|\{[#!]?\w+(?:[#%]{1,2}[*:/.,@_-]{1,4}|:\d+(?::\d+)?|\[[\d@*]+\])?\}"
     r"|\(\([\w\s+*/%()$-]*\)\)|\([^()`]*\)))*"
 )
-_ASKED = re.compile(r"\$\((?!\()([^()]*)\)")
+_ASKED = regex(r"\$\((?!\()([^()]*)\)")
 # Another command, with two more within; what stands in place of a variable that is not set.
-_COMMAND = re.compile(
+_COMMAND = regex(
     r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`|\$\{(?:[^{}]|\$?\{[^{}]*\})*\}"
 )
 # What is left open, by a name that says nothing else: a variable's, ``<IP>``, ``{{ .Values.x }}``.
-_OPEN_NAME = re.compile(
+_OPEN_NAME = regex(
     r"\$?\w{1,60}|\$[@*#?]|\$\{\w{1,60}\}|<[\w .-]{1,60}>|\{\{[ ]?[\w.$-]{1,60}[ ]?\}\}"
 )
 

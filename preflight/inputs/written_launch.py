@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -80,7 +81,7 @@ def _count(text: str) -> str | None:
 
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 # How a script comes by its arguments: $1, ${1:-x}, "$@", $#, shift, for x do, another file of it.
-_ARGUMENTS = re.compile(
+_ARGUMENTS = regex(
     r"\$\{?[#!]?[@*#1-9]|\b(?:shift|getopts|BASH_ARGV|source)\b|^[ \t]*\.\s"
     r"|\bfor\s+\w+\s*(?:;|\n|do\b)",
     re.MULTILINE,

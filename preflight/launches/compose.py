@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from checks.base.needs import GivenGpus
+from checks.base.regex import regex
 from checks.base.unknown import Inside, Unknown
 from preflight.launches.container import (
     CDI_GPU,
@@ -45,11 +46,11 @@ from preflight.launches.source import (
 from preflight.launches.variables import environment_words, unread
 
 # What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
-_OPERATOR = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL)
+_OPERATOR = regex(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL)
 # Of what stands in several services or files.
 _PUT_TOGETHER = ", which is not read: give what docker compose config prints"
 _TRUE = ("true", "yes", "y", "on")
-_COPIES = re.compile(r"[0-9]{1,6}", re.ASCII)
+_COPIES = regex(r"[0-9]{1,6}", re.ASCII)
 
 
 def read_compose(

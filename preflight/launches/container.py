@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.needs import GivenGpus
+from checks.base.regex import regex
 from checks.base.unknown import Unknown
 
 # Bytes that a launch asks for: None where it does not say, Unknown where it says what nobody sets.
@@ -18,9 +19,9 @@ CDI_GPU = "nvidia.com/gpu="
 # What an image starts by itself, its words in front of those of the launch: the ENTRYPOINT of each
 # project's own Dockerfile. An image that is made of another keeps its name: x/vllm-openai:v0.11.0.
 _ENTRYPOINTS = (
-    (re.compile(r"vllm-openai|vllm/vllm-"), ("vllm", "serve")),
-    (re.compile(r"lmstack-router"), ("vllm-router",)),
-    (re.compile(r"text-generation-inference"), ("text-generation-launcher",)),
+    (regex(r"vllm-openai|vllm/vllm-"), ("vllm", "serve")),
+    (regex(r"lmstack-router"), ("vllm-router",)),
+    (regex(r"text-generation-inference"), ("text-generation-launcher",)),
 )
 # The same of images by their last name; but for etcd, Redis, NATS and Mooncake they hold little,
 # whatever they are told.
@@ -43,12 +44,12 @@ _DEFAULT = frozenset(
     "redis-server nats-server mooncake_master etcd nginx haproxy envoy traefik sh".split()
 )
 # What is no program's name: an option, a folder, a model's name on a hub (no script's path).
-_NO_PROGRAM = re.compile(
+_NO_PROGRAM = regex(
     r"|-.*|.*/|(?!s?bin/|scripts/)[\w-][\w.-]*/(?!.*\.(?:sh|bash|py)$)[\w.-]+|/.*/models?/.*"
     r"|/models?/.*",
     re.DOTALL,
 )
-_DOCKER_SIZE = re.compile(
+_DOCKER_SIZE = regex(
     r"\+?(?=\.?\d)(\d{0,18})(?:\.(\d{0,18}))? ?(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII
 )
 # github.com/docker/go-units ulimit.go.
@@ -56,10 +57,10 @@ _ULIMITS = (
     "core cpu data fsize locks memlock msgqueue nice nofile nproc rss rtprio rttime sigpending "
     "stack"
 ).split()
-_LIMIT = re.compile(r"-1|\d{1,20}", re.ASCII)
+_LIMIT = regex(r"-1|\d{1,20}", re.ASCII)
 
 
-_PUBLISHED = re.compile(
+_PUBLISHED = regex(
     r"(?:(?P<ip>\[[^]]*\]|[^\[\]:/]*):)?(?P<port>\d{1,5}(?:-\d{1,5})?):"
     r"(?P<target>\d{1,5}(?:-\d{1,5})?)(?P<protocol>/\w+)?",
     re.ASCII,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from preflight.launches.launch_kind import Beside, LaunchText, started_by_python
 from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
@@ -68,20 +69,18 @@ _TELLS = {
     "crontab": frozenset("-l -r -e".split()),
 }
 # Programs behind xargs that end or move things, or ask; of an engine those verbs that start.
-_ENDS = re.compile(
+_ENDS = regex(
     r"awk|basename|cat|chmod|chown|cp|curl|dirname|du|echo|grep|head|kill|ln|ls|mkdir|mv|pkill|ps"
     r"|rm|sed|stat|tail|tar|touch|wc|wget|(?:docker|podman|kubectl)(?! .*\b(?:run|exec|start|create"
     r"|apply)\b)"
 )
 # Options of kubectl with a manifest behind them.
-_FILES = re.compile(r"-f|-k|--filename|--kustomize")
+_FILES = regex(r"-f|-k|--filename|--kustomize")
 _MINORS = ("", *(f".{minor}" for minor in range(6, 16)))
 # Targets that build: no server runs after them.
-_BUILDS = re.compile(
-    r"(?:all|build|check|clean|compile|install|lint|test|wheel)(?:[-_./]|$)|.*\.o$"
-)
+_BUILDS = regex(r"(?:all|build|check|clean|compile|install|lint|test|wheel)(?:[-_./]|$)|.*\.o$")
 # Units of a host itself, and of what watches it: they take none of a launch's memory.
-_DAEMONS = re.compile(
+_DAEMONS = regex(
     r"(?:acpid|apache2|apparmor|atd|auditd|autofs|beegfs.*|caddy|ceph.*|chrony.*|containerd|crio"
     r"|cron|crond|dbus.*|dcgm.*|docker|fail2ban|firewalld|.*exporter|getty.*|glusterd|grafana.*"
     r"|haproxy|httpd|iptables|irqbalance|iscsi.*|k3s.*|kubelet|libvirtd|lnet|lustre.*|mst|multipathd?"
@@ -90,22 +89,22 @@ _DAEMONS = re.compile(
     r"|sysctl|systemd-.*|tailscaled|telegraf|tuned|udev.*|ufw|.*hugepages?.*)(?:@.*)?",
     re.IGNORECASE,
 )
-_NO_SERVICES = re.compile(r".*\.(?:automount|device|mount|path|slice|socket|swap|target)")
+_NO_SERVICES = regex(r".*\.(?:automount|device|mount|path|slice|socket|swap|target)")
 _PYTHONS = frozenset(("python", "python2", *(f"python3{minor}" for minor in _MINORS)))
 STARTERS = frozenset((*_UNREAD, *_PYTHONS))
 # Options of Python that take the next word.
 _PYTHON_VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs"))
 # What it is given: a text or a module, attached or in the next word.
-_PYTHON_GIVEN = re.compile(r"-[BEIOPSbdiqsuvx]*([cm])(.*)", re.DOTALL)
+_PYTHON_GIVEN = regex(r"-[BEIOPSbdiqsuvx]*([cm])(.*)", re.DOTALL)
 # Programs of Python that are told from their words alone.
 _TOLD_PROGRAMS = frozenset(("launch_server.py", "bench_multiturn.py"))
 # One of these stands in every text that starts something which is told here, or that is unread.
-_MAY_START = re.compile(
+_MAY_START = regex(
     r"subprocess|system|[Pp]open|exec|spawn|runpy|sglang|mooncake|vllm|lmcache|dynamo|lmdeploy"
     r"|tensorrt|Engine|ServerArgs"
 )
 # What a text that is not valid Python has to hold before it may start something.
-_PYTHON_STARTS = re.compile(
+_PYTHON_STARTS = regex(
     r"\b(?:subprocess|Popen|exec\w*\(|os\.(?:system|popen|spawn)|sglang|mooncake|vllm|lmcache)\b"
 )
 # Lines of a script above the Python text that stands in it: further down they cost too much.

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from preflight.launches.container import ContainerSettings
 from preflight.launches.env_files import interpolate
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
@@ -18,11 +19,9 @@ from preflight.launches.shell_script import read_words
 from preflight.launches.source import Command, Origin, Reading, Word, joined, noted
 from preflight.launches.variables import Layers
 
-_INSTRUCTION = re.compile(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
-_FROM = re.compile(r"^[ \t]*FROM\s+\S+", re.MULTILINE | re.IGNORECASE)
-_PAIR = re.compile(
-    r"""(?<!\w)([A-Za-z_]\w*)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s"'])*)""", re.DOTALL
-)
+_INSTRUCTION = regex(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
+_FROM = regex(r"^[ \t]*FROM\s+\S+", re.MULTILINE | re.IGNORECASE)
+_PAIR = regex(r"""(?<!\w)([A-Za-z_]\w*)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s"'])*)""", re.DOTALL)
 
 
 class _Stage(NamedTuple):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from checks.base.regex import regex
 from preflight.launches.source import SourceError, brief
 
 # Limits on what is read as YAML or JSON. No manifest comes near them; some texts are made to.
@@ -16,7 +16,7 @@ DEEPEST = 64
 # What YAML 1.1 resolves to something else than a text, as Go's YAML readers do.
 _BOOLEANS = frozenset("true false yes no on off y n".split())
 _LONGEST_NUMBER = 64
-_NUMBER = re.compile(
+_NUMBER = regex(
     r"[+-]?(0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|(\d[\d_]*)?\.?\d[\d_]*\.?([eE][+-]?\d+)?|\.inf)"
 )
 

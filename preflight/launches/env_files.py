@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+from checks.base.regex import regex
 from preflight.launches.documents import DEEPEST
 from preflight.launches.source import Origin, SourceNote, Word, brief
 from preflight.launches.variables import Layers, unread
@@ -20,19 +21,17 @@ from preflight.launches.variables import Layers, unread
 # Larger than any file that holds settings; a device or a log is not read into memory.
 LARGEST_FILE_BYTES = 4 * 2**20
 # What people write to export the lines of an env file: export $(grep -v '^#' .env | xargs).
-_WRITES = re.compile(
+_WRITES = regex(
     r"(?:(?P<drops>e?grep -v ['\"]\^#['\"]) (?P<kept>[\w./-]+)|cat (?P<all>[\w./-]+))"
     r" ?\| ?xargs(?P<whole> -0| -d '\\n')?|xargs < ?(?P<given>[\w./-]+)"
 )
-_SETTING = re.compile(r"""([A-Za-z_]\w*)=(["']?)([^\s"'\\$`*?\[#]*)\2""")
-_QUOTED = re.compile(r"""(["']).*\1""", re.DOTALL)
-_VARIABLE = re.compile(
-    r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+?])|\}))"
-)
-_BRACES = re.compile(r"\$\{|\}")
+_SETTING = regex(r"""([A-Za-z_]\w*)=(["']?)([^\s"'\\$`*?\[#]*)\2""")
+_QUOTED = regex(r"""(["']).*\1""", re.DOTALL)
+_VARIABLE = regex(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+?])|\}))")
+_BRACES = regex(r"\$\{|\}")
 # Characters of variables in one text; texts can be made whose variables double each other.
 MOST_FILLED_IN = 2**17
-_COMPOSE_VALUE = re.compile(r"""(?:'([^'\\]*)'|"([^"\\]*)")(?:\s+#.*)?|(?!['"])(.*?)(?:\s#.*)?""")
+_COMPOSE_VALUE = regex(r"""(?:'([^'\\]*)'|"([^"\\]*)")(?:\s+#.*)?|(?!['"])(.*?)(?:\s#.*)?""")
 
 
 def read_env_file(

@@ -7,6 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
+from checks.base.regex import regex
 from checks.base.units import MIB
 from checks.base.unknown import Inside, Unknown
 from preflight.launches.container import ContainerSettings, Mount, Published, Size, image_words
@@ -29,24 +30,24 @@ from preflight.launches.source import (
 )
 from preflight.launches.variables import unread
 
-_REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
-_NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
+_REFERENCE = regex(r"\$(?:(\$)|\(([^)]*)\))")
+_NAME = regex(r"[A-Z_][A-Z0-9_]*")
 # Variables that the kubelet makes of the services of a namespace.
-_SERVICE = re.compile(r"_SERVICE_(HOST|PORT\w*)$|_PORT(_\w+)?$|^KUBERNETES_")
+_SERVICE = regex(r"_SERVICE_(HOST|PORT\w*)$|_PORT(_\w+)?$|^KUBERNETES_")
 # Kinds of Kubernetes and of operators that start no process.
-_STARTS_NOTHING = re.compile(
+_STARTS_NOTHING = regex(
     r"(Account|Autoscaler|Binding|Budget|Claim|Class|Definition|Domain|Endpoints|EndpointSlice"
     r"|Gateway|Ingress|Model|ModelServer|Monitor|Namespace|Network|Objective|Policy|Pool|PodGroup"
     r"|Queue|Quota|Range|Role|Route|Rule|Template|VirtualService|Volume|^Service)$"
 )
 # More than any manifest has; one whose roles share a template can ask for any number.
 _MOST_CONTAINERS = 10_000
-_QUANTITY = re.compile(
+_QUANTITY = regex(
     r"\+?(?=\.?\d)(\d{0,20})(?:\.(\d{0,20}))?([num]|k|[MGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?",
     re.ASCII,
 )
 # In a quantity that a template, a shell or a reader of the guide fills in.
-_FILLED_IN = re.compile(r"[$<{]")
+_FILLED_IN = regex(r"[$<{]")
 _SMALL = {"n": 9, "u": 6, "m": 3}  # powers of ten
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 

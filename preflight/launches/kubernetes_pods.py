@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from preflight.launches.documents import Node
 
 
@@ -61,7 +61,7 @@ _AIBRIX: dict[str, str | None] = dict.fromkeys(
     "STORM_SERVICE_NAME ROLESET_NAME ROLESET_INDEX ROLE_NAME ROLE_TEMPLATE_HASH "
     "ROLE_REPLICA_INDEX PODSET_NAME POD_GROUP_INDEX POD_GROUP_SIZE".split()
 )
-_ENGINE = re.compile(r"\bdynamo\.sglang\b")
+_ENGINE = regex(r"\bdynamo\.sglang\b")
 # How many of a node there are: replicas; AIBrix's podGroupSize, the size of RBG's components and of
 # OME's workers, all pods of one replica; the slices of a DisaggregatedSet.
 _COUNTS = ("replicas", "podGroupSize", "size", "slices")

@@ -10,6 +10,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from preflight.base.shell import quote
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import read_env_file
@@ -34,17 +35,17 @@ _RECIPES = {
     "justfile": "just --dry-run RECIPE 2>&1",
     ".justfile": "just --dry-run RECIPE 2>&1",
 }
-_SUPERVISED = re.compile(r"^\[(?:program:|supervisord\])", re.MULTILINE)
+_SUPERVISED = regex(r"^\[(?:program:|supervisord\])", re.MULTILINE)
 # Keys of a configuration of vLLM alone.
 _OF_VLLM = frozenset(
     "gpu-memory-utilization kv-transfer-config max-model-len max-num-seqs served-model-name "
     "tensor-parallel-size".split()
 )
-_COMMENT = re.compile(r"\s*[;#](?!!)")
-_OPENS_SECTION = re.compile(r"\s*\[[^\s\[\]][^\[\]]*\]\s*(?:[;#].*)?$")
+_COMMENT = regex(r"\s*[;#](?!!)")
+_OPENS_SECTION = regex(r"\s*\[[^\s\[\]][^\[\]]*\]\s*(?:[;#].*)?$")
 # A list of JSON, but not the shell's [ -f x ].
-_MANIFEST = re.compile(r"---|apiVersion:|kind:|services:|version:|\{|\[\s*(?:[\[{\"]|$)")
-_TEMPLATE = re.compile(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYaml)")
+_MANIFEST = regex(r"---|apiVersion:|kind:|services:|version:|\{|\[\s*(?:[\[{\"]|$)")
+_TEMPLATE = regex(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYaml)")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 
 
@@ -68,25 +69,25 @@ TYPISTS = frozenset(("screen", "tmux"))
 _EXEC_ENGINES = ("docker", "nerdctl", "podman")
 LAUNCHERS = _HERE | _TOLD.keys() | _ELSEWHERE.keys() | set(_EXEC_ENGINES)
 # A script that is given a program: the entrypoint of an image, or one's own wrapper.
-_ENTRYPOINT = re.compile(r"\.sh$|entrypoint")
-_MODULE = re.compile(r"(sglang|sglang_router|mooncake|vllm|lmcache)\.[\w.]+|dynamo\.\w+")
-_NAMED = re.compile(
+_ENTRYPOINT = regex(r"\.sh$|entrypoint")
+_MODULE = regex(r"(sglang|sglang_router|mooncake|vllm|lmcache)\.[\w.]+|dynamo\.\w+")
+_NAMED = regex(
     r"mooncake_(master|client|store_service|http_metadata_server)|mc_store_\w+|lmcache_server"
     r"|sglang-router|trtllm-serve|etcd|redis-server|nats-server"
 )
-_SCRIPT = re.compile(
+_SCRIPT = regex(
     r"\s-m\s+(sglang|mooncake|vllm|dynamo|lmcache)|mooncake_(master|client)"
     r"|\b(sglang|vllm)\s+serve\s"
 )
-_SERVES = re.compile(
+_SERVES = regex(
     r"-m (?:\w+\.)+(?:launch_server|api_server|mooncake_\w+|server)\b|(?:sglang|vllm) serve "
 )
 # What Python is given; a word alone is the value of an option, as in uv run --python python3.12.
-_ARGUMENT = re.compile(r"-[BEIOSWXcmsuv]|.*\.py$")
+_ARGUMENT = regex(r"-[BEIOSWXcmsuv]|.*\.py$")
 # Names of the shell's own, which here are a launcher's: docker exec.
 _BUILTINS = frozenset(("builtin", "command", "exec", "time"))
 # Programs that ask a server, or make its files: named so, they start none.
-ASKING = re.compile(
+ASKING = regex(
     r"(?:.*[-_/.])?(?:analy[sz]e|bench|benchmark|check|client|collect_env|convert|download|eval"
     r"|evaluate|health|hello|merge|plot|prepare|preprocess|profile|quantize|query|report|request"
     r"|requests|send|setup|summarize|test|tests|validate|version|wait|warmup)(?:[-_.0-9][^/]*)?"

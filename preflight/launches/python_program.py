@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from checks.base.unknown import Inside
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
@@ -22,11 +22,11 @@ from preflight.launches.variables import unread
 
 _UNREAD = "script-not-read"
 _SERVER = ("python3", "-m", "sglang.launch_server")
-_RUNS_PYTHON = re.compile(r"#!.*(?:\bpython[\d.]*|\buv run --script)\s*(?:\n|$|-)")
-_ENGINE = re.compile(r"sglang\.(?:.*\.)?(?:Engine|ServerArgs)")
-_PROCESS = re.compile(r"subprocess\.(?:Popen|run|call|check_call|check_output)")
+_RUNS_PYTHON = regex(r"#!.*(?:\bpython[\d.]*|\buv run --script)\s*(?:\n|$|-)")
+_ENGINE = regex(r"sglang\.(?:.*\.)?(?:Engine|ServerArgs)")
+_PROCESS = regex(r"subprocess\.(?:Popen|run|call|check_call|check_output)")
 # What may start an engine, a store or another program; of some modules every call.
-_STARTS = re.compile(
+_STARTS = regex(
     r"(dynamo|lmcache|lmdeploy|mooncake|tensorrt_llm|vllm)\..*"
     r"|sglang\.(srt\..*|.*\b(Engine|Runtime|ServerArgs|\w*launch_\w+|run_\w+|execute_\w+))"
     r"|subprocess\.(Popen|run|call|check_call|check_output|getoutput|getstatusoutput)"
@@ -34,10 +34,10 @@ _STARTS = re.compile(
     r"|runpy\.run_\w+|exec"
 )
 # What only asks or describes: a version, the settings of one answer.
-_ASKS = re.compile(r".*\b(SamplingParams|\w*[Vv]ersion\w*|\w*[Cc]lient)|(vllm|sglang)\.utils\..*")
+_ASKS = regex(r".*\b(SamplingParams|\w*[Vv]ersion\w*|\w*[Cc]lient)|(vllm|sglang)\.utils\..*")
 _WHOLE_ENVIRONMENT = ("os.environ", "environ", "os.environ.copy()", "None")
-_SETS_ONE = re.compile(r"(?:os\.)?environ\['(\w+)'\] = ")
-_CHANGES = re.compile(
+_SETS_ONE = regex(r"(?:os\.)?environ\['(\w+)'\] = ")
+_CHANGES = regex(
     r"(?:del )?(?:os\.)?environ(?:\[[^\]]*\](?: \+?= |$)| \|= |\.(?!copy|get|items|keys)\w+\()"
     r"|(?:\w+\.)*(?:load_dotenv|putenv)\("
 )

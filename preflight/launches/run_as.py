@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.needs import CAPABILITIES, LIMIT_NAMES, Bound, RunAs, SetLimit
+from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from preflight.launches.source import SourceNote, Word, brief
 
 # What nobody was met with: options that keep variables in a login shell, or take capabilities.
-_ODD_OPTIONS = re.compile(
+_ODD_OPTIONS = regex(
     r"(?:\S*/)?(?:setpriv .*--(?:reset-env|bounding-set|ambient-caps[ =]\S*-)"
     r"|(?:su|runuser) (?:.* )?(?:-w|--whitelist)|sudo (?=.*(?:-i|--login)).*--preserve-env=)",
     re.DOTALL,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from checks.base.needs import LIMIT_NAMES, Bound, RunAs, SetLimit
+from checks.base.regex import regex
 from checks.base.units import KIB
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, SourceNote, Word, brief
@@ -25,7 +26,7 @@ _ULIMIT = {
     "t": ("cpu", 1),
 }
 _PRLIMIT = {letter: name for letter, (name, _) in _ULIMIT.items()}
-_ASKED = re.compile(r"\$\(\s*ulimit\s+-(\w+)\s*\)|`ulimit\s+-(\w+)`")
+_ASKED = regex(r"\$\(\s*ulimit\s+-(\w+)\s*\)|`ulimit\s+-(\w+)`")
 _SUFFIX = {letter: 1 << 10 * power for power, letter in enumerate("KMGTPE", start=1)}
 # What else a unit may give its processes less of than its host has; none of it is judged here.
 _LIMITS = frozenset(

@@ -6,13 +6,15 @@ import ast
 import re
 from collections.abc import Callable
 
+from checks.base.regex import regex
+
 # Longer sums are left as written.
 _LONGEST_FORMULA = 400
-_SET = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\s*(\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))", re.ASCII)
-_SET_BEFORE = re.compile(r"(\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII)
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
-_KNOWN = re.compile(r"(?:[\w\s+\-*/%()<>=&|]|!=)*", re.ASCII)
-_TERNARY = re.compile(r"([^?:]+)\?([^?:]+):([^?:]+)", re.DOTALL)
+_SET = regex(r"([A-Za-z_]\w*)(\[[^]]*\])?\s*(\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))", re.ASCII)
+_SET_BEFORE = regex(r"(\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII)
+_NUMBER = regex(r"-?(?:0|[1-9]\d{0,18})", re.ASCII)
+_KNOWN = regex(r"(?:[\w\s+\-*/%()<>=&|]|!=)*", re.ASCII)
+_TERNARY = regex(r"([^?:]+)\?([^?:]+):([^?:]+)", re.DOTALL)
 
 # Gives the text of a name; None if nobody knows it.
 Value = Callable[[str], "str | None"]

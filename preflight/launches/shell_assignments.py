@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from checks.base.regex import regex
 from preflight.launches.shell_blocks import ShellBlocks
 from preflight.launches.shell_conditions import TRUE, Truth
 from preflight.launches.shell_expansion import expand, number, value
@@ -17,7 +17,7 @@ from preflight.launches.variables import Layers, Variables
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Assignment(NamedTuple):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from checks.base.regex import regex
 from preflight.launches.set_limits import ulimit
 from preflight.launches.shell_assignments import ShellAssignments
 from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
@@ -31,7 +32,7 @@ _OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wa
 # What sets up the shell of whoever reads this, not of whoever starts the launch.
 _PERSONAL = (".bashrc", ".profile", "/profile", "/activate", "conda.sh")
 # What ``eval "$(conda shell.bash hook)"`` and its like set up, which is no setting of a launch.
-_HOOK = re.compile(r"[$`(]+.*\b(hook|init|shellenv|activate|ssh-agent|modulecmd)\b", re.DOTALL)
+_HOOK = regex(r"[$`(]+.*\b(hook|init|shellenv|activate|ssh-agent|modulecmd)\b", re.DOTALL)
 # Files that set up a shell or its tools, and no setting of a launch.
 _SOURCED = (
     *("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "setvars.sh"),
@@ -39,7 +40,7 @@ _SOURCED = (
 )
 # The text of a shell within a shell costs so many times its length: such texts can multiply.
 NESTED_COSTS = 16
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def nested_cost(text: str, depth: int) -> int:

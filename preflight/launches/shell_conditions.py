@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from checks.base.regex import regex
 from preflight.launches.shell_expansion import expand, pattern, value
 from preflight.launches.shell_state import ShellState
 from preflight.launches.shell_text import Pieces, ShellText
@@ -14,7 +15,7 @@ from preflight.launches.source import Origin, SourceNote, Word
 if TYPE_CHECKING:
     from preflight.launches.shell_text import Node
 
-_NEVER_SET = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9@*])(?::?-)?\}?")
+_NEVER_SET = regex(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9@*])(?::?-)?\}?")
 _NUMERIC = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -28,11 +29,11 @@ _UNARY = frozenset(
     "-a -b -c -d -e -f -g -h -k -L -N -O -p -r -s -S -t -u -w -x -G -n -z -v".split()
 )
 _THERE = frozenset("-e -f -r -s".split())
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_INTEGER = regex(r"[+-]?[0-9]{1,18}", re.ASCII)
 _COMPOUND = frozenset("binary_expression unary_expression parenthesized_expression".split())
 _BRACKETS = frozenset(("(", ")", "!", "&&", "||", "[", "]", "[[", "]]"))
 # Of a regular expression POSIX and Python read these alike: letters, simple sets, + and *, ends.
-_EXPRESSION = re.compile(r"\^?(?:(?:[\w/:@%=,~ -]|\[\^?[\w./:-]+\])[+*]?)*\$?", re.ASCII)
+_EXPRESSION = regex(r"\^?(?:(?:[\w/:@%=,~ -]|\[\^?[\w./:-]+\])[+*]?)*\$?", re.ASCII)
 _LONGEST_SEARCHED = 128
 _MOST_ITEMS = 60
 

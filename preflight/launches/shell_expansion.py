@@ -9,19 +9,20 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from checks.base.regex import regex
 from checks.base.unknown import Inside
 from preflight.launches.shell_arithmetic import arithmetic, names_set
 from preflight.launches.shell_state import BLANKS, ELEMENT_COSTS, ShellState, few
 from preflight.launches.shell_text import Piece, Pieces, WrittenWord, value_pieces, written
 from preflight.launches.source import Origin, SourceNote, Word, both_inside
 
-_ALL_OF_IT = re.compile(r"\$[@*]|\$\{[@*]|\$\{!?\w+\[@\]")
+_ALL_OF_IT = regex(r"\$[@*]|\$\{[@*]|\$\{!?\w+\[@\]")
 # What makes a word a pattern of file names; [...] alone is mostly meant as it stands.
-_WILD = re.compile(r"[*?]")
-_EXTENDED = re.compile(r"[?*+@!]\(|\[[:=.]")
-_GLOB = re.compile(r"(\*)|(\?)|(\[[!^]?\]?[^\]]*\])|(.)", re.DOTALL)
-_BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
-_SEQUENCE = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?\}", re.ASCII)
+_WILD = regex(r"[*?]")
+_EXTENDED = regex(r"[?*+@!]\(|\[[:=.]")
+_GLOB = regex(r"(\*)|(\?)|(\[[!^]?\]?[^\]]*\])|(.)", re.DOTALL)
+_BRACES = regex(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
+_SEQUENCE = regex(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?\}", re.ASCII)
 _MOST_WORDS = 1024  # of braces
 # Longer texts are left as written: each place in them is tried.
 _LONGEST_TEXT = 500

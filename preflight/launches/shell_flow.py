@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from checks.base.regex import regex
 from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_kind import Beside, HostWords
 from preflight.launches.shell_conditions import OPEN, TRUE, Conditions, Truth
@@ -44,15 +45,15 @@ _PREPARES = frozenset(
 )
 _INSTALLS = frozenset(("pip", "pip3"))  # behind ``uv`` and ``python3 -m``
 # What marks a program that a launch is about.
-STARTED = re.compile(r"sglang|mooncake|vllm|dynamo|lmcache|trtllm")
-_NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\$\d+")
-_NAMES = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*|\d+)")
+STARTED = regex(r"sglang|mooncake|vllm|dynamo|lmcache|trtllm")
+_NAME_OR_NUMBER = regex(r"[A-Za-z_]\w*|\$\d+")
+_NAMES = regex(r"\$\{?[#!]?([A-Za-z_]\w*|\d+)")
 # How the address of a script reads that installs a tool or a package source.
-_INSTALLER = re.compile(
+_INSTALLER = regex(
     r"install|setup|bootstrap|get[-_.]|rustup|//(?:astral|sh|get|bun|pixi|deno)\.|/uv/|gpg|\.key\b"
 )
 # Whatever it is, it sets these names: ``A=``, ``export A``, ``read A``.
-_SETS = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?\+?=|\b(?:export|read)\s+([A-Za-z_]\w*)")
+_SETS = regex(r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?\+?=|\b(?:export|read)\s+([A-Za-z_]\w*)")
 
 
 class ShellFlow(ABC):

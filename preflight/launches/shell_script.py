@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from checks.base.regex import regex
 from checks.base.unknown import Inside
 from preflight.launches.container_run import ENGINES
 from preflight.launches.described import described, is_described
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     pass
 
 # What of a captured word depends on the host that it runs on: ``$A``, ``${A:-x}``, ``$(hostname)``.
-_OPEN_PART = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}$`]*))?\}|\(([^()$`]*)\))")
+_OPEN_PART = regex(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}$`]*))?\}|\(([^()$`]*)\))")
 
 
 def read_script(

@@ -9,6 +9,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from checks.base.regex import regex
 from checks.capture.secrets import beginning
 from preflight.launches.source import Origin, SourceError, SourceNote
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     Node = Any  # tree_sitter.Node: the package is imported when a script is read
 
 # A word that a guide leaves to its reader, ``<model_path>``; of ``<in>out`` the file stands behind.
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = regex(
     r"(?:(?<=[\s=])|^)<([A-Za-z][A-Za-z0-9_ ,.:/-]{0,60})>(?=[ \t]*(?:\\?\n|-|&|\Z)|:\d)", re.M
 )
 # In quotes, if it names what it stands for: "<think>" and others are meant as they stand.
-_QUOTED_PLACEHOLDER = re.compile(
+_QUOTED_PLACEHOLDER = regex(
     r"<\s*[A-Za-z](?:[\w ,.:/-]*[\W_])?"
     r"(?:your|ip\d*|address|path|host|hostname|name|nic|interface|dir|port|model)"
     r"(?:[\W_][\w ,.:/-]*)?>",
@@ -31,32 +32,32 @@ _QUOTED_PLACEHOLDER = re.compile(
 )
 # Private characters in place of those that would end the word: ``<``, ``>``, a blank within, CR.
 _HIDDEN = {"\ue000": "<", "\ue001": ">", "\ue002": " ", "\ue003": "\r"}
-_HIDES = re.compile("[\ue000-\ue003]")
-_FILL_IN = re.compile("\ue000[^\ue001]*\ue001")
+_HIDES = regex("[\ue000-\ue003]")
+_FILL_IN = regex("\ue000[^\ue001]*\ue001")
 _BROKEN = re.compile(rb"(?<!\\)\\[ \t]+(?:#[^\n]*)?(?:\n|\Z)")
-_DEEP = re.compile(r"(?:(?:\$?\(|[{`]|\b(?:if|while|until|case)\b)[ \t\n]*){300}")
-_ASIDE = re.compile(r"(<<-?[ \t]*(['\"]?)[A-Za-z_]\w*\2[^\n&|;]*?)[ \t]&[ \t]*$", re.M)
+_DEEP = regex(r"(?:(?:\$?\(|[{`]|\b(?:if|while|until|case)\b)[ \t\n]*){300}")
+_ASIDE = regex(r"(<<-?[ \t]*(['\"]?)[A-Za-z_]\w*\2[^\n&|;]*?)[ \t]&[ \t]*$", re.M)
 _BLANK_WORD = "\ue002".encode()
 _QUOTED = frozenset(
     "string string_content raw_string ansi_c_string comment heredoc_body heredoc_content".split()
 )
-_LAST_BACKSLASH = re.compile(r"\\\n?\Z")
-_DOUBLE = re.compile(r'\\([$`"\\])|\\\n')
-_HEREDOC = re.compile(r"\\([$`\\])|\\\n")
-_BARE = re.compile(r"\\\n|\\(.)", re.DOTALL)
+_LAST_BACKSLASH = regex(r"\\\n?\Z")
+_DOUBLE = regex(r'\\([$`"\\])|\\\n')
+_HEREDOC = regex(r"\\([$`\\])|\\\n")
+_BARE = regex(r"\\\n|\\(.)", re.DOTALL)
 _ANSI = {r"\n": "\n", r"\t": "\t", r"\\": "\\", r"\'": "'"}
 # Escapes of $'...': those, and characters of ASCII by number, as this program quotes them itself.
-_ANSI_ESCAPE = re.compile(r"\\x([0-7][0-9a-f])|\\.", re.DOTALL)
-_OTHER_ANSI = re.compile(r"(?<!\\)(?:\\\\)*\\(?!x(?!00)[0-7][0-9a-f])[^nt\\']", re.DOTALL)
-_PARAMETER = re.compile(
+_ANSI_ESCAPE = regex(r"\\x([0-7][0-9a-f])|\\.", re.DOTALL)
+_OTHER_ANSI = regex(r"(?<!\\)(?:\\\\)*\\(?!x(?!00)[0-7][0-9a-f])[^nt\\']", re.DOTALL)
+_PARAMETER = regex(
     r"\$\{([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\[\]]*)\])?(.*)\}", re.DOTALL
 )
-_OPERATOR = re.compile(r"##?|%%?|//|/#|/%|/|\^\^?|,,?|:?[-+=?]|:")
+_OPERATOR = regex(r"##?|%%?|//|/#|/%|/|\^\^?|,,?|:?[-+=?]|:")
 _NAMED = re.compile(rb"\$([A-Za-z_]\w*|[0-9@*#])")
 _WORD_REST = re.compile(rb"[^\s'\"`\\;&|<>()]*")
 _MOST_PASSES = 5
-_SPECIAL = re.compile(r"[$`'\"\\]")
-_HOME = re.compile(r"~(?:/|\Z)")
+_SPECIAL = regex(r"[$`'\"\\]")
+_HOME = regex(r"~(?:/|\Z)")
 _LEAVES = frozenset(
     "word number variable_name special_variable_name extglob_pattern regex test_operator "
     "string_content heredoc_content file_descriptor".split()
@@ -64,7 +65,7 @@ _LEAVES = frozenset(
 _EXPANSIONS = frozenset(
     "simple_expansion expansion command_substitution arithmetic_expansion".split()
 )
-_IN_FRONT = re.compile(r"(?:\s|\\\n)*")
+_IN_FRONT = regex(r"(?:\s|\\\n)*")
 _INNER = frozenset("concatenation command_name heredoc_body brace_expression".split())
 _NOT_SET = "it is taken as not set"
 _MOST_CHARACTERS = 16 * 2**20

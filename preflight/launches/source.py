@@ -16,12 +16,13 @@ from functools import cache
 from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
+from checks.base.regex import regex
 from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import beginning
 from preflight.launches.container import ContainerSettings, Published
 
 # ``NAME=value`` in front of a program.
-ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+ASSIGNMENT = regex(r"[A-Za-z_][A-Za-z0-9_]*=")
 _MOST_LEFT_OUT = 3
 # Gives the text of a file that a launch names, or why it cannot be read.
 ReadFile = Callable[[str], "str | Unknown"]
@@ -48,8 +49,8 @@ class SourceNote(NamedTuple):
     advice: str = ""
 
 
-_NOTICE = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
-_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+_NOTICE = regex(r"^\| (`[^|]+`) \| ([^|]+) \|$", re.MULTILINE)
+_LINK = regex(r"\[([^]]*)\]\([^)]*\)")
 
 
 @cache
@@ -294,11 +295,11 @@ def is_set_by_operator(word: Word, name: str) -> bool:
 
 # What a guide leaves to its reader, beside the <x> that a shell's reader names. Met in recipes and
 # threads: [model_path], xxxxxxx/Qwen3-32B, xx.xx.xx.xx, YOUR_IP, your-model, /path/to/model.
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = regex(
     r"\[[A-Za-z][\w ./-]*\]|<[A-Za-z][^<>|]*>|\{\{[^{}]*\}\}|(?<![^/:=@])(?:"
     r"[xX]{3,}(?=[/:]|$)|x{1,3}(?:\.x{1,3}){3}|(?:your|YOUR|Your)[-_][\w.-]+)|^/?path/to/[^:,\s]*"
 )
-_WHOLE = re.compile(r"\[|<")
+_WHOLE = regex(r"\[|<")
 
 
 def placeholder_in(text: str) -> str:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from checks.base.regex import regex
 from preflight.launches.container import ContainerSettings, Mount, volume
 from preflight.launches.documents import Node
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
@@ -63,7 +64,7 @@ _FRONTENDS = {
 _NGINX = ["nginx", "-c", "/logs/nginx.conf", "-g", "daemon off;"]
 _FRONTEND_PORT, _PORT_BEHIND_NGINX, _MORE_FRONTENDS = 8000, 8180, 9
 # An alias of srtslurm.yaml that is the release itself.
-_RELEASE = re.compile(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)")
+_RELEASE = regex(r"v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)")
 _PRODUCTS = ("dynamo", "lmcache", "sglang", "vllm")
 # More workers than any job has.
 _MOST_WORKERS = 1024

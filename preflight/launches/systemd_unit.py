@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from checks.base.needs import RunAs, SetLimit
+from checks.base.regex import regex
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.run_as import unit_user
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit
@@ -24,19 +25,19 @@ from preflight.launches.source import (
 )
 from preflight.launches.variables import Layers, unread
 
-_SECTION = re.compile(r"^\[Service\]\s*$", re.MULTILINE)
-_QUADLET = re.compile(r"^\[(Container|Kube|Pod)\]\s*$", re.MULTILINE)
-_WORD = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')+""", re.DOTALL)
-_QUOTED = re.compile(r"""(\\.[^\s"'\\]*)|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'""", re.DOTALL)
-_ESCAPED = re.compile(r"\\(x[0-9a-fA-F]{2}|[0-7]{3}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_SECTION = regex(r"^\[Service\]\s*$", re.MULTILINE)
+_QUADLET = regex(r"^\[(Container|Kube|Pod)\]\s*$", re.MULTILINE)
+_WORD = regex(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')+""", re.DOTALL)
+_QUOTED = regex(r"""(\\.[^\s"'\\]*)|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'""", re.DOTALL)
+_ESCAPED = regex(r"\\(x[0-9a-fA-F]{2}|[0-7]{3}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _ESCAPES = dict(zip("abfnrtvs\\\"'", "\a\b\f\n\r\t\v \\\"'", strict=True))
 # In a file of variables a backslash counts otherwise, and a quote may stand anywhere.
-_FILE_QUOTED = re.compile(r"""\\(.)|"((?:[^"\\]|\\.)*)"|'([^']*)'""", re.DOTALL)
-_FILE_ESCAPED = re.compile(r"\\([\"\\`$])")
-_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}", re.ASCII)
-_SPECIFIER = re.compile(r"(?<!%)(?:%%)*(%[a-zA-Z])")  # systemd knows what it stands for
+_FILE_QUOTED = regex(r"""\\(.)|"((?:[^"\\]|\\.)*)"|'([^']*)'""", re.DOTALL)
+_FILE_ESCAPED = regex(r"\\([\"\\`$])")
+_VARIABLE = regex(r"\$\$|\$\{([A-Za-z_]\w*)\}", re.ASCII)
+_SPECIFIER = regex(r"(?<!%)(?:%%)*(%[a-zA-Z])")  # systemd knows what it stands for
 # A word of its own: the words of the variable stand in its place.
-_ALONE = re.compile(r"\$(?![{$])(.+)", re.DOTALL)
+_ALONE = regex(r"\$(?![{$])(.+)", re.DOTALL)
 _PREFIXES = "@-:+!|"
 _STARTS = ("ExecStart", "ExecStartPre", "ExecStartPost")
 

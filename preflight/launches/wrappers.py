@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.needs import RunAs, SetLimit
+from checks.base.regex import regex
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import ENGINES, container_run, run_position
 from preflight.launches.launchers import (
@@ -100,13 +101,13 @@ _PROGRAMS = ("python", "mooncake", "sglang", "mc_store")
 
 
 # command -v python3 starts nothing.
-_ASKS = re.compile(r"-p?[vV]\Z")
+_ASKS = regex(r"-p?[vV]\Z")
 # env with a text that it splits itself.
-_SPLITS = re.compile(r"-S|--split-string")
+_SPLITS = regex(r"-S|--split-string")
 # What runs an image, or a project, as a program of the caller, with options for its environment.
 _IMAGE_RUNNERS = frozenset(("apptainer", "singularity", "uv", "uvx"))
-_OF_VARIABLES = re.compile(r"--env(?:-file)?(?:=.*)?|-e|-C|--cleanenv|--contain-?all", re.DOTALL)
-_INTO = re.compile(r"(?:APPTAINER|SINGULARITY)ENV_(?=[A-Za-z_])")
+_OF_VARIABLES = regex(r"--env(?:-file)?(?:=.*)?|-e|-C|--cleanenv|--contain-?all", re.DOTALL)
+_INTO = regex(r"(?:APPTAINER|SINGULARITY)ENV_(?=[A-Za-z_])")
 
 
 def is_ordinary(program: str) -> bool:

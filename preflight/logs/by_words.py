@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from checks.base.regex import regex
 from preflight.logs.explain import (
     NOWHERE,
     Explanation,
@@ -25,13 +25,13 @@ from preflight.logs.patterns import Pattern, Stage, read_patterns
 
 # A word, or a number of up to three digits (an errno); addresses, sizes and times differ from line
 # to line and say nothing.
-_WORD = re.compile(r"[a-z_][a-z0-9_]*|(?<![\w.])\d{1,3}(?![\w.])")
-_HEX = re.compile(r"0x[0-9a-f]+")
-_HUGE_PAGE = re.compile(r"huge[ -]pages?|hugepages?|hugetlb")
+_WORD = regex(r"[a-z_][a-z0-9_]*|(?<![\w.])\d{1,3}(?![\w.])")
+_HEX = regex(r"0x[0-9a-f]+")
+_HUGE_PAGE = regex(r"huge[ -]pages?|hugepages?|hugetlb")
 # What stands before a line's own words: glog's level, time and source; a time or a process in
 # brackets.
-_STAMP = re.compile(r"^(?:[IWEF](?:20\d\d)?\d{4} [^\]]*\] |\[[^\]]*\] |kernel: )+")
-_LETTERS = re.compile(r"[^a-z]+")
+_STAMP = regex(r"^(?:[IWEF](?:20\d\d)?\d{4} [^\]]*\] |\[[^\]]*\] |kernel: )+")
+_LETTERS = regex(r"[^a-z]+")
 # Below this share of the words, by weight, a text has only everyday words in common with them.
 LEAST_SHARE = 0.5
 # From this share on, in order, the words are a part of a line; below, a person's own.
@@ -44,7 +44,7 @@ _EVERYDAY = frozenset(
     "a an and are at be by does for has have i in is it my no not of on or so that the then there "
     "this to too was what why with".split()
 )
-_LETTERS_OR_NUMBER = re.compile(r"[a-z]+|\d+")
+_LETTERS_OR_NUMBER = regex(r"[a-z]+|\d+")
 # So many lines are shown whole, and of those that are similar so many; so many checks and rules.
 MOST_WHOLE, MOST_SIMILAR, MOST_IDS, MOST_RANKED = 3, 2, 6, 8
 

@@ -16,6 +16,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from checks.base.regex import regex
 from preflight.advisories.records import (
     CHECK_PREFIX,
     Advisory,
@@ -33,7 +34,7 @@ else:
 TABLES = "kernel memory registration rdma services store sglang system".split()
 # Of a record of a known problem, by the product that it affects; SGLang prints the others.
 _PRINTER_OF = {"mooncake": "Mooncake", "vllm": "vLLM", "lmcache": "LMCache", "nixl": "NIXL"}
-_SHARED = re.compile(r"<<([\w-]+)>>")
+_SHARED = regex(r"<<([\w-]+)>>")
 
 
 class Stage(IntEnum):
@@ -192,11 +193,11 @@ def _of_family(family: Mapping[str, Any]) -> Iterator[Pattern]:
 
 _STAGES = {stage.name[0]: stage for stage in (Stage.CAUSE, Stage.SYMPTOM, Stage.WARNING)}
 _STAGES |= {"Q": Stage.CONSEQUENCE, "H": Stage.HARMLESS}
-_GAP = re.compile(r"\*|\{[a-z]+\d?\}")
+_GAP = regex(r"\*|\{[a-z]+\d?\}")
 _NUMBERS = ("size", "port", "times")
 # A word that ends with no mark of a sentence.
 _NAME = r"[^\s,'\"]{0,119}[^\s,'\":;.]"
-_RECORD = re.compile(r"\bMP-\d{4}-\d{4}\b")
+_RECORD = regex(r"\bMP-\d{4}-\d{4}\b")
 
 
 def _sample(gap: re.Match[str]) -> str:

@@ -15,6 +15,7 @@ from functools import cache
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from checks.base.regex import regex
 from preflight.logs.patterns import Pattern, PatternHit, Stage, read_patterns
 
 # A regular expression is tried on so much of the line before and after its literal.
@@ -23,7 +24,7 @@ _BEFORE, _AFTER = 400, 1600
 _LONGEST_EXCERPT, _LONGEST_VALUE, MOST_NAMES = 300, 200, 8
 MOST_RANKS = 64
 _DIGITS = "0123456789"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_CONTROL = regex(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class Search:
@@ -182,23 +183,23 @@ class UnknownText(NamedTuple):
 
 # So many kinds of unknown lines are kept, the last ones; so far back is a time looked for.
 MOST_UNKNOWN, _MOST_BACK = 200, 200
-_VARYING = re.compile(r"0x[0-9a-f]+|\d+|[0-9a-f]{8,}")
+_VARYING = regex(r"0x[0-9a-f]+|\d+|[0-9a-f]{8,}")
 # Two, as a fixed letter is looked for much faster than one of two.
-_GLOG_ERRORS = [re.compile(rf"{level}(?:20\d\d)?[01]\d[0-3]\d(?= \d\d:)") for level in "EF"]
+_GLOG_ERRORS = [regex(rf"{level}(?:20\d\d)?[01]\d[0-3]\d(?= \d\d:)") for level in "EF"]
 _FAULT_WORDS = ("rror", "xception", "ailed", "ailure", "FATAL", "CRITICAL", "RROR")
-_GLOG_HEAD = re.compile(
+_GLOG_HEAD = regex(
     r"(?<![\w/])([IWEF])(?:20\d\d)?[01]\d[0-3]\d \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+):\d+\]"
 )
-_CALM = re.compile(
+_CALM = regex(
     r"\b(?:INFO|DEBUG|WARNING|NOTICE|[A-Z]\w*Warning)\b"
     r"|[\"']?level[\"']?[=:] ?[\"']?(?:info|warn|debug)"
     r"|server_args=|Traceback \(most recent|exception was the direct|handling of the above|HTTP/1"
 )
-_LOUD = re.compile(
+_LOUD = regex(
     r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ff]ailed|FAILED|[Ff]ailure|[Ee]xception)(?![\w-])"
     r"(?!s?\w*[\"']?\s*[=:]\s*[\"']?(?:0|None|null|[Ff]alse|\[\]|\{\})(?![\w.]))"
 )
-_EXCEPTION = re.compile(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:?\s*$)")
+_EXCEPTION = regex(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:?\s*$)")
 
 
 def _fault_kind(line: str) -> str:
@@ -219,7 +220,7 @@ def _is_information(pattern: Pattern, text: str) -> bool:
     return head is not None and head[1] == "I" and pattern.stage is not Stage.HARMLESS
 
 
-_TIME = re.compile(
+_TIME = regex(
     r"[IWEF](?:20\d\d)?(?P<m>[01]\d)(?P<d>[0-3]\d) (?P<t>\d\d:\d\d:\d\d)\."
     r"|\d{4}-(?P<m2>[01]\d)-(?P<d2>[0-3]\d)[T ](?P<t2>\d\d:\d\d:\d\d)"
     r"|\b(?P<n>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d3>\d{1,2}) "
@@ -241,18 +242,18 @@ def time_of(line: str) -> tuple[float | None, str]:
     return ((days * 24 + int(hours)) * 60 + int(minutes)) * 60.0 + int(seconds), text
 
 
-_RANK = re.compile(r"\b(?:[DPE]P\d+ )*TP\d+(?: [PE]P\d+)*\b")
+_RANK = regex(r"\b(?:[DPE]P\d+ )*TP\d+(?: [PE]P\d+)*\b")
 # Source files of glog whose process is told by their name.
 _SPEAKERS = (
-    (re.compile(r"^(?:master_client|client_service)"), "client"),
+    (regex(r"^(?:master_client|client_service)"), "client"),
     (
-        re.compile(
+        regex(
             r"^(?:master|segment|rpc_service|http_metadata_server|redis_leader|etcd_leader|"
             r"hot_standby|k8s_lease|oplog|allocator|tenant|ha_)"
         ),
         "master",
     ),
-    (re.compile(r"^real_client_main"), "mooncake_client"),
+    (regex(r"^real_client_main"), "mooncake_client"),
 )
 
 
@@ -414,9 +415,7 @@ LONGEST_LINE_BYTES = 4 << 20
 MOST_LOG_BYTES = 16 << 30
 
 # Colours and cursor movements of a terminal (ECMA-48 CSI), hyperlinks and titles (OSC).
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)?)"
-)
+_ESCAPES = regex(r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)?)")
 
 
 class ByteReader(Protocol):
@@ -469,7 +468,7 @@ _PACKED = {
 # Share of a text's beginning that can be no text: a program has a third or more, a log a few
 # wrong bytes. NUL is not counted: logrotate's copytruncate leaves a hole before the lines.
 _MOST_WRONG_SHARE = 0.1
-_WRONG = re.compile(r"[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
+_WRONG = regex(r"[\x01-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 
 
 def why_no_text(path: str, beginning: bytes) -> str:

@@ -6,16 +6,17 @@ A log without them is one process, and is passed on as it is.
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from checks.base.regex import regex
+
 # kubectl logs --prefix; docker compose logs; a line of a container's file below /var/log/pods.
 _PREFIXES = (
-    re.compile(r"\[pod/(?P<name>[^\]\s]{1,200})\] "),
-    re.compile(r"(?P<name>[A-Za-z0-9][\w.-]{0,80}?) *\| "),
-    re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] "),
+    regex(r"\[pod/(?P<name>[^\]\s]{1,200})\] "),
+    regex(r"(?P<name>[A-Za-z0-9][\w.-]{0,80}?) *\| "),
+    regex(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] "),
 )
 # Lines of a block that are looked at, and the share of them that has a prefix where it is one.
 _LOOKED_AT, _LEAST_SHARE = 40, 0.6

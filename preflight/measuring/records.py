@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
@@ -56,11 +57,11 @@ class Used(NamedTuple):
 
 
 # rdma_context.cpp, once for each device that the engine opened; tcp_transport.cpp.
-_OPENED = re.compile(r"RDMA device: ([^\s,]+)")
+_OPENED = regex(r"RDMA device: ([^\s,]+)")
 _TCP = "TcpTransport: listen on port"
 # Of an engine that goes on over TCP, or without a device: glog's warnings and errors.
 ALL_NICS = "all NICs at once"
-_FAILED = re.compile(r"^[WE]\d{4} .*?\] (.*(?:RDMA|RNIC|GID|device|topology).*)$", re.M)
+_FAILED = regex(r"^[WE]\d{4} .*?\] (.*(?:RDMA|RNIC|GID|device|topology).*)$", re.M)
 
 
 def used_of(log: str) -> Used:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from checks.network.calls import addresses, http
 
 MOST_BYTES = 4 << 20  # of its metrics: some hundred bytes for each segment
-_SEGMENT = re.compile(
-    r'^segment_total_capacity_bytes\{segment="([^"]*)"\} ([0-9.e+]+)$', re.MULTILINE
-)
+_SEGMENT = regex(r'^segment_total_capacity_bytes\{segment="([^"]*)"\} ([0-9.e+]+)$', re.MULTILINE)
 
 
 def segments_of_master(metrics_port: int) -> dict[str, int] | Unknown:

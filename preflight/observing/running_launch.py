@@ -10,6 +10,7 @@ from typing import NamedTuple
 from checks.base.installed import Installed, distribution_of, is_mooncake
 from checks.base.needs import LaunchNeeds
 from checks.base.pages import MemoryKind, Spot
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known
 from checks.limits.runtimes import Limit
@@ -35,7 +36,7 @@ from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 
 # A command line without any of these starts no program of a launch.
-_KNOWN = re.compile(r"sglang|mooncake|mc_store|vllm|lmcache|dynamo", re.IGNORECASE)
+_KNOWN = regex(r"sglang|mooncake|mc_store|vllm|lmcache|dynamo", re.IGNORECASE)
 _NOT_OBSERVED = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
 
 

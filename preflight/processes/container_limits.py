@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from checks.base.needs import GPU_RESOURCES, UNLIMITED, ContainerLimits, GivenGpus, SetLimit
+from checks.base.regex import regex
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Size, named_gpus
@@ -13,12 +13,12 @@ from preflight.launches.source import Command, Word
 
 _PAGE_UNITS = {"Ki": KIB, "Mi": MIB, "Gi": GIB}
 # What gives a container a GPU without --gpus: a runtime of OCI, or the device's own node.
-_GPU_RUNTIME = re.compile("nvidia|amd|ascend|habana")
-_GPU_NODE = re.compile(r"/dev/(?:nvidia(\d+)$|nvidia|kfd|dri|davinci|accel|dxg)")
+_GPU_RUNTIME = regex("nvidia|amd|ascend|habana")
+_GPU_NODE = regex(r"/dev/(?:nvidia(\d+)$|nvidia|kfd|dri|davinci|accel|dxg)")
 # The nodes of RDMA devices, or a folder that they are in; and a rule of the device cgroup that has
 # them all: Linux gives them the major number 231 (include/rdma/ib_verbs.h, IB_UVERBS_MAJOR).
-_VERBS_NODE = re.compile(r"/dev(?:/infiniband(?:/uverbs\d+)?)?/?$")
-_VERBS_RULE = re.compile(r"a|c (?:\*|231):\* r?.*w")
+_VERBS_NODE = regex(r"/dev(?:/infiniband(?:/uverbs\d+)?)?/?$")
+_VERBS_RULE = regex(r"a|c (?:\*|231):\* r?.*w")
 # Docker's networks that are a namespace, into which no plugin moves a device.
 _OWN_NETWORKS = ("bridge", "default", "none")
 # A memory volume without a size may take what the container, or else the host, has.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
@@ -25,9 +26,9 @@ from preflight.programs.mooncake_flags import value_of
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
 _HOSTED = frozenset(("srun", "mpirun", "mpiexec"))
 _HERE = ("localhost", "127.0.0.1", "::1")
-_HET_GROUP = re.compile(r"(?:\S*/)?srun\s(?:.*\s)?--het-group[= ](\d+)(?:\s.*)?", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\w+|\{\w+(?:\[-?\d+\])?\})")
-_LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
+_HET_GROUP = regex(r"(?:\S*/)?srun\s(?:.*\s)?--het-group[= ](\d+)(?:\s.*)?", re.DOTALL)
+_VARIABLE = regex(r"\$(?:\w+|\{\w+(?:\[-?\d+\])?\})")
+_LOCAL_ADDRESS = regex(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
 # What says nothing of the host that it is on.
 _ANYWHERE = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
 _SERVERS = (ProcessKind.SGLANG, ProcessKind.VLLM)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from checks.base.regex import regex
 from preflight.consumers.consumer import Named
 from preflight.launches.container import ContainerSettings
 from preflight.launches.source import Command, Word
@@ -12,22 +12,22 @@ from preflight.launches.source import Command, Word
 # What mirrors and forks of an image keep is its own name and tag: the registry is not looked at.
 # cu129, -dev and others behind the release are of the same one; a digest or latest says nothing.
 # Enroot's files have + in place of / and :, and cluster files name such a one ``sglang-v0.5.9``.
-_IMAGE = re.compile(
+_IMAGE = regex(
     r"(?:^|[/+#])(?P<name>(?:lmcache/)?vllm-openai(?:-rocm)?|lmcache/[a-z-]+|sglang(?:-rocm)?"
     r"|mooncake|ai-dynamo[/-][a-z-]+-runtime)"
     r"(?::|\+|-(?=v\d))v?(?P<release>\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:[-@+]|\.sqsh|$)"
 )
 # What other images have in their tag: ``0.3.7.post2-sglang0.5.5.post3``, ``x_mooncake_v0.3.5``.
-_TAGGED = re.compile(
+_TAGGED = regex(
     r"(?:^|[-_])(?P<name>sglang|vllm|lmcache|mooncake)[-_]?v?"
     r"(?P<release>\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?=[-_+]|$)"
 )
 # A day behind the release: built each night from what came after it.
-_NIGHTLY = re.compile(r"-20\d{6}(?=[-@.]|$)")
+_NIGHTLY = regex(r"-20\d{6}(?=[-@.]|$)")
 # A preview of a Dynamo that has other engines, ``1.3.0-glm-5.2-dev.1``.
-_PREVIEW = re.compile(r"-dev\.\d+")
+_PREVIEW = regex(r"-dev\.\d+")
 IMAGE = "its image"
-_PINNED = re.compile(
+_PINNED = regex(
     r"(sglang|vllm|lmcache|mooncake-transfer-engine(?:-[a-z0-9-]+)?)(?:\[[^\]]*\])?"
     r"==(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev|a|b)\d+)?)"
 )

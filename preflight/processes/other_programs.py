@@ -11,26 +11,25 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 
+from checks.base.regex import regex
 from preflight.base.program import data_file
 from preflight.launches.launchers import ASKING, LAUNCHERS, remote_words
 from preflight.launches.source import Command, Place, brief, open_names
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchProcess, ProcessKind, is_program
 
-_SMALL_NAMES = re.compile(
+_SMALL_NAMES = regex(
     r".*(?:balancer|dashboard|exporter|frontend|gateway|metrics|monitor|proxy|router|watcher"
     r"|websocket|[-_]lb)(?:[-_.].*)?",
     re.IGNORECASE | re.DOTALL,
 )
 # A size of gigabytes among its words: who is told one holds it, whatever the name.
-_GIGABYTES = re.compile(
+_GIGABYTES = regex(
     r"(?:-[^=]*=)?\d+(?:\.\d+)?[GT](?:i?B)?|-[^=]*(?:size|bytes|pool|mem|cache)[^=]*=\d{10,}",
     re.IGNORECASE,
 )
 # Words in front by which a program says that it goes on, though the script does not wait for it.
-_GOES_ON = re.compile(
-    r"--?daemon(?:i[sz]e)?(?:=(?!no|false|0).*)?|--?d(?:etach)?|start|serve|server"
-)
+_GOES_ON = regex(r"--?daemon(?:i[sz]e)?(?:=(?!no|false|0).*)?|--?d(?:etach)?|start|serve|server")
 # Verbs of engines and clusters that start what their words do not show.
 _STARTING = {
     "docker": ("service create", "service scale", "stack deploy"),
@@ -69,17 +68,17 @@ _DETACH = {
     "tmux": (),
 }
 # Programs and modules of engines and stores, and those among them that hold nothing.
-_PRODUCT = re.compile(
+_PRODUCT = regex(
     r"(?:.*[^a-z])?(?:sglang|mooncake|mc_store|vllm|lmcache|dynamo|trtllm|tensorrt_llm|lmdeploy|atom"
     r"|launch_server|api_server|openai_server)(?:[^a-z].*)?",
     re.IGNORECASE | re.DOTALL,
 )
-_HOLDS_NOTHING = re.compile(
+_HOLDS_NOTHING = regex(
     r"bench|test|eval|check_env|collect_env|frontend|profil|download|_cli$|conductor|exporter"
     r"|transfer_engine|planner|version|router|mesh|gateway"
 )
 # What starts a server, behind a program that nobody here knows.
-_SERVER = re.compile(
+_SERVER = regex(
     r"sglang\.launch_server|vllm\.entrypoints\S*|dynamo\.(?:sglang|vllm|trtllm)"
     r"|(?:.*/)?mooncake_(?:master|client|store_service)|mooncake\.mooncake_store_service"
     r"|lmcache_server"

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from checks.base.installed import Installed
+from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from preflight.consumers.consumer import Consumer, Named
 from preflight.launches.source import Command, ReadFile, Word
@@ -105,7 +106,7 @@ _COUNTED_BACKENDS = ("mooncake", "file", "sim")
 GFLAGS_PROGRAMS = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "mooncake_client"}
 _ALONE = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER, ProcessKind.METADATA)
 # -m among the interpreter's options, with the module behind it or attached to it: -um sglang.x.
-_RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
+_RUNS_MODULE = regex(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
 
 def is_program(word: str) -> bool:

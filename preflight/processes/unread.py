@@ -5,6 +5,7 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
+from checks.base.regex import regex
 from checks.base.unknown import Inside, OpenVariable, Unknown
 from checks.capture.secrets import clean_words
 from preflight.launches.launchers import tasks
@@ -34,10 +35,10 @@ _NOTICES = frozenset(
     "resource-not-read script-not-read source-not-read unit-limit-not-read".split()
 )
 # Variables that a program which is read here takes.
-_READ = re.compile(r"(MC|MOONCAKE|SGLANG|SGL|LMCACHE|VLLM|CUDA|NCCL)_")
+_READ = regex(r"(MC|MOONCAKE|SGLANG|SGL|LMCACHE|VLLM|CUDA|NCCL)_")
 
 # Variables that may say where metadata are kept.
-_OF_METADATA = re.compile(r".*META")
+_OF_METADATA = regex(r".*META")
 
 
 class _Cache(NamedTuple):
@@ -61,24 +62,22 @@ class _Cache(NamedTuple):
 # plugin of the engine or a patch of its image. Sources: github.com/taco-project/FlexKV (flexkv
 # common/config.py, docs/trtllm_adaption), github.com/vllm-project/aibrix (aibrix_kvcache/envs.py).
 _CACHES = (
-    _Cache("FlexKV", re.compile(r"FLEXKV_\w+|(?:ENABLE|TENSORRT_LLM_USE)_FLEXKV"), "FlexKV"),
-    _Cache("LMCache", re.compile(r"LMCACHE_\w+"), "LMCache"),
-    _Cache("Dynamo's KVBM", re.compile(r"DYN_KVBM_\w+"), "DynamoConnector"),
+    _Cache("FlexKV", regex(r"FLEXKV_\w+|(?:ENABLE|TENSORRT_LLM_USE)_FLEXKV"), "FlexKV"),
+    _Cache("LMCache", regex(r"LMCACHE_\w+"), "LMCache"),
+    _Cache("Dynamo's KVBM", regex(r"DYN_KVBM_\w+"), "DynamoConnector"),
     _Cache(
         "AIBrix's KV cache",
-        re.compile(r"AIBRIX_(?:KV_CACHE_OL|LLM_KV_CACHE)\w*"),
+        regex(r"AIBRIX_(?:KV_CACHE_OL|LLM_KV_CACHE)\w*"),
         "AIBrix",
         ("aibrix",),
     ),
-    _Cache(
-        "Vineyard's cache", re.compile(r"VINEYARD_CACHE_\w+|VLLM_USE_VINEYARD_CACHE"), "Vineyard"
-    ),
-    _Cache("MemCache", re.compile(r"MMC_\w+"), "AscendStore", ("npu_memcache",)),
+    _Cache("Vineyard's cache", regex(r"VINEYARD_CACHE_\w+|VLLM_USE_VINEYARD_CACHE"), "Vineyard"),
+    _Cache("MemCache", regex(r"MMC_\w+"), "AscendStore", ("npu_memcache",)),
 )
 # Who has more finds them beside these.
 MOST_NAMED = 6
 # What of their variables says nothing of memory.
-_OF_NO_MEMORY = re.compile(r"\w+_(?:LOG_LEVEL|LOG_FORMAT|TRACK_USAGE|USE_EXPERIMENTAL)")
+_OF_NO_MEMORY = regex(r"\w+_(?:LOG_LEVEL|LOG_FORMAT|TRACK_USAGE|USE_EXPERIMENTAL)")
 _SGLANG, _VLLM = ProcessKind.SGLANG, ProcessKind.VLLM
 _ENGINES = (_SGLANG, _VLLM, ProcessKind.DYNAMO_SGLANG, ProcessKind.DYNAMO_VLLM)
 # Programs that load Mooncake's library, or are told by variables what to hold.

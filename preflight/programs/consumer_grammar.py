@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from checks.base.regex import regex
+
 _STORE_SUFFIXES = (
     ("tb", 1024**4),
     ("gb", 1024**3),
@@ -57,7 +59,7 @@ def store_segment_bytes(value: Any) -> int:
     return python_int(value)
 
 
-_VLLM_SIZE = re.compile(r"^\s*([\d.]+)\s*(gb|mb|kb|b)?\s*$")
+_VLLM_SIZE = regex(r"^\s*([\d.]+)\s*(gb|mb|kb|b)?\s*$")
 
 
 def vllm_size_bytes(value: Any) -> int:
@@ -82,7 +84,7 @@ def vllm_size_bytes(value: Any) -> int:
     return int(number * dict(_STORE_SUFFIXES)[match[2] or "b"])
 
 
-_HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kmgt])", re.IGNORECASE | re.ASCII)
+_HUMAN = regex(r"(\d+(?:\.\d+)?)([kmgt])", re.IGNORECASE | re.ASCII)
 _POWERS = "kmgt"
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
+from checks.base.regex import regex
 from preflight.base.program import data_file
 from preflight.programs.mooncake_grammar import STRTOD_BLANKS
 
@@ -150,8 +151,8 @@ PORT_RANGES = _rows(PortRange, _TABLE["port_ranges"])
 PRESENCE: Mapping[str, str] = _TABLE["presence"]
 
 
-_LEADING = re.compile(rf"[{STRTOD_BLANKS}]*([+-]?\d+)", re.ASCII)
-_SIGNED = re.compile(r"-?\d+", re.ASCII)
+_LEADING = regex(rf"[{STRTOD_BLANKS}]*([+-]?\d+)", re.ASCII)
+_SIGNED = regex(r"-?\d+", re.ASCII)
 # Where the code that calls stoull looks for a minus sign itself, as it does for sizes.
 _INT, _LONG = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
 _RANGES = {Reader.STOI: _INT, Reader.STOLL: _LONG, Reader.STOULL: (0, 2**64 - 1)}

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from checks.base.regex import regex
 from checks.releases.sglang import parse_version
 from preflight.base.program import data_file
 
@@ -139,7 +139,7 @@ def _lora(text: str) -> Any:
     )
 
 
-_HUMAN = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)")
+_HUMAN = regex(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)")
 _SI = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 

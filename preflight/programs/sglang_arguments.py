@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.base.pages import Default
+from checks.base.regex import regex
 from checks.base.unknown import OpenVariable, Unknown
 from preflight.launches.source import (
     Origin,
@@ -118,7 +118,7 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
 
 # Variables that LeaderWorkerSet and RBG give every pod of a group.
 _OPERATORS = ("LWS_", "RBG_")
-_SUBSTITUTION = re.compile(r"\$\(([^()]*)\)")
+_SUBSTITUTION = regex(r"\$\(([^()]*)\)")
 
 
 class _Text(str):
@@ -146,7 +146,7 @@ def _word(text: str) -> Word:
     return text.word if isinstance(text, _Text) else Word(text, Origin("command line"))
 
 
-_OWN_ARGUMENT = re.compile(r"\$?\{?(?:[@*]|[1-9]\d*)\}?")
+_OWN_ARGUMENT = regex(r"\$?\{?(?:[@*]|[1-9]\d*)\}?")
 
 
 def is_own_argument(name: str) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from checks.base.regex import regex
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.capture.secrets import REMOVED, clean_text, clean_words, is_secret
@@ -103,7 +103,7 @@ PROGRAMS = {
     ProcessKind.OTHER: "other",
 }
 # Variables that a program of these reads.
-_READ = re.compile(
+_READ = regex(
     r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE|NCCL|CUDA|NVIDIA|UCX|GLOO|RDMAV|IBV|DYN)_"
     r"|(PYTHONHASHSEED|LD_PRELOAD|WITH_NVIDIA_PEERMEM)$"
 )

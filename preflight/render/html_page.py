@@ -7,12 +7,12 @@ every script but this module's and the caller's, by their hashes, and every addr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import markupsafe
 
+from checks.base.regex import regex
 from checks.capture.secrets import public
 from preflight.base.program import data_file
 
@@ -21,7 +21,7 @@ Html = markupsafe.Markup
 # In the order in which a table sorts them, the worst first; other words are sorted after these.
 STATUSES = ("fail", "unknown", "warn", "ignored", "pass", "skip")
 # What no document may hold, moves the cursor, or turns the direction of the text around it.
-_UNSEEN = re.compile(
+_UNSEEN = regex(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )

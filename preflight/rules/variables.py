@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
+from checks.base.regex import regex
 from checks.base.units import GIB
 from checks.releases.sglang import parse_version
 from mooncake_preflight import MODE
@@ -41,9 +42,9 @@ from preflight.programs.mooncake_variables import (
 from preflight.rules.rules import RuleSet, Seen, Spelling
 
 RULES = RuleSet("variables")
-_PREFIXED = re.compile(r"(MC|MOONCAKE|SGLANG)_")
+_PREFIXED = regex(r"(MC|MOONCAKE|SGLANG)_")
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
-_ADDRESS = re.compile(r"(?:https?|etcd)://[^ =]+")
+_ADDRESS = regex(r"(?:https?|etcd)://[^ =]+")
 _BLANKS = " \t\n\v\f\r"
 _LEADING = (Reader.ATOI, Reader.ATOLL, Reader.STOI, Reader.STOULL)
 _ROWS = {row.name: row for row in (*NUMBERS, *OFFLOAD_NUMBERS)}

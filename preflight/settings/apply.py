@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from checks.base.finding import Kind
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.shell import line, visible
@@ -32,7 +32,7 @@ from preflight.settings.records import Plan, Planned, Scope
 from preflight.settings.undo import Entry, Journal, JournalError, Undone, boot_id, undo
 from preflight.settings.writer import Writer
 
-_SYSCTL_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
+_SYSCTL_NAME = regex(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 # Writing one part of them goes before another: large pages need the largest free pieces.
 _NR = "/nr_hugepages"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import GivenGpus, LaunchNeeds
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 _LESS = ("vm.overcommit_memory", "kernel.io_uring_disabled", "MC_MTU")
 # Lists, of which all parts are wanted.
 _LISTS = ("net.ipv4.ip_local_reserved_ports", "cpuset.mems", "cpuset.cpus")
-_NUMBER = re.compile(r"-?\d{1,20}", re.ASCII)
+_NUMBER = regex(r"-?\d{1,20}", re.ASCII)
 _OF_A_CONTAINER = (Kind.GPUS, Kind.NETWORK, Kind.IPC, Kind.MEMORY, Kind.HUGEPAGES)
 _MEASURED = (*(Kind.SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT, Kind.SHM_SIZE), *_OF_A_CONTAINER)
 _STATUSES = list(Status)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from checks.base.finding import Kind, Setting
 from checks.base.fold import fold_alike
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.pages import Spot, own_allocator
+from checks.base.regex import regex
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
 from checks.capture.secrets import is_secret, public
@@ -30,7 +30,7 @@ from checks.run.facts import Facts
 from preflight.settings.records import Gap, PoolTarget, Reason, Wish
 
 # Variables that the launch's programs read; the rest of the caller's environment is not a plan's.
-_READ = re.compile(
+_READ = regex(
     r"(?!MOONCAKE_PREFLIGHT_)(MC|MOONCAKE|SGLANG|SGL|RDMAV|IBV|MLX\d?|NCCL|CUDA|UCX|GLOO)_"
     r"|(WITH_NVIDIA_PEERMEM|LD_LIBRARY_PATH)$"
 )

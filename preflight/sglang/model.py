@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, NamedTuple
 
+from checks.base.regex import regex
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.releases.sglang import DraftPool, SglangRelease
@@ -29,22 +30,22 @@ from preflight.sglang.model_geometry import LayerKind, ModelGeometry, geometry_f
 # and then weight formats. None of them changes the shape of the KV cache; a format that stores it
 # as fp8 says so in its own config.json, so a name alone never promises more than the published
 # dtype.
-_TUNED = re.compile(r"-(?:instruct|thinking|reasoning|chat|it|pt|base|hf|bf16|2507|2512)$")
-_QUANTIZED = re.compile(
+_TUNED = regex(r"-(?:instruct|thinking|reasoning|chat|it|pt|base|hf|bf16|2507|2512)$")
+_QUANTIZED = regex(
     r"[-_.](?:fp8|dynamic|block|static|pertensor|awq|marlin|int4|int8|[48]bit|w8a8|w4a16|w4a8|w8a16"
     r"|gptq|autoround|bnb|unsloth|quantized|nvfp4|mxfp4|fp4|gguf|q[2-8](?:_k)?(?:_[ms])?)$"
 )
 # Its quantized checkpoints ask for an fp8 KV cache (hf_quant_config.json): the table has those that
 # are known by the publisher's name too.
-_OTHER_CACHE = re.compile(r"(?:^|/|models--)nvidia(?:/|--)")
+_OTHER_CACHE = regex(r"(?:^|/|models--)nvidia(?:/|--)")
 
 
 # The parameters that a name says, in billions: Qwen3-VL-235B-A22B. Of several experts' (17B-16E,
 # 8x7B) it says fewer than there are.
-_BILLIONS = re.compile(r"(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
+_BILLIONS = regex(r"(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 # The fewest bytes of a parameter, by what a name says of its format: 8 bits, 4 (as gpt-oss, whose
 # name says nothing), or as few as the 2 of a GGUF.
-_EIGHT_BITS = re.compile(r"fp8|int8|8bit|w8a|q8")
+_EIGHT_BITS = regex(r"fp8|int8|8bit|w8a|q8")
 _LEAST_PARAMETER_BYTES = {"8 bits": 1.0, "own": 0.5, "other": 0.25}
 # How far below the number in its name the parameters of a model are.
 _LEAST_OF_NAME = 0.95

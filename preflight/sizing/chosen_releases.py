@@ -1,6 +1,5 @@
 """Which Mooncake and SGLang a launch is sized for: what is named, else installed, else assumed."""
 
-import re
 from typing import TYPE_CHECKING
 
 from checks.base.installed import (
@@ -9,6 +8,7 @@ from checks.base.installed import (
     installed_others,
     installed_sglang,
 )
+from checks.base.regex import regex
 from checks.base.written_numbers import is_release
 from checks.releases.mooncake import (
     NEWEST_KNOWN,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from preflight.processes.processes import LaunchOptions
 
 # Programs whose release this is about.
-_USES = re.compile("sglang|mooncake|dynamo|vllm")
+_USES = regex("sglang|mooncake|dynamo|vllm")
 
 
 def choose_mooncake(

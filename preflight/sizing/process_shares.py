@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from checks.base.needs import NamedNodes
 from checks.base.pages import ProcessId
+from checks.base.regex import regex
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
 from preflight.base.usage_error import UsageError
@@ -41,7 +41,7 @@ from preflight.sizing.server_hardware import SizedHost
 from preflight.sizing.sizing_inputs import MOST_RANKS
 
 # numactl(8); other spellings of nodes (all, +0, !0, netdev:eth0) are the host's to resolve.
-_NODES = re.compile(
+_NODES = regex(
     r"(?:^| )(?P<option>--(?:membind|cpunodebind|cpubind|interleave|preferred|preferred-many)[= ]"
     r"|-[mNipP] ?)(?P<nodes>[0-9,-]+)(?= |$)"
 )

@@ -10,7 +10,6 @@ cached, and requests form a tree. No text and no token is kept.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -20,6 +19,7 @@ from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any, NamedTuple, TextIO
 
+from checks.base.regex import regex
 from preflight.base import shell
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
@@ -117,9 +117,7 @@ def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, 
 
 # SGLang's --log-requests (level 2 or 3) and vLLM's --enable-log-requests, as text. What SGLang says
 # when a request has ended holds it once more.
-_IDS = re.compile(
-    r"(?:input_ids|prompt_token_ids)['\"]?\s*[=:]\s*\[((?:[0-9]{1,18}, ?)*[0-9]{1,18})\]"
-)
+_IDS = regex(r"(?:input_ids|prompt_token_ids)['\"]?\s*[=:]\s*\[((?:[0-9]{1,18}, ?)*[0-9]{1,18})\]")
 _ENDED = "Finish: obj="
 
 

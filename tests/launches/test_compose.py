@@ -130,6 +130,7 @@ def test_settings() -> None:
         "releases": {},
         "own_users": False,
         "device_rules": (),
+        "startup_seconds": None,
     }
     assert master.container == ContainerSettings(engine="compose", image="m")
 

@@ -131,6 +131,7 @@ def test_settings() -> None:
         "releases": {},
         "own_users": False,
         "device_rules": (),
+        "startup_seconds": None,
     }
     assert settings.mount_at("/dev/shm/") == Mount("/dev/shm", "tmpfs", size_bytes=2**30)
     assert settings.mount_at("/dev") is None

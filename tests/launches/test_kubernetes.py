@@ -120,6 +120,7 @@ def test_a_pod() -> None:
         "releases": {},
         "own_users": False,
         "device_rules": (),
+        "startup_seconds": None,
     }
     assert master.container is not None
     assert master.container.memory_bytes is None

@@ -41,6 +41,7 @@ from preflight.measuring.records import (
 from preflight.measuring.report import MeasureAnswer, answer_object, answer_text
 from preflight.measuring.run import transport_environment
 from preflight.measuring.wanted import LaunchWish, ProcessStart, wanted_of
+from preflight.probes.registration import CeilingAnswer
 from tests.builders.hosts import GIB, MIB
 from tests.paths import ROOT
 from tests.valid import valid
@@ -273,8 +274,26 @@ def test_a_startup_probe_is_held_against_the_time(
 ) -> None:
     start = RANK._replace(populated={0: 2 * 10**9, pages: 2 * 10**9}, allowed_seconds=allowed)
     found = findings(measured(), WANTED._replace(starts=(start,), protocol="tcp"))
-    assert [one.status for one in found] == ([] if status is None else [status])
+    told = [(one.check, one.status) for one in found]
+    assert told == ([] if status is None else [("measure.ready", status)])
     assert all(advice in one.advice for one in found)
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("measured", None),
+        ("fits", Status.PASS),
+        ("too little", Status.FAIL),
+        ("unknown", Status.UNKNOWN),
+        ("refused", Status.UNKNOWN),
+    ],
+)
+def test_what_can_be_registered_is_a_finding(word: str, status: Status | None) -> None:
+    """Without a launch there is nothing to hold it against."""
+    run_ = with_rates("registration", ceiling=CeilingAnswer(word, "why", ("mlx5_0",)))
+    found = [one for one in findings(run_, WANTED) if one.check == "measure.registration"]
+    assert [one.status for one in found] == ([] if status is None else [status])
 
 
 def test_what_follows_of_times_and_hits_is_said() -> None:

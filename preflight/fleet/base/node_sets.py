@@ -11,6 +11,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # 
 from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError  # type: ignore[import-untyped]
 from ClusterShell.RangeSet import RangeSetException  # type: ignore[import-untyped]
 
+from checks.base.regex import regex
 from preflight.base.usage_error import UsageError
 
 # A typing error such as [1-1000000000] must not fill the memory; the largest fleets have a tenth.
@@ -18,8 +19,8 @@ MOST_NODES = 100_000
 # RFC 1035 section 2.3.4 has 253 of them in a host name.
 LONGEST_NAME = 253
 # Letters of a host name, and those of addresses and of what schedulers call their nodes.
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]*")
-_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+NAME = regex(r"[A-Za-z0-9_][A-Za-z0-9._:-]*")
+_RANGE = regex(r"([0-9]{1,18})-([0-9]{1,18})")
 
 
 def is_name(text: str) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from checks.base.regex import regex
 from preflight.fleet.base.text import grouped
 from preflight.fleet.reports.rows import Rows
 
@@ -14,7 +15,7 @@ DEVICES = "rdma.devices"
 # Like machines differ by what their firmware keeps: equal when rounded is equal.
 _ROUNDED = ("memory.", "limit.nproc")
 # Of one device (mlx5_0.firmware) or of one of its ports (mlx5_0:1.rate).
-_OF_DEVICE = re.compile(r"([^.:]+)(?::\d+)?\.")
+_OF_DEVICE = regex(r"([^.:]+)(?::\d+)?\.")
 
 # name -> value as it is shown -> the nodes that have it.
 Facts = Mapping[str, Mapping[str, Sequence[str]]]

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
+from checks.base.regex import regex
 from preflight.base.within import LateError, limit_seconds, within
 from preflight.fleet.base.decode import no_constant, short
 from preflight.fleet.base.node_sets import is_name
@@ -26,12 +27,12 @@ STDIN_NAME = "standard input"
 # Ten thousand reports of a hundred kilobytes each.
 LARGEST_TEXT_BYTES = 1 << 30
 _GZIP = b"\x1f\x8b"
-_START = re.compile(r'\{\s*"schema"\s*:\s*"mooncake-preflight/')
-_LABEL = re.compile(r" *([0-9]+): ?(.*)")
-_LABELLED = re.compile(r"^ *[0-9]+: *\{", re.MULTILINE)
+_START = regex(r'\{\s*"schema"\s*:\s*"mooncake-preflight/')
+_LABEL = regex(r" *([0-9]+): ?(.*)")
+_LABELLED = regex(r"^ *[0-9]+: *\{", re.MULTILINE)
 # A report names its machine near its end; the answer of another command, nowhere.
-_NAME = re.compile(r'"machine"\s*:\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
-_ENDINGS = re.compile(r"(\.(json|jsonl|ndjson|log|out|txt|gz))+$", re.IGNORECASE)
+_NAME = regex(r'"machine"\s*:\s*\{\s*"name"\s*:\s*"([^"\\]*)"')
+_ENDINGS = regex(r"(\.(json|jsonl|ndjson|log|out|txt|gz))+$", re.IGNORECASE)
 _DECODER = json.JSONDecoder(parse_constant=no_constant)
 
 
