@@ -1,7 +1,4 @@
-"""Regular expressions that are compiled when they are first used.
-
-A start imports some 220 of them and uses 35; to compile them all takes a tenth of its time.
-"""
+"""Regular expressions compiled at first use: a start uses 35 of 220, all take a tenth of it."""
 
 from __future__ import annotations
 
