@@ -14,8 +14,6 @@ A page is one Markdown file beside the code that judges, ``<id>.md``, in a fixed
 ``explain``, the reports and whoever reads the repository all read it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable

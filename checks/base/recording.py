@@ -4,8 +4,6 @@ Whoever reads facts through it sees one state of the host, however often and fro
 threads a file is asked for, and what was remembered is what a capture saves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 

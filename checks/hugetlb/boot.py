@@ -7,8 +7,6 @@ Loader Specification (entries of /boot/loader/entries, which Fedora's and RHEL's
 blscfg).
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import stat

@@ -2,8 +2,6 @@
 itself sets, as setrlimit(2) takes them.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from checks.base.finding import Consequence, Finding

@@ -1,7 +1,5 @@
 """Will the launch's threads be had: of the pids cgroup, of RLIMIT_NPROC and of the kernel?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -5,8 +5,6 @@ Sources: kernel/fork.c (copy_process), kernel/cgroup/pids.c, Documentation/admin
 (PID), getrlimit(2).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from checks.base.cgroup_mounts import cgroup_limit, own_mount

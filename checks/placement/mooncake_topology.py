@@ -6,8 +6,6 @@ tried again; memory of no known location may go through any NIC. Source: topolog
 discoverCpuTopology, discoverCudaTopology and selectDevice; memory_location.cpp.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Checks of the PCIe way between GPUs, NICs and memory: link width, ACS, IOMMU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ Source: rdma-core libibverbs/memory.c, 5a11b68ca; Mooncake ``rdma_transport.cpp`
 rdma-core 44 and Mooncake 0.3.13.post1 and 0.3.14.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

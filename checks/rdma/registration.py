@@ -7,8 +7,6 @@ Source: Mooncake ``rdma_transport.cpp`` and ``rdma_context.cpp`` (pieces, since 
 region was cut off), ``real_client.cpp`` (segments were always mounted in pieces).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from math import gcd

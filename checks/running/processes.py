@@ -4,8 +4,6 @@ Read from /proc alone: no process is stopped, attached to or signalled, and noth
 process may end while it is read: what it had is then unknown. Source: proc(5), numa(7).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ needing object's DT_RPATH and those of what needed it (unless it has a DT_RUNPAT
 its DT_RUNPATH, /etc/ld.so.cache, the standard folders.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import re

@@ -1,7 +1,5 @@
 """Checks of the kernel and of what the container lets through of it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from errno import ENOMEM

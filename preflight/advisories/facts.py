@@ -5,8 +5,6 @@ its own name, a gflag of Mooncake's programs): None where it is not given and ha
 Unknown where something that is not known may give it. All others stand in ``FACTS``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Holds every record against a launch on a host, and says what affects it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

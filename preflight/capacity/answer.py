@@ -1,7 +1,5 @@
 """What ``capacity`` answers: a launch's servers, their tiers, and a workload against them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ to be expected where clients take turns at random, or where that is not told, at
 meet, the tier nearest to the GPU is shown: it is enough by itself.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What is written to each tier and read from it while so many new tokens a second are computed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

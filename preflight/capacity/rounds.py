@@ -12,8 +12,6 @@ With ``write_back`` it gets what leaves the tier in front. With ``write_through_
 what was asked for twice, which is a round later, and what L1 evicts before that is lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from random import Random

@@ -4,8 +4,6 @@ Source: ``benchmark/hicache/bench_multiturn.py`` of SGLang (its arguments and de
 client's history grows: each round sends all that was said, and a new question).
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Each has a page, which ``explain`` shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

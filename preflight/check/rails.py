@@ -1,7 +1,5 @@
 """A host's RDMA ports as others see them: the address that each speaks from, and its ways out."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A report for a person at a terminal, the worst first."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import textwrap

@@ -113,8 +113,7 @@ class Size(AnyParamType):
     name = "size"
 
     def __init__(self, least_bytes: int = 0, empty: bool = False) -> None:
-        self._least_bytes = least_bytes
-        self._empty = empty
+        self._least_bytes, self._empty = least_bytes, empty
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -247,17 +246,9 @@ def _rule(context: click.Context, option: click.Parameter, seconds: float) -> fl
     return seconds
 
 
-TIMEOUT = timeout_option(
-    NumberOption(0, 3600, min_open=True),
-    LIMIT_SECONDS,
-    "Seconds after which what was not read is unknown.",
-)
-FILE_TIMEOUT = timeout_option(
-    NumberOption(0, 3600, min_open=True),
-    LIMIT_SECONDS,
-    "Seconds after which a file that does not answer is given up.",
-    for_files_alone=True,
-)
+_TIME, _GIVEN_UP = NumberOption(0, 3600, min_open=True), "a file that does not answer is given up."
+TIMEOUT = timeout_option(_TIME, LIMIT_SECONDS, "Seconds after which what was not read is unknown.")
+FILE_TIMEOUT = timeout_option(_TIME, LIMIT_SECONDS, f"Seconds after which {_GIVEN_UP}", True)
 
 _CHOSEN = ("only", "skip", "ignore", "waivers")
 _CHECKS: tuple[Option, ...] = (

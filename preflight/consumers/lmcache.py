@@ -6,8 +6,6 @@ Its settings come from the YAML file of LMCACHE_CONFIG_FILE, then LMCACHE_<KEY>,
 every setting.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Callable, Mapping, Sequence

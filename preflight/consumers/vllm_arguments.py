@@ -3,8 +3,6 @@
 Read in vLLM 0.33.0 (``vllm/engine/arg_utils.py``, ``vllm/utils/argparse_utils.py``).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

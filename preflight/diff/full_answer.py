@@ -2,8 +2,6 @@
 of two, as rows, text and JSON.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

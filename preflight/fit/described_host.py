@@ -5,8 +5,6 @@ description leaves open is assumed, and every assumption is a sentence for the u
 the models that are known stand in ``data/described_host.toml``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

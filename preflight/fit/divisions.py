@@ -5,8 +5,6 @@ multi-turn workload, or a recorded trace. What a tier of another size holds foll
 size that was computed, for tokens grow with bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ memory gone to them; ``apply`` never lowers a pool, and neither does this. What 
 a host is not known: no check may find it absent.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum

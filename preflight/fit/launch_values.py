@@ -4,8 +4,6 @@ A ``Knob`` is one size of the launch; its ``ValuePlace``s are where the words of
 place that is not written yet is one too: the flag or the variable is added there.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple

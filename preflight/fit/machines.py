@@ -6,8 +6,6 @@ replayed as it is for the best division. What a launch takes of a host is sized 
 of GPU: beside L2 and the segment it does not depend on these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 

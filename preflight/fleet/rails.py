@@ -3,8 +3,6 @@
 Told from addresses, prefixes and routes alone; whether packets get through is what ``pairs`` tries.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum

@@ -1,7 +1,5 @@
 """What the checks read of a host, recorded for another machine to judge."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple

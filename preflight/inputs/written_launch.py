@@ -1,7 +1,5 @@
 """A launch as the command line gives it, a file or words behind ``--``, read and sized."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """One launch held against one host, as data: what check, plan and apply all start from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 

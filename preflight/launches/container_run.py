@@ -1,7 +1,5 @@
 """Container runs: where the image stands, what the process gets, and what the host lends it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple

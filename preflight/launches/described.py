@@ -3,8 +3,6 @@
 What is named says what to give in its place, as a manifest itself for ``kubectl apply``.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Mapping, Sequence

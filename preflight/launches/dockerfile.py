@@ -3,8 +3,6 @@
 Source: docs.docker.com/reference/dockerfile (ENTRYPOINT and CMD, shell and exec form, ENV, ARG).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Where the pods of a Kubernetes object stand: its own kinds, and those of operators."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple

@@ -4,8 +4,6 @@
 values. Every other call that may start something is named with its line; nothing is executed.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import warnings

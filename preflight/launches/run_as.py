@@ -3,8 +3,6 @@
 Source: sudo(8), su(1), runuser(1), setpriv(1), systemd.exec(5) "Credentials" and "Capabilities".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple

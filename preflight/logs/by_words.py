@@ -1,7 +1,5 @@
 """Find what some words are about: a quoted line, a part of one, or a symptom in plain words."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections import Counter

@@ -5,8 +5,6 @@ log decide. ``<<word>>`` stands for an entry of its ``[shared]``. What each key 
 fields of ``Pattern`` and ``Case``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

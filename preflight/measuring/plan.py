@@ -1,7 +1,5 @@
 """What is measured within a budget of time and memory: which part gets how much, in which sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What was measured: rates, each part with what it really used, and the whole run."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The answer of ``measure`` as text and as JSON (``schemas/measure-v1.schema.json``)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

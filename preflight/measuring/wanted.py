@@ -1,7 +1,5 @@
 """What a launch asks of a host's speed: by which protocol, in which sizes, into which folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import NamedTuple

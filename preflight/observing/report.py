@@ -1,7 +1,5 @@
 """The answer of ``observe`` as text and as JSON (``schemas/observe-v1.schema.json``)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The launches that run here: each known program among the processes, and what it should hold."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence

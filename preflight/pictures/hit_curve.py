@@ -4,8 +4,6 @@ The axis of sizes doubles from mark to mark. Both lines are of one cache: what t
 used keep, and the best that could be. A letter is a tier of the launch, by its size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import hypot, log2
 from typing import NamedTuple

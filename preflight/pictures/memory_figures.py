@@ -1,7 +1,5 @@
 """Memory for a page: each place now and with the launch; what processes register and may lock."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

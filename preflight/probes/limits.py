@@ -4,8 +4,6 @@ Source: kernel core/umem.c (EPERM, ENOMEM), kernel/cgroup/rdma.c (EAGAIN), erdma
 EINVAL), mlx5 (EAGAIN and ENOMEM, with a line in the kernel's log); seen on soft-RoCE.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterable, Iterator

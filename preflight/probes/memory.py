@@ -5,8 +5,6 @@ kernel's accounts and the device see the whole length, and the memory spent is t
 lists that the kernel and the driver keep per page, and the range's own page tables.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from typing import NamedTuple

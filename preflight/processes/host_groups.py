@@ -5,8 +5,6 @@ bind addresses that no host has both of, or where both want one port and neither
 other. What none of this is said of may run on any of them, and is counted with each.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address

@@ -4,8 +4,6 @@ Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp``
 own arguments.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

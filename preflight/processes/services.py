@@ -4,8 +4,6 @@ Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp``
 ``transfer_metadata.cpp`` (metadata strings), SGLang's own arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Source: Mooncake ``mooncake-store/src/file_storage.cpp`` (``FileStorageConfig``)
 ``mooncake_store.py`` (one folder per rank since 0.5.21).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Which releases a launch itself names, and the options with those that nothing else gives."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

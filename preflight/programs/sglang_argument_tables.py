@@ -5,8 +5,6 @@ parser that each one builds: one row for each argument, and another where a rele
 ``since`` and ``until`` are places in ``versions``; a flag that is its name with dashes is left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Mapping

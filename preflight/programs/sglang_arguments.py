@@ -4,8 +4,6 @@ The arguments are data, see ``sglang_argument_tables``; the parser is argparse, 
 abbreviations are resolved and values refused in the same words.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence

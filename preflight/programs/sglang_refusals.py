@@ -5,8 +5,6 @@ pools that follow from them, and depend on arguments alone. Each message was loo
 the 38 releases from 0.5.2 to 0.5.23, see tests/sglang/test_refusals.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 

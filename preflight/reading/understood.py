@@ -1,7 +1,5 @@
 """A launch as it was understood, from the very records that ``check`` judges."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What a rehearsal says: what was measured, held against what was predicted."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Pure: nothing is run here. The steps come in the order of the replay, which the 
 every process maps its host pools, then each in turn sets up its store and registers its pools.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The processes of a rehearsal, as the command has them: started, asked, ended by their ids."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A launch's allocations, made for real, held against what was predicted, and taken back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Runs a plan: every process for real, step by step, and everything given back at the end."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

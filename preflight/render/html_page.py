@@ -5,8 +5,6 @@ What is shown comes from hosts and launches, so a plain ``str`` is always text h
 every script but this module's and the caller's, by their hashes, and every address.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 

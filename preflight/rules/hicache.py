@@ -3,8 +3,6 @@
 And about disaggregation: prefill, decode and encoder servers, their pools and threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod

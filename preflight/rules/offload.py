@@ -1,7 +1,5 @@
 """Rules about SSD offload: where it goes, who shares the folder, and which sides have it on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What of a plan is done by writing to this host: all of it step by step, or none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Applying a plan: shows, asks, changes, reads back; and takes it back."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Sequence

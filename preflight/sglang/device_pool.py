@@ -7,8 +7,6 @@ Source: ``arg_groups/memory_hook.py``, ``mem_cache/kv_cache_configurator.py`` an
 ``model_executor/pool_configurator.py`` of SGLang 0.5.23.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from checks.base.units import GIB, MIB, round_up

@@ -7,8 +7,6 @@ read; where known, ``aliases``, and its weights: ``weights_bytes`` (with ``weigh
 number of its ``parameters``, or their ``billions`` where the name does not say them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

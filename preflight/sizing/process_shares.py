@@ -1,7 +1,5 @@
 """One process of a launch: what its ranks map, at either bound of L2, and what that depends on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple

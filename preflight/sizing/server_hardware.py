@@ -1,7 +1,5 @@
 """What a server runs on: the host's memory and its GPUs, from which its pools' sizes follow."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from checks.base.root import Root

@@ -1,7 +1,5 @@
 """A launch's needs for a reader: each with its number, its unit and how it comes about."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

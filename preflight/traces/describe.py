@@ -1,7 +1,5 @@
 """What a trace is like, and writing one without its text."""
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterator

@@ -7,8 +7,6 @@ block behind another prefix is another block. So a block that is cached has all 
 cached, and requests form a tree. No text and no token is kept.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping

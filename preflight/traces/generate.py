@@ -4,8 +4,6 @@ The kinds are rounded from what their users describe, not copied from any trace:
 where nothing was recorded yet, and say so. The same seed makes the same trace.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

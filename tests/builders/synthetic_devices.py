@@ -290,7 +290,10 @@ def _calls(tree: Tree, nic: Nic) -> None:
     port = {"active_mtu_bytes": nic.active_mtu_bytes, "gid_table": 255, "pkey_table": 1}
     tree.calls[f"rdma.verbs {nic.name}"] = (
         {
-            **{"listed": True, "opened": True, "limits": limits, "ports": {"1": port}},
+            "listed": True,
+            "opened": True,
+            "limits": limits,
+            "ports": {"1": port},
             "pages_on_demand": True,
         }
         if nic.mapped

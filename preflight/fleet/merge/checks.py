@@ -4,8 +4,6 @@ Each check takes the rows and yields a finding with the nodes that it blames: wh
 right value, those that have another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A fleet as it is asked for: text, JSON, a page, or the names of its nodes alone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import NamedTuple

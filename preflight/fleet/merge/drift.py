@@ -1,7 +1,5 @@
 """What is not the same on all nodes: each fact's most common value, and who has another."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar

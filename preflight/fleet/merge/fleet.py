@@ -1,7 +1,5 @@
 """Rows of reports to a fleet: pure, whatever they were read from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Where a node has no such program, this one goes along on standard input, and unp
 folder of its own, which it removes. The launch comes behind it, as it was read here.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 It may stand between words of a shell's profile or a library; a report cut short is none.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Whatever is no report is an ``Unusable`` with the reason; nothing that an object holds raises.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

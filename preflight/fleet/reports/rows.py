@@ -4,8 +4,6 @@
 or the worst where that is not known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ Several may stand in one text, and other lines around them, as in the log of a p
 JSON an end of line says nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
