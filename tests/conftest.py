@@ -102,10 +102,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+# What takes the huge pages that are free, though it sets none.
+TAKES_PAGES = ("test_measure_real",)
+
+
 def _group(item: pytest.Item, group: str) -> str:
-    """Return the group of an item: its module where it runs wheels, and sets no huge pages."""
+    """Return the group of an item: its module where it runs wheels, and takes no huge pages."""
     fixtures = getattr(item, "fixturenames", ())
     alone = item.path.parent.name == "real" and "huge_pages" not in fixtures
+    alone = alone and item.path.stem not in TAKES_PAGES
     return item.path.stem if alone else group
 
 

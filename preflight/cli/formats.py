@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from preflight.base.command_frame import Answers, asked_answers, own_words
 from preflight.base.output import output_to
 from preflight.base.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    AnyParamType = click.ParamType[Any]
+else:
+    AnyParamType = click.ParamType  # generic for type checkers alone, before click 8.4
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -26,6 +33,19 @@ GONE = {
     "--nodes-passing": "write --list passing",
     "--svg": "write --format text --format svg --output FILE",
 }
+
+
+class FileName(AnyParamType):
+    """A name, which a shell completes as that of a file; whether it is there is seen later."""
+
+    name = "file"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
 
 
 def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
@@ -48,7 +68,7 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
             ),
             click.option(
                 "--output",
-                type=click.Path(),
+                type=FileName(),
                 metavar="FILE",
                 multiple=True,
                 help="Where the --format before it goes. Default: standard output.",

@@ -17,28 +17,16 @@ from checks.base.units import bare_number, parse_size
 from preflight.base.usage_error import UsageError
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
 from preflight.cli.formats import JSON as JSON
+from preflight.cli.formats import AnyParamType as AnyParamType
+from preflight.cli.formats import FileName
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
-    AnyParamType = click.ParamType[Any]
-else:
-    AnyParamType = click.ParamType  # generic for type checkers alone, before click 8.4
-
-
-class FileName(AnyParamType):
-    """A name, which a shell completes as that of a file; whether it is there is seen later."""
-
-    name = "file"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="file")]
+Parameter = click.Parameter | None
+Context = click.Context | None
 
 
 class CheckId(FileName):
@@ -69,7 +57,7 @@ class CheckId(FileName):
 class WaiverText(CheckId):
     """ID=REASON, as a Waiver."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
         from preflight.inputs.launch_words import Waiver
 
         check, _, reason = value.partition("=")
@@ -88,9 +76,7 @@ class NumberOption(click.FloatRange):
 
     name = "number"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> float:
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a valid number.", param, ctx)
@@ -115,9 +101,7 @@ class Size(AnyParamType):
     def __init__(self, least_bytes: int = 0, empty: bool = False) -> None:
         self._least_bytes, self._empty = least_bytes, empty
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> int | None:
         if isinstance(value, int):
             return value
         if self._empty and not value:
@@ -152,9 +136,7 @@ class Fraction(AnyParamType):
 
     name = "part"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> float:
         text = str(value).strip()
         try:
             part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -173,9 +155,7 @@ class Nodes(AnyParamType):
     def __init__(self, repeats: bool = False) -> None:
         self._repeats = repeats
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> tuple[int, ...]:
         from checks.numa.nodes import parse_node_list
 
         if isinstance(value, tuple):
