@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
 from tests.lab.conftest import Guests
 
-pytestmark = pytest.mark.lab
+# A guest of its own that measures for minutes.
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(
+        os.environ.get("MOONCAKE_PREFLIGHT_REAL") != "all",
+        reason="needs MOONCAKE_PREFLIGHT_REAL=all",
+    ),
+]
 
 
 def answer_of(guests: Guests, name: str) -> tuple[dict[str, Any], dict[str, str]]:
