@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.paths import ROOT
-from tests.real.conftest import HugePages, Store, Wheel
+from tests.real.conftest import HugePages, Store, Wheel, free_port
 from tests.valid import valid
 
 pytestmark = pytest.mark.real
@@ -174,3 +174,89 @@ def test_what_runs_is_not_slowed(store: Store) -> None:
     status = Path(f"/proc/{store._processes[-1].pid}/status")
     observe(*pids(store), code=0)
     assert "\nTracerPid:\t0\n" in status.read_text()
+
+
+# In place of SGLang, whose server needs a GPU: its command line, and what its ranks allocate.
+SERVER = """
+import json, multiprocessing, os, sys, time
+
+def rank(number, order):
+    from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
+
+    allocator, store = MooncakeHostMemAllocator(), MooncakeDistributedStore()
+    kept = [allocator, store, allocator.alloc(order["pool_bytes"])]
+    code = store.setup(
+        f"127.0.0.1:{order['port'] + number}", "P2PHANDSHAKE", order["segment_bytes"],
+        16 << 20, "tcp", "", order["master"],
+    )
+    print("ready", code, flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    order = json.loads(os.environ["ORDER"])
+    start = multiprocessing.get_context("spawn").Process
+    ranks = [start(target=rank, args=(number, order)) for number in range(2)]
+    for each in ranks:
+        each.start()
+    sys.stdin.read()
+    for each in ranks:
+        each.kill()
+"""
+LAUNCH = (
+    "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 --hicache-size 1 "
+    "--page-size 64 --hicache-mem-layout page_first --enable-hierarchical-cache "
+    "--hicache-storage-backend mooncake"
+)
+
+
+@pytest.mark.parametrize(
+    ("free_pages", "segment_bytes", "code", "pages"),
+    [
+        # Two ranks, each with L2 (477 pages), a local buffer (8) and half of the segment (16).
+        (1040, 32 * MIB, 0, ("pass", 1002, 1002)),
+        # Each sets up twice the segment that the variable says for a rank.
+        (1100, 64 * MIB, 1, ("warn", 1034, 1002)),
+    ],
+)
+def test_a_server_of_two_ranks_holds_what_was_predicted(
+    store: Store,
+    huge_pages: HugePages,
+    tmp_path: Path,
+    free_pages: int,
+    segment_bytes: int,
+    code: int,
+    pages: tuple[str, int, int],
+) -> None:
+    """Its ranks are processes of their own that have another command line."""
+    if (why := huge_pages.set(free_pages, 0, 0)) is not None:
+        pytest.skip(why)
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang/__init__.py").touch()
+    (tmp_path / "sglang/launch_server.py").write_text(SERVER)
+    order = {"pool_bytes": 1000341504, "segment_bytes": segment_bytes, "port": free_port()}
+    environment = store.wheel.environment(
+        {
+            **ON_PAGES,
+            "MOONCAKE_MASTER": store.address,
+            "MOONCAKE_PROTOCOL": "tcp",
+            "MOONCAKE_GLOBAL_SEGMENT_SIZE": str(64 * MIB),
+            "ORDER": json.dumps({**order, "master": store.address}),
+        }
+    )
+    environment["PYTHONPATH"] = f"{tmp_path}:{environment['PYTHONPATH']}"
+    server = subprocess.Popen(
+        [sys.executable, *LAUNCH.split()[1:]],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        lines = (line for line in server.stdout if line.startswith("ready"))
+        assert [next(lines), next(lines)] == ["ready 0\n", "ready 0\n"]
+        answer = observe("--pid", str(server.pid), code=code)
+        assert of(answer, "huge-pages") == [pages]
+    finally:
+        server.communicate()
