@@ -178,7 +178,7 @@ def test_what_runs_is_not_slowed(store: Store) -> None:
 
 # In place of SGLang, whose server needs a GPU: its command line, and what its ranks allocate.
 SERVER = """
-import json, multiprocessing, os, sys, time
+import json, multiprocessing.connection, os, sys, time
 
 def rank(number, order):
     from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
@@ -198,9 +198,10 @@ if __name__ == "__main__":
     ranks = [start(target=rank, args=(number, order)) for number in range(2)]
     for each in ranks:
         each.start()
-    sys.stdin.read()
+    multiprocessing.connection.wait([sys.stdin, *(each.sentinel for each in ranks)])
     for each in ranks:
         each.kill()
+    os._exit(1)
 """
 LAUNCH = (
     "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 --hicache-size 1 "
