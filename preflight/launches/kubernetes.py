@@ -91,13 +91,14 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 readings.append(_Container(container, place, name, pod, held, files).reading())
             notes = (*_refused(pod.spec, name, kind), *_finished(pod.spec, name))
             readings.append(Reading((), notes))
-        at, unread_kind = Origin(name, item.line), "resource-not-read"
-        readings += (noted(unread_kind, said, at) for said in not_read(item))
+        at = Origin(name, item.line)
+        readings += (noted("resource-not-read", said, at) for said in not_read(item))
         if kind and not found and kind not in ("ConfigMap", "Secret"):
             said = f"what {kind} {called} starts is not read: give the pods that it makes"
+            unread_kind = noted("resource-not-read", said, at)
             if _STARTS_NOTHING.search(kind):
-                unread_kind, said = "kind-not-read", f"{kind} {called} starts no process"
-            readings.append(noted(unread_kind, said, at))
+                unread_kind = noted("kind-not-read", f"{kind} {called} starts no process", at)
+            readings.append(unread_kind)
     if apart > 1:
         said = f"{apart} pods are read as if one of each ran on one host: give only those that do"
         readings.append(noted("pods-together", said, Origin(name)))

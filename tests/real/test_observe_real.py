@@ -154,7 +154,8 @@ def test_files_near_their_limit(store: Store) -> None:
     used = len(os.listdir(f"/proc/{pid}/fd"))
     subprocess.run(["prlimit", f"--pid={pid}", f"--nofile={used}:"], check=True)
     answer = observe("--pid", str(pid), code=1)
-    assert of(answer, "open-files") == [("warn", used, used)]
+    ((status, _, most),) = of(answer, "open-files")  # it closes and opens some meanwhile
+    assert (status, most) == ("warn", used)
     (command,) = next(one for one in answer["findings"] if one["status"] == "warn")["commands"]
     subprocess.run(command, shell=True, check=True)
     observe("--pid", str(pid), code=0)
