@@ -70,7 +70,8 @@ def mutated_bytes(content: bytes, draw: random.Random) -> bytes:
 
 @cache
 def seeds(*patterns: str) -> tuple[Path, ...]:
-    return tuple(sorted(path for pattern in patterns for path in DATA.glob(pattern)))
+    found = (path for pattern in patterns for path in DATA.glob(pattern))
+    return tuple(sorted(path for path in found if path.name != "__pycache__"))  # of a .py there
 
 
 @cache
