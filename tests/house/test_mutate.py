@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
+from tests.builders.examples import some
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-COUNT = 400
+COUNT = len(some(range(400), 2))
 PARTS = 2
 
 
