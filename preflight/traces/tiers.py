@@ -380,7 +380,7 @@ class _Cache:
         stored = pool.find(wanted, self._now) if copied else []
         if len(stored) < least or (rules.buffers and len(stored) > self._free2 * BUFFERED_PART):
             return []
-        self._room(len(stored))
+        self._room(len(stored), whole=True)
         del stored[self._free2 :]
         if len(stored) < least:
             return []
@@ -415,25 +415,28 @@ class _Cache:
             for block in node.blocks:
                 self._pool.put(block, self._now)
 
-    def _room(self, wanted: int) -> bool:
-        """Make room for so many blocks in L2, and return whether there is enough now."""
+    def _room(self, wanted: int, whole: bool = False) -> bool:
+        """Make room for so many blocks in L2, and return whether there is enough now.
+
+        whole: as many leave, whatever is free (evict_host of prefetch).
+        """
         if self._free2 >= wanted:
             return True
-        enough = wanted if self._rules.unified else wanted + self._free2
+        enough = wanted + self._free2 if whole or not self._rules.unified else wanted
         if self._rules.unified and self._back:
-            self._give_up_doubles(wanted)
+            self._give_up_doubles(enough)
         while self._free2 < enough and (node := self._oldest("L2")) is not None:
             del node.parent.children[node.blocks[0]]
             self._forget(node)
             self._may_go(node.parent)
         return self._free2 >= wanted
 
-    def _give_up_doubles(self, wanted: int) -> None:
+    def _give_up_doubles(self, enough: int) -> None:
         """Give up copies that L1 holds too; those of its leaves last, for these leave it next."""
         for leaves in (False, True):
             gone = []
             for node in self._doubles:
-                if self._free2 >= wanted:
+                if self._free2 >= enough:
                     break
                 if node.l1 and node.l2:
                     if not leaves and not node.in_l1 and node not in self._held:

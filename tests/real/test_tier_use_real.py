@@ -67,8 +67,12 @@ def started_client(
     ssd: bool = True,
     segment: int = 64 * MIB,
     environment: Mapping[str, str] = QUICK,
+    standalone: str = "",
 ) -> Iterator[subprocess.Popen[str]]:
-    """A client that gives its segment until the end of the block."""
+    """A client that gives its segment until the end of the block.
+
+    standalone: the mooncake_client that it asks instead, as SGLang's setup_dummy.
+    """
     with TemporaryDirectory() as folder:
         started = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("tier_worker.py"))],
@@ -85,6 +89,7 @@ def started_client(
             "ssd": ssd,
             "segment": segment,
             "steps": steps,
+            "standalone": standalone,
         }
         try:
             assert started.stdin is not None
@@ -122,20 +127,61 @@ def test_what_fills_no_bucket_is_lost(release: str) -> None:
     seen = parts_on_ssd([(release, rate, BUCKET) for rate in RATES])
     computed = [part_that_reaches_ssd(BUCKET, rate) for rate in RATES]
     assert seen == pytest.approx(computed, abs=0.1)
+    assert sum(seen) == pytest.approx(sum(computed), rel=0.15)
     below, above = seen[1:3]
     assert below < 0.5 < above
 
 
 @at_length
-def test_small_buckets_keep_more_and_0_3_11_all() -> None:
+def test_small_buckets_keep_nearly_all_at_each_rate_and_0_3_11_too() -> None:
     """0.3.11 keeps what is left over for the next bucket, and only the last one is not full."""
     for release in ("0.3.11.post1", "0.3.13.post1"):
         install_release(release)
-    asked = [("0.3.13.post1", 7, BUCKET), ("0.3.13.post1", 7, 1), ("0.3.11.post1", 7, BUCKET)]
-    lost, small, old = parts_on_ssd(asked)
-    assert lost < 0.3
-    assert small > 0.9
+    small = [("0.3.13.post1", rate, 1) for rate in RATES]
+    *seen, old = parts_on_ssd([*small, ("0.3.11.post1", 7, BUCKET)])
+    assert seen == pytest.approx([part_that_reaches_ssd(1, rate) for rate in RATES], rel=0.15)
     assert old > 0.8
+
+
+@pytest.mark.parametrize("bucket", [pytest.param(1, marks=at_length), BUCKET])
+def test_what_is_lost_is_gone_once_memory_evicts(bucket: int) -> None:
+    """Old objects are driven out of 64 MiB; those that are left are on SSD alone."""
+    rate, old = 7, (0, 112)
+    steps: Steps = [
+        ["put", *old, 256 << 10, rate],
+        ["wait", 3],
+        ["disk"],
+        ["put", 1000, 90, MIB, 60],
+        ["wait", 2],
+        ["where", *old],
+        ["present", *old],
+    ]
+    with master("0.3.13.post1", "--default_kv_lease_ttl=100") as store:
+        said = client(store, steps, environment={SECONDS: "1", KEYS: str(bucket)})
+    (in_memory, on_ssd), left = said[-2:]
+    assert (in_memory, len(on_ssd)) == ([], left)
+    assert left == said[1] // (256 << 10)
+    assert left / old[1] == pytest.approx(part_that_reaches_ssd(bucket, rate), abs=0.1)
+
+
+def test_standalone_storage_has_what_mooncake_client_has() -> None:
+    """Of SGLang's own variables none counts: the segment's 64 MiB, no SSD, one tenant for both."""
+    steps: Steps = [["put", 0, 160, MIB, 50], ["wait", 1], ["disk"], ["present", 0, 160]]
+    with master("0.3.13.post1") as store, TemporaryDirectory() as folder:
+        owner = store.start_client({}, "--global_segment_size=64MB", "--protocol=tcp")
+        of_sglang = {
+            **QUICK,
+            "MOONCAKE_TENANT_ID": "blue",
+            "MOONCAKE_GLOBAL_SEGMENT_SIZE": "1gb",
+            "MOONCAKE_ENABLE_SSD_OFFLOAD": "1",
+            "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": folder,
+            "MOONCAKE_DEVICE": "none0",
+            "MOONCAKE_PROTOCOL": "rdma",
+        }
+        put, disk, left = client(store, steps, standalone=owner, environment=of_sglang)
+        (of_another,) = client(store, [["present", 0, 160]], standalone=owner, environment={})
+        assert (put["taken"], disk, os.listdir(folder)) == (160, 0, [])
+    assert left == of_another == pytest.approx(0.9 * 64, rel=0.15)  # up to the watermark
 
 
 @pytest.mark.parametrize("release", [pytest.param("0.3.12", marks=at_length), "0.3.13.post1"])

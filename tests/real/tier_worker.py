@@ -53,10 +53,13 @@ def main() -> None:
     store, folder = MooncakeDistributedStore(), order["folder"]
     said: list[Any] = []
     offload = {"enable_ssd_offload": True, "ssd_offload_path": folder} if order["ssd"] else {}
-    code = store.setup(
-        f"127.0.0.1:{order['port']}", "P2PHANDSHAKE", order["segment"], 64 << 20, "tcp", "",
-        order["master"], **offload,
-    )  # fmt: skip
+    if order["standalone"]:
+        code = store.setup_dummy(64 << 20, 64 << 20, order["standalone"])
+    else:
+        code = store.setup(
+            f"127.0.0.1:{order['port']}", "P2PHANDSHAKE", order["segment"], 64 << 20, "tcp", "",
+            order["master"], **offload,
+        )  # fmt: skip
     assert code == 0, code
     print("\nready", flush=True)
     for verb, *numbers in order["steps"]:

@@ -26,7 +26,7 @@ from tests.traces.radix_runner import Allocator, Done
 
 KERNELS = "backup_from_device_all_layer", "load_to_device_per_layer"
 PAGES = "get_dummy_flat_data_page", "get_data_page", "set_from_flat_data_page"  # pinned memory
-REAL = ("sglang.srt.managers.cache_controller",)
+REAL: tuple[str, ...] = ("sglang.srt.managers.cache_controller",)
 
 
 class RealModules:

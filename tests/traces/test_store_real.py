@@ -29,6 +29,17 @@ COUNT = 110
 POLICIES = "write_through", "write_through_selective", "write_back"
 UNBOUNDED = 1 << 40
 COUNTS = "written", "asked", "read"
+# Cases in which HiRadixCache with write_back does what it should not. With a line of it mended both
+# are equal to the end: 91 of 0.5.14, what is loaded held by protect_host; 10 of 0.5.10.post1,
+# _update_host_leaf_status(node.parent) at the end of _evict_backuped.
+DEFECTS = {
+    # hiradix_cache.py:1176: load_back evicts from L1 for room, which writes back, which evicts from
+    # L2 what is being loaded (:1053, :1106): its place is written over while it is read.
+    "0.5.14": [91],
+    # hiradix_cache.py:804 evicts a node with a copy before its children of write_back_nodes (:820):
+    # it stays in evictable_host_leaves and leaves L2 before what stands behind it (#19212).
+    "0.5.10.post1": [10],
+}
 
 
 def sequence(rng: random.Random) -> dict[str, Any]:
@@ -151,14 +162,10 @@ def recorded(version: str, kind: str) -> list[list[Any]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_l3_gets_and_gives_is_what_sglangs_own_comes_to(version: str) -> None:
-    """Request by request; one case of a release parts, where L2 evicts another node."""
-    rows = recorded(version, "sequence")
-    equal = [
-        replayed(version, case, row[4], row[6]) == row
-        for case, row in zip(cases("sequence"), rows, strict=True)
-    ]
-    assert len(equal) == COUNT
-    assert sum(equal) >= COUNT - 1, [at for at, same in enumerate(equal) if not same]
+    """Request by request."""
+    pairs = enumerate(zip(cases("sequence"), recorded(version, "sequence"), strict=True))
+    apart = [at for at, (case, row) in pairs if replayed(version, case, row[4], row[6]) != row]
+    assert apart == DEFECTS.get(version, [])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
