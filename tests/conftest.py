@@ -102,8 +102,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-# What takes the huge pages that are free, though it sets none.
-TAKES_PAGES = ("test_measure_real",)
+# What may take huge pages that are free, though it sets none: a rehearsal beside it would count
+# them for its own.
+TAKES_PAGES = (
+    *("test_advisories_real", "test_measure_real", "test_rehearse_real", "test_slabs_real"),
+    "test_tier_use_real",
+)
 
 
 def _group(item: pytest.Item, group: str) -> str:
