@@ -1,7 +1,7 @@
 """Which processes run, and what each has: memory by page size and NUMA node, limits, open files.
 
 Read from /proc alone: no process is stopped, attached to or signalled, and nothing is written. A
-process may end while it is read: what it had is then unknown. Source: proc(5), numa(7).
+process that ends meanwhile is left out. Source: proc(5), numa(7).
 """
 
 import os

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from checks.base.check import Check, Judge, Page
 from checks.base.finding import Status
 from preflight.advisories.records import Advisory, condition_text, range_text
-from preflight.judging.pages import MEASURED, PAGES
+from preflight.judging.pages import MEASURED, OBSERVED, PAGES
 from preflight.launches.source import notices
 from preflight.render.text import wrapped
 from preflight.rules.rules import Rule, Severity
@@ -22,14 +22,14 @@ _FLEET = (
     "report no-verdict several-reports old-report unexpected unusable "
     "ssh timeout tool python interrupted"
 ).split()
-FLEET_CHECKS = (*(Check(f"fleet.{name}", (), PAGES) for name in _FLEET), *MEASURED)
+FLEET_CHECKS = (*(Check(f"fleet.{name}", (), PAGES) for name in _FLEET), *MEASURED, *OBSERVED)
 
 
 class Catalogue(NamedTuple):
     """host: with their judges, in the order of ``explain``. launch: made by reading the launch.
 
-    fleet: made by holding nodes' reports together, and by measuring, which ``check`` finds
-    with --measured alone.
+    fleet: made by holding nodes' reports together, by measuring, which ``check`` finds with
+    --measured alone, and by observing what runs.
     advisories: records of known problems, whose findings have their ids.
     """
 

@@ -173,12 +173,12 @@ def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
 
     rates = read_measured(path)
 
-    def found(seen: JudgedHost) -> list[Finding]:
+    def judge(seen: JudgedHost) -> list[Finding]:
         if seen.launch is None or isinstance(seen.launch, Unknown):
             return []
         return findings(rates, wanted_of(seen.launch, seen.host))
 
-    return found
+    return judge
 
 
 def _refuse_two_outputs(

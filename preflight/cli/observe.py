@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, NumberOption, with_verbosity
+from preflight.cli.options import COLOR, JSON, NumberOption
 
 if TYPE_CHECKING:
     from preflight.observing.report import Observation
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     help="Look again after so many seconds, until Ctrl-C.",
 )  # fmt: skip
 @COLOR
-@with_verbosity("The same: everything is shown already.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
 def observe(
     *,
     as_json: bool,
     pids: tuple[int, ...],
     watch_seconds: float | None,
     color: str,
-    verbosity: int,
+    quiet: bool,
 ) -> int:
     """Look at the servers and stores that run here: do they hold what was predicted?
 
@@ -64,7 +64,7 @@ def observe(
             word = observation.verdict.value
             say_json(envelope("observe", code, answer, word=word, reason=observation.reason))
         else:
-            say(observation_text(observation, color, verbosity))
+            say(observation_text(observation, color, quiet))
         if watch_seconds is None:
             return code
         time.sleep(watch_seconds)
@@ -75,13 +75,17 @@ def observed(pids: tuple[int, ...]) -> Observation:
     """Return what runs now, and what is found of it."""
     import os
 
+    from checks.base.recording import RecordingRoot
     from checks.base.root import Root
     from preflight.observing.comparison import findings
-    from preflight.observing.report import Observation
+    from preflight.observing.report import Observation, ObservedRow
     from preflight.observing.running_launch import running_servers
     from preflight.settings.commands import Context, commands
 
     context = Context(root=os.geteuid() == 0)
-    servers = running_servers(Root(), pids)
-    found = tuple(findings(servers))
-    return Observation(servers, found, tuple(commands(one.settings, context) for one in found))
+    servers = running_servers(RecordingRoot(Root()), pids)  # which reads each file once
+    rows = (
+        ObservedRow(server, finding, commands(finding.settings, context))
+        for server, finding in findings(servers)
+    )
+    return Observation(servers, tuple(rows))

@@ -31,9 +31,9 @@ GPUS_A_HOST, HOSTS = 8, (1, 2, 4)
 _SIZED = SizeValues(16 * GIGABYTE, 64 * GIB)
 _LEAST_SEGMENT = 64 << 20  # of each rank: less on regular pages may not be mapped
 _MEMORY_STEP, _MOST_MEMORY = 8 * GIB, 64 << 40
-# Parts of the memory beside the least L2 that L2 gets.
-BUFFERED = -1.0  # as a part: staging alone
-_KEEP_BYTES = 10 * GIB
+KEEP_BYTES = 10 * GIB  # stay available, as with fit's own default of --keep
+BUFFERED = -1.0  # in place of a part: L2 is staging for the store alone
+# What L2 gets of the memory that is left beside the least L2: the divisions that are tried.
 _PARTS = (0.0, 0.06, 0.12, 0.18, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 # How near the memory is looked for, and clients and orders that are replayed for a row.
 _NEAR, _CLIENTS, _ORDERS = 1.03, 64, 2
@@ -118,7 +118,7 @@ class _Host:
     def values(self, memory_bytes: int, part: float) -> SizeValues | None:
         """Return a division of a host's memory; None where it has too little."""
         available = usable_bytes(memory_bytes, self._nodes)
-        room = available - _KEEP_BYTES - self._beside
+        room = available - KEEP_BYTES - self._beside
         most = room - _LEAST_SEGMENT * self._ranks
         high = int(min(most / self._taken / self._ranks, (available - RESERVE_BYTES) / self._gate))
         if high < self._least:
@@ -310,7 +310,7 @@ def machines_text(found: Machines, width: int) -> str:
 def _notes(found: Machines) -> Iterator[str]:
     yield (
         "half, twice: what half of that memory keeps, and twice of it; 2% of it is in use by an "
-        "idle host, and 10.00 GiB stay available"
+        f"idle host, and {format_bytes(KEEP_BYTES)} stay available"
     )
     if any(row.buffered_bytes for row in found.rows):
         yield (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from checks.base.finding import Finding, Status, Subject, command
 from checks.base.pages import Spot
@@ -18,14 +18,16 @@ TRANSPORT, FILES, POOL = "observe.transport", "observe.open-files", "observe.sto
 # Of a limit, what counts as nearly used up.
 NEARLY = 0.9
 _NONE = "no huge pages"
-_NO_MORE_LOCKED = "what it registers or locks next is refused (ENOMEM)"
-_NO_MORE_FILES = "the next connection or file is refused (EMFILE)"
+_LOCKED = "what it registers or locks next is refused (ENOMEM)"
+_OPEN = "the next connection or file is refused (EMFILE)"
+MOST_FILES = "1048576"  # fs.nr_open of a kernel that nobody set: no limit may be higher
 
 
-def findings(servers: tuple[RunningServer, ...]) -> list[Finding]:
-    """Return a finding for each amount of each program that runs."""
-    of_each = [finding for server in servers for finding in _of_server(server)]
-    return of_each + [finding for server in servers for finding in _store_pool(server, servers)]
+def findings(servers: tuple[RunningServer, ...]) -> Iterator[tuple[RunningServer, Finding]]:
+    """Yield each program that runs with a finding for each of its amounts."""
+    for server in servers:
+        for finding in (*_of_server(server), *_store_pool(server, servers)):
+            yield server, finding
 
 
 def _of_server(server: RunningServer) -> Iterator[Finding]:
@@ -68,7 +70,7 @@ def _huge_pages(
         finding = Finding(PAGES, Status.PASS, subject, _pages(size, have), _pages(size, need))
         if have == need:
             yield finding
-            yield from _nodes(subject, size, on_node, predicted)
+            yield from node_findings(subject, size, on_node, predicted)
         elif have < need:
             missing = format_bytes((need - have) * size)
             regular = sum(memory.regular_bytes for memory in memories)
@@ -93,10 +95,16 @@ def _huge_pages(
             )
 
 
-def _nodes(
-    subject: Subject, size: int, on_node: dict[tuple[int, int], int], predicted: dict[Spot, int]
+def node_findings(
+    subject: Subject,
+    size: int,
+    on_node: Mapping[tuple[int, int], int],
+    predicted: Mapping[Spot, int],
 ) -> Iterator[Finding]:
-    """Yield whether what was touched lies on the NUMA nodes that it is bound to."""
+    """Yield whether the pages of one size lie on the NUMA nodes that they are bound to.
+
+    on_node: pages that were touched, by page size in bytes and node.
+    """
     bound = {spot.node: n for spot, n in predicted.items() if spot.page_size_bytes == size}
     if None in bound or not bound:
         return  # any node may give them
@@ -117,17 +125,17 @@ def _limits(server: RunningServer, subject: Subject) -> Iterator[Finding]:
         memory, files = holding.memory, holding.files
         locked = memory if isinstance(memory, Unknown) else format_bytes(memory.charged_bytes)
         number = files if isinstance(files, Unknown) else _files(files.number)
-        for check, have, limit, amount, option, text in (
-            (LOCKED, locked, holding.memlock, format_bytes, "memlock", _NO_MORE_LOCKED),
-            (FILES, number, holding.open_files, _files, "nofile", _NO_MORE_FILES),
+        for check, have, limit, amount, option, most, text in (
+            (LOCKED, locked, holding.memlock, format_bytes, "memlock", "unlimited", _LOCKED),
+            (FILES, number, holding.open_files, _files, "nofile", MOST_FILES, _OPEN),
         ):
             if isinstance(have, Unknown) or isinstance(limit, Unknown):
                 continue  # said of its huge pages
             if limit.soft is None or (have.value or 0) <= NEARLY * limit.soft:
                 continue
             raised = limit.hard is None or limit.hard > limit.soft
-            hard = "unlimited" if limit.hard is None or not raised else str(limit.hard)
-            words = ("prlimit", f"--pid={holding.pid}", f"--{option}={hard}")
+            bound = str(limit.hard) if raised and limit.hard is not None else most
+            words = ("prlimit", f"--pid={holding.pid}", f"--{option}={bound}")
             yield Finding(check, Status.PASS, whose, have, amount(limit.soft)).warned(
                 text,
                 "Raise the limit of what runs, without a restart.",
@@ -182,18 +190,21 @@ def _store_pool(master: RunningServer, servers: tuple[RunningServer, ...]) -> It
         need=format_bytes(need, f"{{}} of {len(joined)} programs here"),
     )
     local = [name for name in segments if is_local(name.rpartition(":")[0])]
-    with_segment = sum(size != 0 for size in sizes)
+    local_bytes = sum(segments[name] for name in local)
     if any(isinstance(size, Unknown) for size in sizes):
         yield finding.unknown("the segment of one of its clients here is not known")
     elif have < need:
         text = f"{format_bytes(need - have)} of what runs here are not in the pool"
         yield finding.warned(text, "Read the log of the client that is missing: its mount failed.")
-    elif joined and len(local) > with_segment * _most_segments(joined):
+    elif joined and local_bytes > need:
         text = (
-            f"the master names {len(local)} segments of this host ({', '.join(local)}), and "
-            f"{with_segment} run here: gets of the keys of one that is gone fail"
+            f"{format_bytes(local_bytes - need)} of this host's segments ({', '.join(local)}) "
+            "belong to no program that is seen here: reading the keys of one that is gone fails"
         )
-        advice = "It goes when the master drops its client (client_ttl), or with the master."
+        advice = (
+            "The master drops it after client_ttl. A client in a container is seen from the host "
+            "alone."
+        )
         yield finding.warned(text, advice)
     else:
         yield finding
@@ -210,11 +221,6 @@ def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
         and is_local(service.host)
         for service in server.needs.services
     )
-
-
-def _most_segments(joined: list[RunningServer]) -> int:
-    """Return how many segments one of them registers: one a rank, or one a NUMA node of it."""
-    return max(max(1, len(server.holdings)) for server in joined)
 
 
 def _pages(size: int, count: int) -> Quantity:

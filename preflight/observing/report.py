@@ -5,78 +5,66 @@ from typing import Any, NamedTuple
 
 from checks.base.finding import Finding, Status
 from checks.base.unknown import Unknown
-from preflight.base import exit_codes
 from preflight.base.envelope import finding_object
 from preflight.base.one_line import clean
 from preflight.base.output import columns, painter
 from preflight.base.shell import Line
-from preflight.check.report import amounts
+from preflight.check.report import EXIT_CODES, amounts
+from preflight.check.to_text import COLOURS
 from preflight.observing.running_launch import RunningServer
 from preflight.render.text import filled, headed
 
-_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magenta"}
 _WORST = (Status.FAIL, Status.UNKNOWN, Status.WARN)
-_EXIT_CODES = {
-    Status.FAIL: exit_codes.FAIL,
-    Status.UNKNOWN: exit_codes.UNKNOWN,
-    Status.WARN: exit_codes.WARN,
-    Status.PASS: exit_codes.PASS,
-}
+
+
+class ObservedRow(NamedTuple):
+    """One finding, the program that it is about, and the lines that mend it."""
+
+    server: RunningServer
+    finding: Finding
+    commands: tuple[Line, ...]
 
 
 class Observation(NamedTuple):
-    """What runs, and what is found of it. commands: what mends each finding, in their order."""
+    """What runs, and what is found of it."""
 
     servers: tuple[RunningServer, ...]
-    findings: tuple[Finding, ...]
-    commands: tuple[tuple[Line, ...], ...]
+    rows: tuple[ObservedRow, ...]
 
     @property
     def verdict(self) -> Status:
         """Return the worst status; nothing observed is unknown."""
-        statuses = {finding.status for finding in self.findings}
+        statuses = {row.finding.status for row in self.rows}
         worst = next((status for status in _WORST if status in statuses), Status.PASS)
-        return worst if self.findings else Status.UNKNOWN
+        return worst if self.rows else Status.UNKNOWN
 
     @property
     def exit_code(self) -> int:
-        return _EXIT_CODES[self.verdict]
+        return EXIT_CODES[self.verdict]
 
     @property
     def reason(self) -> str:
         """Return the verdict in a sentence."""
         if not self.servers:
             return "no program of a launch runs here: SGLang, Mooncake, vLLM, LMCache, Dynamo"
-        for status in _WORST:
-            for finding in self.findings:
-                if finding.status is status:
-                    return f"{finding.subject}: {finding.text}"
+        worst = [row.finding for row in self.rows if row.finding.status is self.verdict]
+        if self.verdict is not Status.PASS:
+            return f"{worst[0].subject}: {worst[0].text}"
         number = len(self.servers)
         return f"{number} program{'s' * (number > 1)} hold{'s' * (number == 1)} what was predicted"
 
 
-def observation_text(observation: Observation, color: str, verbosity: int) -> str:
+def observation_text(observation: Observation, color: str, quiet: bool) -> str:
     """Write the verdict, and each program with what it holds and what it should hold."""
     paint, width = painter(color), columns()
     word = observation.verdict.value
-    head = paint(word.upper(), _COLOURS[word])
+    head = paint(word.upper(), COLOURS[observation.verdict])
     parts = [headed(word.upper(), clean(observation.reason), width, head)]
-    if verbosity < 0:
-        return parts[0]
-    for server in observation.servers:
-        lines = [clean(server.name) + _running(server)]
-        for finding, commands in zip(observation.findings, observation.commands, strict=True):
-            subject = str(finding.subject)
-            if subject == server.name or subject.startswith(f"{server.name},"):
-                lines += _lines(finding, commands, width)
-        parts.append("\n".join(lines))
-    others = [
-        line
-        for finding, commands in zip(observation.findings, observation.commands, strict=True)
-        if not any(str(finding.subject).startswith(s.name) for s in observation.servers)
-        for line in _lines(finding, commands, width)
-    ]
-    return "\n\n".join([*parts, *(["\n".join(others)] if others else [])])
+    for server in () if quiet else observation.servers:
+        rows = [row for row in observation.rows if row.server is server]
+        lines = [line for row in rows for line in _lines(row.finding, row.commands, width)]
+        parts.append("\n".join([clean(server.name) + _running(server), *lines]))
+    return "\n\n".join(parts)
 
 
 def _running(server: RunningServer) -> str:
@@ -100,12 +88,9 @@ def observation_object(observation: Observation) -> Mapping[str, Any]:
     return {
         "findings": [
             finding_object(
-                finding,
-                text=str(finding.text),
-                advice=str(finding.advice),
-                commands=[str(line) for line in commands],
+                finding, text=finding.text, advice=finding.advice, commands=list(map(str, commands))
             )
-            for finding, commands in zip(observation.findings, observation.commands, strict=True)
+            for _, finding, commands in observation.rows
         ],
         "programs": [
             {

@@ -10,7 +10,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.pages import MemoryKind, Spot
 from checks.base.regex import regex
 from checks.base.root import Root
-from checks.base.unknown import Unknown, known
+from checks.base.unknown import Unknown
 from checks.limits.runtimes import Limit
 from checks.running.processes import (
     HeldMemory,
@@ -29,7 +29,7 @@ from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.launches.launch_files import read_argv
 from preflight.launches.source import reads_written
 from preflight.mooncake.replay import pages_by_spot
-from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind
+from preflight.processes.processes import LaunchOptions, ProcessKind, understand
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -145,15 +145,9 @@ def _kind(process: RunningProcess) -> ProcessKind | None:
     """Return which program a process is; None for those that no launch has."""
     if not process.words or not any(map(_KNOWN.search, process.words)):
         return None
-    started = _understood(process.words, {})
-    kinds = [one.kind for one in started if one.kind not in _NOT_OBSERVED]
+    started = understand(read_argv(process.words, {}).commands, lambda name: Unknown(name))
+    kinds = [each.kind for each in started if each.kind not in _NOT_OBSERVED]
     return kinds[0] if len(kinds) == 1 else None
-
-
-def _understood(words: Sequence[str], environment: Mapping[str, str]) -> Sequence[LaunchProcess]:
-    from preflight.processes.processes import understand
-
-    return understand(read_argv(words, environment).commands, lambda name: Unknown(name))
 
 
 def _server(
@@ -197,13 +191,10 @@ def _sizing(
     environment = read_environment(root, process.pid)
     if isinstance(environment, Unknown):
         return environment
-    inside = f"/proc/{process.pid}/root"
-    folder = root.link(f"/proc/{process.pid}/cwd")
 
-    def read(name: str) -> str | Unknown:
-        if not name.startswith("/"):
-            name = os.path.normpath(os.path.join(known(folder), name))
-        return root.text(f"{inside}{name}")
+    def read(name: str) -> str | Unknown:  # as the process itself finds it, in its container too
+        inside = "root" if name.startswith("/") else "cwd/"
+        return root.text(f"/proc/{process.pid}/{inside}{name}")
 
     reading = read_argv(process.words, environment)
     launch = WrittenLaunch(reading, f"pid {process.pid}", reads_written(reading.files, read))

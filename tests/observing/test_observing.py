@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.finding import Status
+from checks.base.finding import Status, Subject
+from checks.base.pages import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.running.processes import read_limit, read_memory, read_processes
 from preflight.base.usage_error import UsageError
-from preflight.observing.comparison import findings
+from preflight.observing.comparison import findings, node_findings
 from preflight.observing.running_launch import running_servers
 
 CLIENT = (
     "mooncake_client --host=10.0.0.1 --global_segment_size={size} --protocol={protocol} "
     "--metadata_server=P2PHANDSHAKE --master_server_address=10.0.0.2:50051"
 )
+PAGE = 2 << 20
 STATUS = "Name:\tclient\nVmLck:\t0 kB\nVmPin:\t{pinned} kB\n"
 LIMITS = (
     "Limit                     Soft Limit           Hard Limit           Units\n"
@@ -69,9 +71,9 @@ def process(
 
 
 def found(root: Path, pid: int = 100) -> dict[str, tuple[Status, str]]:
-    """The status and what was said, by the check's last word."""
+    """The status and what was said, by the check."""
     judged = findings(running_servers(Root(str(root)), (pid,)))
-    return {one.check.partition(".")[2]: (one.status, f"{one.have} {one.text}") for one in judged}
+    return {one.check: (one.status, f"{one.have} {one.text}") for _, one in judged}
 
 
 def client(size: str = "64MB", protocol: str = "tcp") -> str:
@@ -80,7 +82,7 @@ def client(size: str = "64MB", protocol: str = "tcp") -> str:
 
 def test_as_predicted(tmp_path: Path) -> None:
     process(tmp_path, 100, client(), huge(32, {0: 32}))
-    assert found(tmp_path)["huge-pages"][0] is Status.PASS
+    assert found(tmp_path)["observe.huge-pages"][0] is Status.PASS
 
 
 @pytest.mark.parametrize(
@@ -98,20 +100,35 @@ def test_what_differs_has_its_cause(
 ) -> None:
     process(tmp_path, 100, client(), *mappings, anonymous_pages=anonymous_pages)
     judged = findings(running_servers(Root(str(tmp_path)), (100,)))
-    texts = [one.text for one in judged if one.status is Status.WARN]
-    assert any(said in text for text in texts), judged
+    assert any(said in one.text for _, one in judged if one.status is Status.WARN)
 
 
-def test_pages_lie_where_nobody_bound_them(tmp_path: Path) -> None:
-    """numactl is gone when its program runs: a node comes from the command line alone."""
-    process(tmp_path, 100, client("64MB"), huge(32, {1: 32}))
-    assert "numa-node" not in found(tmp_path)
+@pytest.mark.parametrize(
+    ("predicted", "on_node", "statuses"),
+    [
+        ({Spot(PAGE, 0): 32}, {(PAGE, 0): 32}, [Status.PASS]),
+        ({Spot(PAGE, 0): 32}, {(PAGE, 0): 20}, [Status.PASS]),  # the rest was not touched
+        ({Spot(PAGE, 0): 32}, {(PAGE, 0): 12, (PAGE, 1): 20}, [Status.PASS, Status.WARN]),
+        ({Spot(PAGE, 0): 16, Spot(PAGE, 1): 16}, {(PAGE, 0): 20, (PAGE, 1): 12},
+         [Status.WARN, Status.PASS]),
+        ({Spot(PAGE, None): 32}, {(PAGE, 1): 32}, []),
+        ({Spot(1 << 30, 0): 1}, {(PAGE, 1): 32}, []),
+    ],
+)  # fmt: skip
+def test_pages_on_a_node_that_nothing_is_bound_to(
+    predicted: Mapping[Spot, int], on_node: Mapping[tuple[int, int], int], statuses: list[Status]
+) -> None:
+    subject = Subject("mooncake_client", "process")
+    judged = node_findings(subject, PAGE, on_node, predicted)
+    assert [(one.check, one.status) for one in judged] == [
+        ("observe.numa-node", status) for status in statuses
+    ]
 
 
 def test_two_processes_that_share_a_mapping_hold_it_once(tmp_path: Path) -> None:
     process(tmp_path, 100, client(), huge(32, {0: 20}))
     process(tmp_path, 101, "worker", huge(32, {0: 32}), parent=100)
-    assert found(tmp_path)["huge-pages"][0] is Status.PASS
+    assert found(tmp_path)["observe.huge-pages"][0] is Status.PASS
 
 
 @pytest.mark.parametrize(
@@ -122,12 +139,12 @@ def test_rdma_is_a_device_that_is_open(
     tmp_path: Path, files: tuple[str, ...], status: Status
 ) -> None:
     process(tmp_path, 100, client(protocol="rdma"), huge(32, {0: 32}), files=files)
-    assert found(tmp_path)["transport"][0] is status
+    assert found(tmp_path)["observe.transport"][0] is status
 
 
 def test_locked_memory_near_its_limit(tmp_path: Path) -> None:
     process(tmp_path, 100, client(), huge(32, {0: 32}), memlock="67108864", pinned_kb=65000)
-    assert found(tmp_path)["locked-memory"][0] is Status.WARN
+    assert found(tmp_path)["observe.locked-memory"][0] is Status.WARN
 
 
 def test_what_waits_in_front_and_what_is_forked_are_no_programs(tmp_path: Path) -> None:
@@ -149,8 +166,7 @@ def test_a_process_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_hostile_contents_end_in_an_answer(tmp_path: Path, name: str, text: str) -> None:
     process(tmp_path, 100, client(), huge(32, {0: 32}))
     (tmp_path / f"proc/100/{name}").write_text(text)
-    judged = findings(running_servers(Root(str(tmp_path))))
-    assert judged
+    assert list(findings(running_servers(Root(str(tmp_path)))))
 
 
 @pytest.mark.parametrize("name", ["maps", "numa_maps", "environ"])
@@ -158,7 +174,7 @@ def test_what_cannot_be_read_is_unknown(tmp_path: Path, name: str) -> None:
     process(tmp_path, 100, client(), huge(32, {0: 32}))
     (tmp_path / f"proc/100/{name}").unlink()
     (tmp_path / f"proc/100/{name}").mkdir()
-    assert found(tmp_path)["huge-pages"][0] is Status.UNKNOWN
+    assert found(tmp_path)["observe.huge-pages"][0] is Status.UNKNOWN
 
 
 def test_thousands_of_mappings(tmp_path: Path) -> None:

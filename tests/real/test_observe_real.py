@@ -43,7 +43,7 @@ def of(answer: Mapping[str, Any], check: str) -> list[tuple[str, float | None, f
     return [
         (one["status"], *(one[side] and one[side]["value"] for side in ("have", "need")))
         for one in answer["findings"]
-        if one["check"] == f"observe.{check}"
+        if one["check"] == check
     ]
 
 
@@ -75,8 +75,8 @@ def test_a_client_holds_what_was_predicted(
     """To the page; without huge pages there is nothing to compare; its segment is in the pool."""
     store.start_client(environment, f"--global_segment_size={size}", "--protocol=tcp")
     answer = observe(*pids(store), code=0)
-    assert of(answer, "huge-pages")[-1] == ("pass", pages, pages)
-    ((status, have, need),) = of(answer, "store-pool")
+    assert of(answer, "observe.huge-pages")[-1] == ("pass", pages, pages)
+    ((status, have, need),) = of(answer, "observe.store-pool")
     assert (status, have) == ("pass", need)
     programs = {one["program"]: one for one in answer["answer"]["programs"]}
     assert programs["mooncake_client"]["releases"] == [
@@ -89,8 +89,8 @@ def test_two_clients_are_told_apart(store: Store) -> None:
     for size in ("64MB", "32MB"):
         store.start_client(ON_PAGES, f"--global_segment_size={size}", "--protocol=tcp")
     answer = observe(*pids(store), code=0)
-    assert of(answer, "huge-pages")[1:] == [("pass", 32, 32), ("pass", 16, 16)]
-    assert of(answer, "store-pool") == [("pass", 96 * MIB, 96 * MIB)]
+    assert of(answer, "observe.huge-pages")[1:] == [("pass", 32, 32), ("pass", 16, 16)]
+    assert of(answer, "observe.store-pool") == [("pass", 96 * MIB, 96 * MIB)]
 
 
 def test_a_dead_clients_segment_is_named(store: Store) -> None:
@@ -101,7 +101,7 @@ def test_a_dead_clients_segment_is_named(store: Store) -> None:
     dead.send_signal(signal.SIGKILL)
     dead.wait()
     answer = observe(*pids(store), code=1)
-    assert of(answer, "store-pool") == [("warn", 96 * MIB, 64 * MIB)]
+    assert of(answer, "observe.store-pool") == [("warn", 96 * MIB, 64 * MIB)]
 
 
 def test_a_client_that_was_stopped_is_missing_in_the_pool(store: Store) -> None:
@@ -112,12 +112,12 @@ def test_a_client_that_was_stopped_is_missing_in_the_pool(store: Store) -> None:
     try:
         deadline = time.monotonic() + 60
         answer = observe(*pids(store), code=0)
-        while of(answer, "store-pool")[0][0] == "pass" and time.monotonic() < deadline:
+        while of(answer, "observe.store-pool")[0][0] == "pass" and time.monotonic() < deadline:
             time.sleep(1)
             done = observe_any(*pids(store))
             answer = done
-        assert of(answer, "store-pool") == [("warn", 0, 64 * MIB)]
-        assert of(answer, "huge-pages")[1:] == [("pass", 32, 32)]
+        assert of(answer, "observe.store-pool") == [("warn", 0, 64 * MIB)]
+        assert of(answer, "observe.huge-pages")[1:] == [("pass", 32, 32)]
     finally:
         client.send_signal(signal.SIGCONT)
 
@@ -154,7 +154,7 @@ def test_files_near_their_limit(store: Store) -> None:
     used = len(os.listdir(f"/proc/{pid}/fd"))
     subprocess.run(["prlimit", f"--pid={pid}", f"--nofile={used}:"], check=True)
     answer = observe("--pid", str(pid), code=1)
-    ((status, _, most),) = of(answer, "open-files")  # it closes and opens some meanwhile
+    ((status, _, most),) = of(answer, "observe.open-files")  # it closes and opens some meanwhile
     assert (status, most) == ("warn", used)
     (command,) = next(one for one in answer["findings"] if one["status"] == "warn")["commands"]
     subprocess.run(command, shell=True, check=True)
@@ -166,7 +166,7 @@ def test_another_users_process_is_unknown(store: Store) -> None:
     store.start_client(ON_PAGES, "--global_segment_size=32MB", "--protocol=tcp")
     nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     answer = observe("--pid", str(store._processes[-1].pid), code=3, before=nobody)
-    assert [status for status, _, _ in of(answer, "huge-pages")] == ["unknown"]
+    assert [status for status, _, _ in of(answer, "observe.huge-pages")] == ["unknown"]
 
 
 def test_what_runs_is_not_slowed(store: Store) -> None:
@@ -259,6 +259,6 @@ def test_a_server_of_two_ranks_holds_what_was_predicted(
         lines = (line for line in server.stdout if line.startswith("ready"))
         assert [next(lines), next(lines)] == ["ready 0\n", "ready 0\n"]
         answer = observe("--pid", str(server.pid), code=code)
-        assert of(answer, "huge-pages") == [pages]
+        assert of(answer, "observe.huge-pages") == [pages]
     finally:
         server.communicate()

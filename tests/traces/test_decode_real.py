@@ -10,18 +10,17 @@ import hashlib
 import json
 import os
 import random
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sglang_wheels import environment, unpacked
 
 from checks.releases.sglang import sglang_release
 from preflight.judging.store_keys import Meeting
 from tests.consumers.test_store_keys import EAGLE, SGLANG, match_of
 from tests.paths import ROOT
+from tests.traces.real_sglang import answers_of
 
 RECORD = ROOT / "tests" / "data" / "decode_keys.json"
 VERSIONS = "0.5.4 0.5.14 0.5.15 0.5.20 0.5.23".split()
@@ -56,18 +55,7 @@ def cases() -> tuple[dict[str, Any], ...]:
 
 def run_real(version: str) -> list[list[str]]:
     unified = sglang_release(version).unified_cache
-    finished = subprocess.run(
-        [str(environment()), "-m", "tests.traces.decode_runner", str(unpacked(version))],
-        input=json.dumps({"unified": unified, "cases": cases()}),
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    return [json.loads(line) for line in finished.stdout.splitlines()]
+    return answers_of("decode_runner", version, {"unified": unified, "cases": cases()})
 
 
 def summary(keys: list[str]) -> list[Any]:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
-from sglang_wheels import environment, unpacked
 
 from checks.releases.sglang import sglang_release
 from preflight.traces.formats import Request
 from preflight.traces.generate import profile_trace
 from preflight.traces.tiers import Replay, Rules, TierSizes
 from tests.paths import ROOT
+from tests.traces.real_sglang import answers_of
 from tests.traces.test_curve import CONVERSATION, conversation
 
 RECORD = ROOT / "tests" / "data" / "radix_hits.json"
@@ -61,18 +60,8 @@ def real_hits(trace: str, version: str, policy: str) -> list[list[tuple[int, int
     ]
     case: dict[str, Any] = {"policy": policy, "sizes": sizes_of(trace), "requests": rows}
     case["unified"] = sglang_release(version).unified_cache
-    finished = subprocess.run(
-        [str(environment()), "-m", "tests.traces.radix_runner", str(unpacked(version))],
-        input=json.dumps(case),
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    return [[tuple(each) for each in json.loads(line)] for line in finished.stdout.splitlines()]
+    found = answers_of("radix_runner", version, case)
+    return [[tuple(each) for each in hits] for hits in found]
 
 
 @cache

@@ -10,18 +10,17 @@ import hashlib
 import json
 import os
 import random
-import subprocess
 from functools import cache
 from typing import Any
 
 import pytest
-from sglang_wheels import environment, unpacked
 
 from checks.releases.sglang import sglang_release
 from preflight.capacity.trace_answer import rules_of
 from preflight.traces.formats import Request
 from preflight.traces.tiers import Replay, Rules, TierSizes
 from tests.paths import ROOT
+from tests.traces.real_sglang import answers_of
 
 RECORD = ROOT / "tests" / "data" / "store_counts.json"
 VERSIONS = "0.5.4 0.5.10.post1 0.5.14 0.5.15 0.5.20 0.5.23".split()
@@ -99,18 +98,9 @@ def run_real(version: str, kind: str) -> list[list[dict[str, int]]]:
         }
         for case in cases(kind)
     ]
-    finished = subprocess.run(
-        [str(environment()), "-m", "tests.traces.store_runner", str(unpacked(version))],
-        input=json.dumps({"unified": sglang_release(version).unified_cache, "cases": given}),
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tools'}"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
+    return answers_of(
+        "store_runner", version, {"unified": sglang_release(version).unified_cache, "cases": given}
     )
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    return [json.loads(line) for line in finished.stdout.splitlines()]
 
 
 def summary(found: list[dict[str, int]]) -> list[Any]:

@@ -23,6 +23,18 @@ MEASURED = tuple(
     Check(f"measure.{name}", (), PAGES)
     for name in ("transport", "nic", "registration", "ready", "storage", "fetch")
 )
+# What observe finds, of what runs.
+OBSERVED = tuple(
+    Check(f"observe.{name}", (), PAGES)
+    for name in (
+        "huge-pages",
+        "numa-node",
+        "transport",
+        "store-pool",
+        "locked-memory",
+        "open-files",
+    )
+)
 # What launch_checks finds: declared here, where no reader of launches is loaded with it.
 LAUNCH_CHECKS = (
     *(SIZES, NOT_READ, MAPPING, MISREAD, UNUSED, ASSUMED),
