@@ -479,6 +479,7 @@ def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
     os.close(writing)
 
 
+@pytest.mark.slow
 def test_no_more_is_tried_once_the_budget_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("preflight.probes.measure.OpenDevice", FullDevice)
     found = measure(ORDER._replace(budget_seconds=-1.0), lambda event: None)
