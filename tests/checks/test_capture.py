@@ -619,5 +619,5 @@ def test_an_archive_that_asks_for_more_than_a_host_has_is_refused_at_little_cost
     for answer, (name, _, says) in zip(ran.stdout.splitlines(), bombs, strict=True):
         seconds, _, message = answer.partition(" ")
         assert re.search(says, message), (name, message, ran.stderr)
-        # They take 0.1 to 1 s; the rest is for a machine that is busy.
-        assert float(seconds) < 4, name
+        # 0.1 to 2 s of a processor where it is fast; without the bounds, minutes or all memory.
+        assert float(seconds) < 30, name
