@@ -18,7 +18,7 @@ from preflight.rules.rules import Rule, Severity
 # themselves; and what stands for a node that gave none.
 _FLEET = (
     "master metadata advertised protocol address mooncake-version same-machine path-mtu "
-    "rail-apart rail-same rail-unknown "
+    "rail-apart rail-same rail-unknown slow-transfers "
     "report no-verdict several-reports old-report unexpected unusable "
     "ssh timeout tool python interrupted"
 ).split()

@@ -13,6 +13,7 @@ LATER = {
     },
     "Between nodes": {
         "rails": "preflight.cli.fleet_rails:rails",
+        "measure": "preflight.cli.fleet_measure:measure",
     },
     "Their reports": {
         "merge": "preflight.cli.fleet_merge:merge",
@@ -22,7 +23,7 @@ GONE = {
     "collect": "the logs of pods are read by: "
     "kubectl logs -l job-name=mooncake-preflight --tail=-1 | mooncake-preflight fleet merge -",
     "manifest": "docs/howto-kubernetes.md has a Job to fill in",
-    "pairs": "fleet pairs is now: measure --serve on one node, measure --to HOST:PORT on the other",
+    "pairs": "fleet pairs is now: mooncake-preflight fleet measure",
     "node": "a node's report is printed by: mooncake-preflight check --json",
     "run": "the nodes of a job are asked by: "
     "srun --label mooncake-preflight check --json launch.sh | mooncake-preflight fleet merge -",
@@ -44,5 +45,6 @@ def fleet() -> None:
     """Check every node of a cluster over ssh, and merge what nodes say, however they were asked.
 
     check asks the nodes over ssh. merge makes one answer of what check --json printed on each,
-    under Slurm, in Kubernetes or by hand; rails says which NIC reaches which.
+    under Slurm, in Kubernetes or by hand; rails says which NIC reaches which, and measure moves
+    memory between each two nodes.
     """

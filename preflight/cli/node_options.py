@@ -53,7 +53,7 @@ REPORTS: Option = click.option(
 )
 
 
-def with_ssh_nodes(example: str, timeout: str, fanout: Option) -> Decorator:
+def with_ssh_nodes(example: str, timeout: str, fanout: Option | None = None) -> Decorator:
     """Add which nodes, and how ssh comes to them: ``where: SshNodes``.
 
     example: a node set. timeout: what --timeout is.
@@ -71,7 +71,7 @@ def with_ssh_nodes(example: str, timeout: str, fanout: Option) -> Decorator:
             type=Integer(1, 600),
             help="Seconds of --timeout in which ssh has to connect. Default: 10, or half of it.",
         ),
-        fanout,
+        *([] if fanout is None else [fanout]),
         click.option("--user", metavar="NAME", help="Log in as this user."),
         click.option(
             "--ssh-options",
@@ -81,20 +81,27 @@ def with_ssh_nodes(example: str, timeout: str, fanout: Option) -> Decorator:
         ),
     )
     which = ("nodes", "nodes_files", "exclude")
-    names = (*which, "timeout_seconds", "connect_seconds", "fanout", "user", "ssh_options")
-    return lambda function: with_options(*options)(gathered(function, "where", _where, *names))
+    names = (*which, "timeout_seconds", "connect_seconds", "user", "ssh_options")
+    more = () if fanout is None else ("fanout",)
+    return lambda function: with_options(*options)(
+        gathered(function, "where", _where, *names, *more)
+    )
 
 
 # Seconds in which ssh connects, where nobody says another number and --timeout leaves so many.
 _CONNECT_SECONDS = 10
 
 
-def _where(connect_seconds: int | None, timeout_seconds: float, **given: Any) -> SshNodes:
+def _where(
+    connect_seconds: int | None, timeout_seconds: float, fanout: int | None = None, **given: Any
+) -> SshNodes:
     from preflight.fleet.remote.program import SshNodes
 
     if connect_seconds is None:
         connect_seconds = max(1, min(_CONNECT_SECONDS, int(timeout_seconds / 2)))
-    return SshNodes(connect_seconds=connect_seconds, timeout_seconds=timeout_seconds, **given)
+    return SshNodes(
+        connect_seconds=connect_seconds, timeout_seconds=timeout_seconds, fanout=fanout, **given
+    )
 
 
 def with_remote(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,4 +7,5 @@ Rooms, each imports only those above it:
 - ``rails``: which NIC reaches which, by addresses and routes; touches nothing.
 - ``merge``: the rows held against each other, and the one answer; writes files that it is told to.
 - ``remote``: nodes asked over ssh; starts it.
+- ``measure``: how fast memory moves between each two nodes; asks them by ``remote``.
 """

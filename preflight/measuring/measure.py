@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
 import socket
+import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from checks.base.root import Root
@@ -56,7 +59,8 @@ def serve(
 ) -> None:
     """Offer memory to another host's ``measure --to`` until the budget is over. Raises UsageError.
 
-    told: gets HOST:PORT, once the other side can begin.
+    told: gets HOST:PORT, once the other side can begin. A reader of standard output who goes away
+    ends it too: ssh that was broken off leaves nothing behind.
     """
     until = time.monotonic() + budget_seconds
     with ExitStack() as stack:
@@ -65,7 +69,11 @@ def serve(
         except (MeasureError, StoppedError, SkippedError, OSError) as error:
             raise UsageError(f"nothing can be offered: {error}") from None
         told(f"{address}:{port}")
-        time.sleep(max(0.0, until - time.monotonic()))
+        reader = select.poll()
+        with suppress(OSError, ValueError):  # closed, or none that has a number
+            reader.register(sys.stdout.fileno(), 0)
+        while (left := until - time.monotonic()) > 0 and not reader.poll(min(left, 0.5) * 1000):
+            pass
 
 
 def prepare(
@@ -121,4 +129,6 @@ def own_address(peer: str = "") -> str:
     except OSError as error:
         if peer:
             raise UsageError(f"--to {peer}: {error.strerror or error}") from None
-        return LOOPBACK
+        # sshd: client, its port, the address that it came to, port.
+        ssh = os.environ.get("SSH_CONNECTION", "").split()
+        return ssh[2] if len(ssh) == 4 else LOOPBACK

@@ -54,6 +54,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("explain",): (("--log", "x"), "explain-log"),
     ("fit",): ((), "fit"),
     ("fleet", "check"): (("--nodes", "a"), "fleet"),
+    ("fleet", "measure"): (("--nodes", "a,b"), "fleet"),
     ("fleet", "merge"): (("x",), "fleet"),
     ("fleet", "rails"): (("x",), "fleet"),
     ("measure",): ((), "measure"),

@@ -15,6 +15,7 @@ from checks.base.finding import Status
 from preflight.check.catalogue import FLEET_CHECKS, catalogue
 from preflight.cli.explain import list_rows, list_text
 from preflight.cli.main import run
+from preflight.fleet.measure import MeasuredPair, slow_transfers
 from preflight.fleet.remote.reply import NodeReply, answer_of
 from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NO_REPORT, NOT_REACHED, FleetFinding
@@ -96,6 +97,9 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
         seen = test_rails.answer("gpu[1-4]", {**test_rails.FOUR, "gpu3": change})
         yield from (finding for finding, _ in seen.findings)
     yield from (finding for finding, _ in test_rails.answer("gpu[1-2]").findings)
+    rates = {("a", "b"): 9.0, ("a", "c"): 1.0, ("b", "c"): 1.0}
+    slow = [MeasuredPair(a, b, rate, rate) for (a, b), rate in rates.items()]
+    yield from (finding for finding, _ in slow_transfers(slow))
 
 
 @pytest.mark.slow

@@ -401,7 +401,7 @@ def test_what_cannot_be_meant_is_refused(
 def test_who_types_the_old_name_is_told_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fleet", "pairs", "--nodes", "a,b"]) == 64
     said = capsys.readouterr().err
-    assert "measure --serve" in said
+    assert "fleet measure" in said
     assert "measure --to" in said
 
 

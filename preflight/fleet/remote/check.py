@@ -29,10 +29,7 @@ def run_fleet_check(
     from preflight.fleet.remote.engine import RunInterruptedError, ask_or_carry
     from preflight.inputs.recorded_launch import recorded_launch
 
-    sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
-    nodes = named_nodes(sets, where.exclude)
-    if not nodes:
-        raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
+    nodes = nodes_of(where)
     record = recorded_launch(launch)
     # What a node may take to read itself, so that it can still say what it could not read.
     left = where.timeout_seconds - where.connect_seconds - _OVERHEAD_SECONDS
@@ -72,6 +69,15 @@ def run_fleet_check(
     text = f"mooncake-preflight: interrupted: {missing} of {len(nodes)} nodes gave no report"
     say(text, err=True)
     return 128 + stopped
+
+
+def nodes_of(where: SshNodes) -> list[str]:
+    """Return the nodes that the options name, each once. Raises UsageError for none."""
+    sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
+    nodes = named_nodes(sets, where.exclude)
+    if not nodes:
+        raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
+    return nodes
 
 
 def check_words(chosen: Chosen, seconds: float, with_launch: bool) -> tuple[str, ...]:

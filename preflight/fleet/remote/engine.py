@@ -11,7 +11,7 @@ import resource
 import shlex
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -25,12 +25,13 @@ from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untype
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.text import grouped
-from preflight.fleet.remote.program import Question, SshNodes
+from preflight.fleet.remote.program import Pair, Question, SshNodes
 from preflight.fleet.remote.reply import NodeReply, lacks_tool
 
 # A report has some ten kilobytes; more than this is no report, and is not kept.
 MOST_BYTES = 8 << 20
 MOST_ERROR_LINES = 20
+MOST_PAIR_LINES = 5000  # of an answer of ``measure``, which has some hundreds
 # How often an interruption is looked for, and progress told.
 TICK_SECONDS = 0.1
 # Of a shared connection the first client would be the master, and be killed with its node's time;
@@ -93,6 +94,39 @@ def ask(
     if collector.unrouted:
         caught = _run(task, ssh, collector.again(), ticker, tree=False)
     collector.finish()
+    if caught:
+        raise RunInterruptedError(caught[0])
+
+
+def ask_pairs(
+    pairs: Sequence[Pair],
+    ssh: SshNodes,
+    answered: Callable[[Pair, NodeReply], None],
+    tick: Callable[[], None],
+) -> None:
+    """Have the first node of each pair serve, and ask the second once the first says where.
+
+    No node may be in two pairs. ``answered`` is told of each pair once: what the asking node said,
+    or the serving one where that ended first. Raises as ``ask`` does.
+    """
+    task = _task(ssh)
+    _make_room(max(2 * len(pairs), int(task.info("fanout"))))
+    task.set_info("fanout", max(2 * len(pairs), int(task.info("fanout"))))
+    ticker = _Ticker(tick)
+    with _caught_signals() as caught:
+        ticker.caught = caught
+        handlers = [_PairHandler(pair, ssh, answered) for pair in pairs]
+        try:
+            for handler in handlers:
+                handler.start(task)
+            task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
+            task.resume()
+        except (RouteResolvingError, TopologyError, WorkerError) as error:
+            raise UsageError(f"ClusterShell refuses its configuration: {error}") from None
+        finally:
+            task.abort()
+    for handler in handlers:
+        handler.finish()
     if caught:
         raise RunInterruptedError(caught[0])
 
@@ -238,6 +272,69 @@ class _Collector(EventHandler):  # type: ignore[misc]
             errors = tuple(self._errors.pop(node))
             carried = self._questions[node].carried
             self._answered(NodeReply(node, tuple(lines), errors, code, timed_out, carried))
+
+
+class _PairHandler(EventHandler):  # type: ignore[misc]
+    """Starts one node of a pair, then the other, and ends the first when the other has ended."""
+
+    def __init__(
+        self, pair: Pair, ssh: SshNodes, answered: Callable[[Pair, NodeReply], None]
+    ) -> None:
+        super().__init__()
+        self._pair, self._ssh = pair, ssh
+        self._told = answered
+        self._serving: Any = None
+        self._lines: dict[str, list[bytes]] = {pair.serving: [], pair.asking: []}
+        self._errors: dict[str, list[bytes]] = {pair.serving: [], pair.asking: []}
+        self._asked = self._ended = False
+
+    def start(self, task: Any) -> None:
+        self._serving = self._shell(task, self._pair.serving, self._pair.serve)
+
+    def _shell(self, task: Any, node: str, question: Question) -> Any:
+        worker = task.shell(
+            question.line,
+            nodes=node,
+            handler=self,
+            timeout=self._ssh.timeout_seconds,
+            stderr=True,
+            stdin=True,
+        )
+        worker.write(question.content)
+        worker.set_write_eof()
+        return worker
+
+    def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+        name = str(node)
+        if name not in self._lines:
+            return  # a gateway of the tree
+        lines = self._errors if sname == worker.SNAME_STDERR else self._lines
+        lines[name] = [*lines[name], msg][-MOST_PAIR_LINES:]
+        served = self._pair.served(msg) if name == self._pair.serving else None
+        if served is not None and not self._asked:
+            self._asked = True
+            self._shell(task_self(), self._pair.asking, self._pair.ask(served))
+
+    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
+        self._end(str(node), rc, False)
+
+    def ev_close(self, worker: Any, timedout: bool) -> None:
+        for node in list(worker.iter_keys_timeout()) if timedout else ():
+            self._end(str(node), None, True)
+
+    def finish(self) -> None:
+        """Tell of a pair that was stopped."""
+        self._end(self._pair.asking, None, False)
+
+    def _end(self, node: str, code: int | None, timed_out: bool) -> None:
+        if self._ended or node not in self._lines:
+            return
+        self._ended = True
+        errors = tuple(self._errors[node][-MOST_ERROR_LINES:])
+        reply = NodeReply(node, tuple(self._lines[node]), errors, code, timed_out)
+        self._told(self._pair, reply)
+        if self._serving is not None and node != self._pair.serving:
+            self._serving.abort()
 
 
 class _Ticker(EventHandler):  # type: ignore[misc]

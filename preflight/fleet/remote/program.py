@@ -6,7 +6,7 @@ folder of its own, which it removes. The launch comes behind it, as it was read 
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -75,6 +75,20 @@ class Question(NamedTuple):
     line: str
     content: bytes
     carried: bool
+
+
+class Pair(NamedTuple):
+    """Two nodes, of which one serves and the other asks that one.
+
+    serve: what the serving node is asked. served: the address in a line that the serving node
+    printed, None without one. ask: what the asking node is asked, by that address.
+    """
+
+    serving: str
+    asking: str
+    serve: Question
+    served: Callable[[bytes], str | None]
+    ask: Callable[[str], Question]
 
 
 class Program(NamedTuple):

@@ -1,0 +1,308 @@
+"""``fleet measure``: memory moves between each two nodes, in rounds that use no node twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from signal import SIGINT
+from statistics import median
+from typing import NamedTuple
+
+from checks.base.regex import regex
+from preflight.base.one_line import clean
+from preflight.base.output import Progress
+from preflight.fleet.base.decode import Json
+from preflight.fleet.base.node_sets import in_order
+from preflight.fleet.base.text import (
+    Paint,
+    cut,
+    grid,
+    grouped,
+    have_and_need,
+    nodes_text,
+    painted,
+    plural,
+    rest_of,
+)
+from preflight.fleet.remote.program import Pair, Program, Question, SshNodes
+from preflight.fleet.remote.reply import NodeReply, lacks_tool, why_none
+from preflight.fleet.reports.rows import EXIT_CODES, REPORT, STATUSES, FleetFinding, OnNodes, worst
+from preflight.measuring.findings import rate_text
+from preflight.render.text import filled
+
+SLOW = "fleet.slow-transfers"
+# Below this share of what others reach, a node or a pair is slow; as measure.nic has it of NICs.
+SLOW_SHARE = 0.5
+_SERVED = regex(r'"address": "([^"\s]+:[0-9]+)"')
+_ANSWER = regex(r'\{\s*"schema": "mooncake-preflight/measure/v1"')
+MOST_ROWS = 30
+
+
+class MeasuredPair(NamedTuple):
+    """What one pair of nodes came to.
+
+    write, read: bytes a second, of the size that was fastest. transport: "rdma", "tcp", or "" where
+    Mooncake's log names neither. trouble: why the pair was not measured. node: on which side.
+    """
+
+    serving: str
+    asking: str
+    write_bytes_per_second: float = 0.0
+    read_bytes_per_second: float = 0.0
+    transport: str = ""
+    devices: tuple[str, ...] = ()
+    findings: tuple[FleetFinding, ...] = ()
+    trouble: FleetFinding | None = None
+    node: str = ""
+
+    @property
+    def nodes(self) -> tuple[str, str]:
+        return self.serving, self.asking
+
+    @property
+    def slowest(self) -> float:
+        """Bytes a second of the slower of both ways."""
+        return min(self.write_bytes_per_second, self.read_bytes_per_second)
+
+
+class FleetMeasure(NamedTuple):
+    """All pairs, in the order in which they were measured. stopped: by which signal, 0 for none."""
+
+    nodes: Sequence[str]
+    pairs: Sequence[MeasuredPair]
+    stopped: int = 0
+
+    @property
+    def findings(self) -> list[OnNodes]:
+        """What is wrong, the worst first, each with its nodes."""
+        found = [
+            *((pair.trouble, pair.node) for pair in self.pairs if pair.trouble),
+            *((each, node) for pair in self.pairs for each in pair.findings for node in pair.nodes),
+            *slow_transfers(self.pairs),
+        ]
+        both = [OnNodes(key, in_order(set(nodes))) for key, nodes in grouped(found).items()]
+        return sorted(both, key=lambda each: STATUSES.index(each.finding.status))
+
+    @property
+    def status(self) -> str:
+        return worst({each.finding.status for each in self.findings}, "pass")
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.stopped if self.stopped else EXIT_CODES[self.status]
+
+    @property
+    def verdict(self) -> str:
+        measured = [pair for pair in self.pairs if not pair.trouble]
+        text = f"{plural(len(self.nodes), 'node')}, {len(measured)} of {len(self.pairs)} pairs"
+        if not measured:
+            return f"{text} measured"
+        low, high = (rate_text(end(pair.slowest for pair in measured)) for end in (min, max))
+        return f"{text} measured, {low} to {high} the slower way"
+
+
+def measure_fleet(
+    nodes: Sequence[str],
+    record: bytes | None,
+    words: Sequence[str],
+    budget_seconds: float,
+    where: SshNodes,
+    program: Program,
+) -> FleetMeasure:
+    """Measure every pair of nodes. record: of the launch. words: for both sides of each pair.
+
+    Raises UsageError.
+    """
+    from preflight.fleet.remote.engine import RunInterruptedError, ask_pairs
+
+    plan = rounds(nodes)
+    count = sum(map(len, plan))
+    measured: list[MeasuredPair] = []
+    without: list[Pair] = []  # the program
+    progress = Progress()
+
+    def question(carried: bool, *more: str) -> Question:
+        every = ["measure", "--json", *words, *more, *(["-"] if record is not None else [])]
+        return program.question(every, record or b"", carried)
+
+    def pair_of(serving: str, asking: str, carried: bool) -> Pair:
+        def ask(served: str) -> Question:
+            return question(carried, f"--to={served}", f"--budget={budget_seconds:g}s")
+
+        serve = question(carried, "--serve", f"--budget={where.timeout_seconds:.0f}s")
+        return Pair(serving, asking, serve, served_address, ask)
+
+    def take(carry: bool, pair: Pair, reply: NodeReply) -> None:
+        if carry and lacks_tool(reply):
+            without.append(pair)
+        else:
+            measured.append(pair_answer(pair, reply, where.timeout_seconds))
+
+    def show() -> None:
+        progress.show(f"{len(measured)} of {count} pairs measured")
+
+    stopped = 0
+    try:
+        for round_ in plan:
+            carried = program.carry == "always"
+            pairs = [pair_of(*nodes, carried) for nodes in round_]
+            ask_pairs(pairs, where, partial(take, program.carry == "auto"), show)
+            again = [pair_of(pair.serving, pair.asking, True) for pair in without]
+            without.clear()
+            if again:
+                ask_pairs(again, where, partial(take, False), show)
+    except (RunInterruptedError, KeyboardInterrupt) as signalled:
+        stopped = int(signalled.args[0]) if signalled.args else SIGINT
+    finally:
+        progress.clear()
+    return FleetMeasure(nodes, measured, stopped)
+
+
+def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """Return each pair of nodes once, in as few rounds as can be; in a round no node is twice.
+
+    The nodes stand in a ring around the first one, which turns by one place a round.
+    """
+    first, *ring = [*nodes, *([""] if len(nodes) % 2 else [])] or [""]
+    found = []
+    for _ in ring:
+        circle = [first, *ring]
+        half = len(circle) // 2
+        both = zip(circle[:half], reversed(circle[half:]), strict=True)
+        found.append([pair for pair in both if "" not in pair])
+        ring = [*ring[-1:], *ring[:-1]]
+    return found
+
+
+def served_address(line: bytes) -> str | None:
+    """Return the HOST:PORT of a line of ``measure --serve --json``, None of another line."""
+    match = _SERVED.search(line.decode("utf-8", "replace"))
+    return match[1] if match else None
+
+
+def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
+    """Return what a reply says of a pair: rates, or what stood in the way."""
+    none = MeasuredPair(pair.serving, pair.asking, node=reply.node)
+    text = b"\n".join(reply.lines).decode("utf-8", "replace")
+    answer = _ANSWER.search(text)
+    if reply.end is None or answer is None:
+        check, why = why_none(reply, timeout_seconds)
+        return none._replace(trouble=_trouble(check, why))
+    try:
+        document: Json = json.JSONDecoder().raw_decode(text, answer.start())[0]
+        return _read(none, document)
+    except (LookupError, TypeError, ValueError) as error:
+        why = f"its answer is not as its schema says: {clean(str(error))}"
+        return none._replace(trouble=_trouble(REPORT, why))
+
+
+def _trouble(check: str, why: str) -> FleetFinding:
+    return FleetFinding(check, "unknown", "transfers", text=why)
+
+
+def _read(pair: MeasuredPair, document: Json) -> MeasuredPair:
+    """Return a pair with what the answer of ``measure --to`` says. Raises LookupError."""
+    parts = (document["answer"] or {}).get("parts") or []
+    transfer = next((part for part in parts if part["part"] == "transfer"), None)
+    if transfer is None or transfer["outcome"] != "measured":
+        why = clean(str(document["reason"] if transfer is None else transfer["reason"]))
+        return pair._replace(trouble=_trouble("fleet.no-verdict", why))
+    best = {
+        op: max(
+            (float(rate["bytes_per_second"]) for rate in transfer["rates"] if rate["op"] == op),
+            default=0.0,
+        )
+        for op in ("write", "read")
+    }
+    used = transfer["used"] or {"transport": "", "devices": []}
+    return pair._replace(
+        write_bytes_per_second=best["write"],
+        read_bytes_per_second=best["read"],
+        transport=used["transport"],
+        devices=tuple(used["devices"]),
+        findings=tuple(_findings(document["findings"])),
+    )
+
+
+def _findings(findings: Iterable[Json]) -> Iterator[FleetFinding]:
+    for each in findings:
+        if each["status"] in ("fail", "unknown", "warn"):
+            subject = ", ".join(one["name"] for one in each["subjects"])
+            have, need = ((each[key] or {"text": ""})["text"] for key in ("have", "need"))
+            yield FleetFinding(each["check"], each["status"], subject, have, need, each["text"])
+
+
+def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding, str]]:
+    """Yield each slow node, and of other nodes the pairs that are slow between them.
+
+    A node is as fast as its best pair; what is usual is the median of all nodes.
+    """
+    measured = [pair for pair in pairs if not pair.trouble]
+    best: dict[str, float] = {}
+    for pair in measured:
+        for node in pair.nodes:
+            best[node] = max(best.get(node, 0.0), pair.slowest)
+    if len(best) < 3:  # of two, who is slow?
+        return
+    usual = median(best.values())
+    slow = {node for node, rate in best.items() if rate < SLOW_SHARE * usual}
+    for node in slow:
+        have, need = rate_text(best[node]), f"half of the usual {rate_text(usual)}"
+        text = "with no other node it is faster: look at its NIC, link, cable and PCIe slot"
+        yield FleetFinding(SLOW, "warn", "all transfers", have, need, text), node
+    for pair in measured:
+        most = min(best[node] for node in pair.nodes)
+        if slow.isdisjoint(pair.nodes) and pair.slowest < SLOW_SHARE * most:
+            have, need = rate_text(pair.slowest), f"half of the {rate_text(most)} with others"
+            text = "both are faster with others: look at the switches and routes between them"
+            subject = f"{pair.serving} and {pair.asking}"
+            finding = FleetFinding(SLOW, "warn", subject, have, need, text)
+            yield from ((finding, node) for node in pair.nodes)
+
+
+def measure_object(answer: FleetMeasure) -> Json:
+    """Return the answer of ``schemas/fleet-measure-v1.schema.json``."""
+    return {
+        "findings": [each.as_object() for each in answer.findings],
+        "nodes": list(answer.nodes),
+        "pairs": [
+            {
+                "serving": pair.serving,
+                "asking": pair.asking,
+                "write_bytes_per_second": None if pair.trouble else pair.write_bytes_per_second,
+                "read_bytes_per_second": None if pair.trouble else pair.read_bytes_per_second,
+                "transport": pair.transport,
+                "devices": list(pair.devices),
+                "reason": pair.trouble.text if pair.trouble else None,
+            }
+            for pair in answer.pairs
+        ],
+    }
+
+
+def measure_text(answer: FleetMeasure, paint: Paint, verbosity: int) -> str:
+    """Write the verdict, what is wrong, and the pairs, the slowest first."""
+    lines = [painted(paint, answer.status, answer.verdict, answer.status.upper())]
+    if verbosity < 0:
+        return lines[0]
+    for finding, nodes in answer.findings:
+        head = f"{finding.check} on {nodes_text(nodes)}: {clean(finding.subject)}"
+        lines.append(painted(paint, finding.status, head))
+        for text in (have_and_need(finding.have, finding.need, 200), cut(finding.text, 300)):
+            if text:
+                lines.append(filled(f"      {text}", 100, 0))
+    rows = [
+        (
+            *pair.nodes,
+            "" if pair.trouble else ", ".join([pair.transport or "?", *pair.devices]),
+            *(
+                "" if pair.trouble else rate_text(rate)
+                for rate in (pair.write_bytes_per_second, pair.read_bytes_per_second)
+            ),
+        )
+        for pair in sorted(answer.pairs, key=lambda pair: (pair.trouble is None, pair.slowest))
+    ]
+    shown = rows if verbosity > 0 else rows[:MOST_ROWS]
+    lines += grid(["serves", "asks", "over", "write", "read"], shown) if rows else []
+    return "\n".join([*lines, *rest_of(len(shown), rows)])
