@@ -81,8 +81,8 @@ def with_ssh_nodes(example: str, timeout: str, fanout: Option | None = None) -> 
         ),
     )
     which = ("nodes", "nodes_files", "exclude")
-    names = (*which, "timeout_seconds", "connect_seconds", "user", "ssh_options")
-    more = () if fanout is None else ("fanout",)
+    names = [*which, "timeout_seconds", "connect_seconds", "user", "ssh_options"]
+    names += [] if fanout is None else ["fanout"]
     return lambda function: with_options(*options)(
         gathered(function, "where", _where, *names, *more)
     )

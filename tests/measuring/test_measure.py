@@ -402,7 +402,6 @@ def test_who_types_the_old_name_is_told_the_new_one(capsys: pytest.CaptureFixtur
     assert run(["fleet", "pairs", "--nodes", "a,b"]) == 64
     said = capsys.readouterr().err
     assert "fleet measure" in said
-    assert "measure --to" in said
 
 
 def test_the_address_is_that_of_the_way_to_the_other_host() -> None:
