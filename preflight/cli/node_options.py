@@ -83,9 +83,7 @@ def with_ssh_nodes(example: str, timeout: str, fanout: Option | None = None) -> 
     which = ("nodes", "nodes_files", "exclude")
     names = [*which, "timeout_seconds", "connect_seconds", "user", "ssh_options"]
     names += [] if fanout is None else ["fanout"]
-    return lambda function: with_options(*options)(
-        gathered(function, "where", _where, *names, *more)
-    )
+    return lambda function: with_options(*options)(gathered(function, "where", _where, *names))
 
 
 # Seconds in which ssh connects, where nobody says another number and --timeout leaves so many.

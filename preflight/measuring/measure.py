@@ -28,7 +28,7 @@ from preflight.probes.registration import Sizes, registration_ceiling
 from preflight.reading.understood import about
 from preflight.rehearsal.programs import StoppedError
 from preflight.rehearsal.records import find_library
-from preflight.rehearsal.run import MemoryWatch
+from preflight.rehearsal.run import MemoryWatch, settle
 from preflight.sizing.launch_needs import source_name
 
 # To read the launch and the host.
@@ -49,6 +49,7 @@ def measure(
         found = measuring.run(parts or PARTS, own, peer, progress.show)
         found = found._replace(tokens_per_second=tokens_per_second)
     finally:
+        settle(Root())  # who comes next counts no page of this as another's
         progress.clear()
     judged = findings(found, wanted)
     return MeasureAnswer(found, tuple(judged), tuple(consequences(found, wanted)))

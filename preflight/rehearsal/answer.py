@@ -101,6 +101,10 @@ def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     if run.left:
         listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
         yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
+    for done in run.done:
+        if list(_pages_differ(done)) and _own_pages_agree(done):
+            where = f"{done.step.member.name}, {done.step.what}"
+            yield f"{where}: others took or gave back huge pages; its own are as predicted"
     for step in plan.steps:
         for one in step.taken or ():
             if one.outcome is Outcome.FELL_BACK:
@@ -136,7 +140,7 @@ def _differences(
     for done in run.done:
         # What a step gives back when it fails in a way of which no replay tells, none tells.
         told_of = done is not failed or not expected
-        if done.step.taken is not None and done.ended is None and told_of:
+        if done.ended is None and told_of and not _own_pages_agree(done):
             yield from _pages_differ(done)
     if failed is None and not run.stopped:
         yield from _pins_differ(plan, run)
@@ -175,8 +179,19 @@ def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
     return pages
 
 
-def _pages_differ(done: StepResult) -> Iterator[str]:
+def _own_pages_agree(done: StepResult) -> bool:
+    """Return whether the pages that the processes have themselves are those predicted."""
     expected = predicted_pages(done.step.taken or ())
+    return done.huge_bytes == sum(
+        spot.page_size_bytes * pages for spot, pages in expected.items() if spot.node is None
+    )
+
+
+def _pages_differ(done: StepResult) -> Iterator[str]:
+    """Yield each count of pages that is not as predicted; none where nothing is predicted."""
+    if done.step.taken is None:
+        return
+    expected = predicted_pages(done.step.taken)
     where = f"{done.step.member.name}, {done.step.what}"
     for spot in sorted({*expected, *done.pages}, key=lambda at: (at.page_size_bytes, at.node or 0)):
         have, need = done.pages.get(spot, 0), expected.get(spot, 0)

@@ -98,7 +98,8 @@ class StepResult(NamedTuple):
     last was pinned, None where none was. lines: the library's last, where it failed. ended: the
     exit code of a process that is gone, and its pages with it; below 0 the signal.
     resident_bytes: by how much the process's memory grew that is no huge page; None for one that
-    is gone. pinned_bytes: of the launch's processes together, after the step.
+    is gone. pinned_bytes: of the launch's processes together, after the step. huge_bytes: of huge
+    pages, by how much these processes' own grew; ``pages`` counts everybody's.
     """
 
     step: RehearsalStep
@@ -111,6 +112,7 @@ class StepResult(NamedTuple):
     resident_bytes: int | None = None
     pinned_bytes: int = 0
     ended: int | None = None
+    huge_bytes: int | None = None
 
 
 class ProcessMemory(NamedTuple):

@@ -16,7 +16,7 @@ from checks.hugetlb.pools import Pool, read_hugetlb
 from checks.memory.facts import MemoryHeadroom, memory_headroom
 from checks.numa.nodes import Meminfo, read_meminfo, read_node_meminfo, read_process_sizes
 from preflight.mooncake.allocations import Backing
-from preflight.rehearsal.programs import Programs, Running, StoppedError
+from preflight.rehearsal.programs import LOOK_SECONDS, Programs, Running, StoppedError
 from preflight.rehearsal.records import (
     ProcessMemory,
     RehearsalPlan,
@@ -29,6 +29,8 @@ from preflight.rehearsal.records import (
 Progress = Callable[[str], None]
 # The kernel gives a dead process's pages back within this time, or somebody else has them.
 _BACK_SECONDS = 10
+# Nobody gives pages back any more if the counts of the pools stay the same for so long.
+_QUIET_SECONDS = 0.5
 _VALUE_BYTES = 1 << 20
 _PUT_SECONDS = 10
 
@@ -148,6 +150,7 @@ class _Stage:
         rises = StepTimes(self._root, before, began)
         rises.look(player)
         resident = 0 if player is None else status_bytes(player.pid).get("VmRSS", 0)
+        huge = self._sum("HugetlbPages")
 
         def look() -> None:
             rises.look(players.get(member.number))
@@ -166,12 +169,27 @@ class _Stage:
         lines: tuple[str, ...] = ()
         if answer.error:
             lines = players[member.number].last_lines()
-        taken = taken_since(self._root, before)
+        taken = self._settled(before)
         now = status_bytes(players[member.number].pid).get("VmRSS")
         grown = None if now is None else max(0, now - resident)
-        pins = [status_bytes(one.pid).get("VmPin", 0) for one in players.values()]
         result = StepResult(step, answer.error, answer.seconds, taken, *rises.times, lines, grown)
-        return result._replace(pinned_bytes=sum(pins), ended=answer.ended)
+        return result._replace(
+            pinned_bytes=self._sum("VmPin"),
+            ended=answer.ended,
+            huge_bytes=self._sum("HugetlbPages") - huge,
+        )
+
+    def _sum(self, name: str) -> int:
+        """Return a size of /proc/PID/status, of all processes of the launch together."""
+        return sum(status_bytes(one.pid).get(name, 0) for one in self._programs.players.values())
+
+    def _settled(self, before: Mapping[Spot, int]) -> dict[Spot, int]:
+        """Return the pages taken since ``before``, once two reads of the counts agree."""
+        until, last = time.monotonic() + _BACK_SECONDS, None
+        while (taken := taken_since(self._root, before)) != last and time.monotonic() < until:
+            last = taken
+            time.sleep(LOOK_SECONDS)
+        return taken
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
         """Refuse, before they begin, steps that the memory is not there for."""
@@ -367,13 +385,30 @@ def pages_in_use(root: Root) -> dict[Spot, int]:
     return used
 
 
+def settle(root: Root) -> dict[int, Pool]:
+    """Return the pools, once nobody gives pages back any more.
+
+    A process that is gone may still have its pages: whoever reads its /proc files keeps its memory.
+    """
+    since, pools = time.monotonic(), _pools(root)
+    until = since + _BACK_SECONDS
+    while any(pool.held_pages for pool in pools.values()):
+        if time.monotonic() > min(since + _QUIET_SECONDS, until):
+            break
+        time.sleep(LOOK_SECONDS)
+        now = _pools(root)
+        if now != pools:
+            since, pools = time.monotonic(), now
+    return pools
+
+
 def others(root: Root) -> list[str]:
     """Return which pages others have, or are promised: what they do meanwhile is not rehearsed."""
     return [
         f"others use {pool.total_pages - pool.free_pages} pages of {format_bytes(size)} and "
         f"{pool.reserved_pages} more are promised to them: pages that they take or give back "
         "meanwhile are counted here too"
-        for size, pool in _pools(root).items()
+        for size, pool in settle(root).items()
         if pool.held_pages
     ]
 

@@ -119,7 +119,8 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
     """Return the part of a steady stream that reaches SSD, by the objects of a bucket, a heartbeat.
 
     What a heartbeat leaves over is carried into the next one's bucket and lost there: of even
-    sizes, half a bucket a heartbeat, or what comes until one is full.
+    sizes, half a bucket a heartbeat, or what comes until one is full. Of few objects half a one
+    more arrives, as objects are whole.
     """
     return heartbeat / bucket / 2 if heartbeat < bucket else 1 - bucket / heartbeat / 2
 

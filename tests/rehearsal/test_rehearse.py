@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -379,6 +380,31 @@ def test_others_pages_are_told(tmp_path: Path) -> None:
     assert others(root)[0].startswith("others use 4 pages of 2.00 MiB and 2 more")
     quiet = Root(str(Host(pools={2 * MIB: HostPool(total=10)}).write(tmp_path / "quiet")))
     assert others(quiet) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "status"), [(48 * 2 * MIB, "warns"), (47 * 2 * MIB, "differs"), (None, "differs")]
+)
+def test_pages_that_others_take_meanwhile_are_no_difference(own: int | None, status: str) -> None:
+    """The host has more in use than was predicted; the processes themselves have what was."""
+    found = plan(process(32 * 2 * MIB, 16 * 2 * MIB, settings=HUGE))
+    done = run_of(found, short=-44)
+    last = done.done[-1]
+    assert predicted_pages(last.step.taken or ())[ANYWHERE] == 48
+    answer = judge(found, done._replace(done=(*done.done[:-1], last._replace(huge_bytes=own))))
+    assert answer.status == status
+    assert ("others took" in " ".join(answer.warnings)) == (status == "warns")
+
+
+def test_what_is_given_back_is_waited_for(tmp_path: Path) -> None:
+    """Pages of a process that is gone, which come back one by one, are nobody's."""
+    root = Root(str(Host(pools={2 * MIB: HostPool(total=10, free=7, reserved=1)}).write(tmp_path)))
+    pool = tmp_path / "sys/kernel/mm/hugepages/hugepages-2048kB"
+    back = threading.Timer(0.1, lambda: (pool / "resv_hugepages").write_text("0\n"))
+    rest = threading.Timer(0.3, lambda: (pool / "free_hugepages").write_text("10\n"))
+    back.start()
+    rest.start()
+    assert others(root) == []
 
 
 def player(folder: Path) -> Running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from preflight.launches.launch_files import read_source
 from preflight.processes.processes import LaunchOptions
 from preflight.rules.launch_rules import findings
 from preflight.rules.rules import Versions
-from preflight.rules.tier_use import RULES
+from preflight.rules.tier_use import RULES, part_that_reaches_ssd
 from preflight.sglang.model import well_known_model
 from preflight.sizing.launch_sizing import size_launch
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, STORE, understood
@@ -270,3 +271,25 @@ def test_the_page_of_symptoms_has_every_rule() -> None:
     text = (ROOT / "docs/is-it-used.md").read_text()
     names = set(re.findall(r"`([a-z0-9-]+)`", text))
     assert RULES.page.keys() <= names
+
+
+def written_of(counts: Iterable[int], bucket: int) -> int:
+    """The objects on SSD, of those that each heartbeat had: as GroupOffloadingKeysByBucket.
+
+    What is carried takes its place in a bucket, and is not written.
+    """
+    carried = written = 0
+    for count in counts:
+        full, left = divmod(carried + count, bucket)
+        written += full * bucket - carried if full else 0
+        carried = left
+    return written
+
+
+@pytest.mark.parametrize(("bucket", "rate"), [(20, 7), (20, 17), (20, 47), (500, 61), (500, 999)])
+def test_the_part_that_reaches_ssd_is_that_of_bucket_by_bucket(bucket: int, rate: int) -> None:
+    """Over many heartbeats, with half an object more for those that are whole."""
+    counts = [rate] * 20 * bucket
+    whole = 0.5 / max(bucket, rate)
+    computed = part_that_reaches_ssd(bucket, rate) + whole
+    assert written_of(counts, bucket) / sum(counts) == pytest.approx(computed, rel=0.02)

@@ -23,7 +23,7 @@ from tests.paths import ROOT
 from tests.traces.real_sglang import answers_of
 
 RECORD = ROOT / "tests" / "data" / "decode_keys.json"
-VERSIONS = "0.5.4 0.5.14 0.5.15 0.5.20 0.5.23".split()
+VERSIONS = "0.5.4 0.5.10.post1 0.5.14 0.5.15 0.5.20 0.5.23".split()
 COUNT = 110
 
 
