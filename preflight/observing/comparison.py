@@ -12,6 +12,7 @@ from checks.base.unknown import Unknown
 from checks.running.processes import HeldMemory, shared_once
 from preflight.observing.running_launch import RunningServer
 from preflight.observing.served_metrics import Metrics, is_local
+from preflight.observing.tiers import tier_findings
 from preflight.processes.processes import ProcessKind
 
 PAGES, NODE, LOCKED = "observe.huge-pages", "observe.numa-node", "observe.locked-memory"
@@ -35,6 +36,8 @@ def findings(
     for server in servers:
         metrics = served.get(server.pid)
         for finding in (*_of_server(server), *_store_pool(server, servers, metrics)):
+            yield server, finding
+        for finding in () if metrics is None else tier_findings(server, metrics):
             yield server, finding
 
 

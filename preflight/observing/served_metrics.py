@@ -26,7 +26,7 @@ _SAMPLE = regex(
 )
 _LABEL = regex(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # Every rank of one engine counts the same tokens (sglang/srt/observability/metrics_collector.py).
-_RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "pid"})
+_RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank", "pid"})
 _EVERY_ADDRESS = ("", "0.0.0.0", "::", "[::]")
 
 
@@ -95,14 +95,21 @@ def served_metrics(server: RunningServer) -> Metrics | Unknown | None:
     return parse_metrics(answer["body"])
 
 
+def process_of(server: RunningServer) -> LaunchProcess | None:
+    """Return what is understood of a program's own command line; None if it cannot be read."""
+    if isinstance(server.sizing, Unknown):
+        return None
+    return next((p for p in server.sizing.inputs.processes if p.kind is server.kind), None)
+
+
 def _address(server: RunningServer) -> tuple[str, int] | Unknown | None:
     """Return host and port of a program's metrics; None for a program that serves none."""
-    if isinstance(server.sizing, Unknown) or isinstance(server.needs, Unknown):
+    process = process_of(server)
+    if process is None or isinstance(server.needs, Unknown):
         return None
-    process = next((p for p in server.sizing.inputs.processes if p.kind is server.kind), None)
     what = "metrics port" if server.kind is ProcessKind.MASTER else "HTTP port"
     port = next((port.port for port in server.needs.ports if port.what == what), None)
-    if process is None or port is None or not _serves(process):
+    if port is None or not _serves(process):
         return None
     if isinstance(port, Unknown):
         return port
