@@ -1,4 +1,5 @@
 """What runs, held against what it was predicted to take: the answer of ``observe``.
 
-It reads /proc and asks nobody; ``checks.running`` reads, this package compares.
+``checks.running`` reads /proc; of what runs here the metrics are asked, at the address that its own
+command line names.
 """

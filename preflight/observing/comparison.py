@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from checks.base.finding import Finding, Status, Subject, command
 from checks.base.pages import Spot
 from checks.base.units import Quantity, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.running.processes import HeldMemory, shared_once
-from preflight.observing.master import is_local, segments_of_master
 from preflight.observing.running_launch import RunningServer
+from preflight.observing.served_metrics import Metrics, is_local
+from preflight.observing.tiers import tier_findings
 from preflight.processes.processes import ProcessKind
 
 PAGES, NODE, LOCKED = "observe.huge-pages", "observe.numa-node", "observe.locked-memory"
@@ -23,10 +25,19 @@ _OPEN = "the next connection or file is refused (EMFILE)"
 MOST_FILES = "1048576"  # fs.nr_open of a kernel that nobody set: no limit may be higher
 
 
-def findings(servers: tuple[RunningServer, ...]) -> Iterator[tuple[RunningServer, Finding]]:
-    """Yield each program that runs with a finding for each of its amounts."""
+def findings(
+    servers: tuple[RunningServer, ...],
+    served: Mapping[int, Metrics | Unknown] = MappingProxyType({}),
+) -> Iterator[tuple[RunningServer, Finding]]:
+    """Yield each program that runs with a finding for each of its amounts.
+
+    served: the metrics of those programs that serve some, by pid.
+    """
     for server in servers:
-        for finding in (*_of_server(server), *_store_pool(server, servers)):
+        metrics = served.get(server.pid)
+        for finding in (*_of_server(server), *_store_pool(server, servers, metrics)):
+            yield server, finding
+        for finding in () if metrics is None else tier_findings(server, metrics):
             yield server, finding
 
 
@@ -167,20 +178,18 @@ def _transport(server: RunningServer, subject: Subject) -> Iterator[Finding]:
     )
 
 
-def _store_pool(master: RunningServer, servers: tuple[RunningServer, ...]) -> Iterator[Finding]:
+def _store_pool(
+    master: RunningServer, servers: tuple[RunningServer, ...], metrics: Metrics | Unknown | None
+) -> Iterator[Finding]:
     """Yield whether a master that runs here has the segments of the clients that run here."""
     if master.kind is not ProcessKind.MASTER or isinstance(master.needs, Unknown):
         return
-    ports = {port.what: port.port for port in master.needs.ports}
-    rpc, metrics = ports.get("RPC port"), ports.get("metrics port")
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
-    if not isinstance(metrics, int):
-        yield finding.unknown("its metrics port is not known")
+    if metrics is None or isinstance(metrics, Unknown):
+        yield finding.unknown(metrics or "its metrics port is not known")
         return
-    segments = segments_of_master(metrics)
-    if isinstance(segments, Unknown):
-        yield finding.unknown(segments)
-        return
+    rpc = next((port.port for port in master.needs.ports if port.what == "RPC port"), None)
+    segments = metrics.segments
     joined = [server for server in servers if _joins(server, rpc)]
     sizes = [server.segment_bytes for server in joined]
     need = sum(size for size in sizes if not isinstance(size, Unknown))

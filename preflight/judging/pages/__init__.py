@@ -33,6 +33,10 @@ OBSERVED = tuple(
         "store-pool",
         "locked-memory",
         "open-files",
+        "l2-hits",
+        "l3-hits",
+        "store-use",
+        "ssd-reads",
     )
 )
 # What launch_checks finds: declared here, where no reader of launches is loaded with it.

@@ -1,0 +1,108 @@
+"""An observation for node_exporter's textfile collector: one file of Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from checks.base.unknown import Unknown
+from checks.running.processes import HeldMemory, shared_once
+from preflight.observing.report import Observation
+from preflight.observing.running_launch import Holding, RunningServer
+from preflight.observing.served_metrics import Metrics
+
+PREFIX = "mooncake_preflight_"
+# Each is a gauge; what is not known has no sample.
+HELP = {
+    "observation_timestamp_seconds": "When this was looked at, in seconds since 1970.",
+    "programs": "Programs of a launch that run here.",
+    "predicted_hugepages": "Huge pages that the command line asks for; numa_node is any where "
+    "nothing binds them.",
+    "held_hugepages": "Huge pages that its processes have mapped, shared ones once.",
+    "touched_hugepages": "Huge pages of these that lie on a NUMA node.",
+    "locked_memory_bytes": "What a process has locked or pinned, as the kernel charges it.",
+    "locked_memory_limit_bytes": "The most that it may lock; no sample where that is unlimited.",
+    "open_files": "Files that a process has open.",
+    "open_files_limit": "The most that it may open.",
+    "segment_capacity_bytes": "Memory of a segment of the store pool, as its master says.",
+    "finding": "1 for each finding, with its status.",
+}
+Sample = tuple[str, Mapping[str, object], float]
+
+
+def metrics_text(
+    observation: Observation, served: Mapping[int, Metrics | Unknown], now_seconds: float
+) -> str:
+    """Write every sample below the HELP and TYPE of its metric; the same twice is written once."""
+    samples: list[Sample] = [
+        ("observation_timestamp_seconds", {}, now_seconds),
+        ("programs", {}, len(observation.servers)),
+        *(sample for server in observation.servers for sample in _of_server(server)),
+    ]
+    for server in observation.servers:
+        metrics = served.get(server.pid)
+        segments = metrics.segments if isinstance(metrics, Metrics) else {}
+        for name, size in segments.items():
+            samples.append(("segment_capacity_bytes", {**_program(server), "segment": name}, size))
+    for server, finding, _ in observation.rows:
+        labels = {"id": finding.check, "status": finding.status.value, "subject": finding.subject}
+        samples.append(("finding", {**_program(server), **labels}, 1))
+    lines = []
+    for name, text in HELP.items():
+        lines += [f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} gauge"]
+        lines += dict.fromkeys(_line(sample) for sample in samples if sample[0] == name)
+    return "\n".join(lines) + "\n"
+
+
+def _program(server: RunningServer) -> dict[str, object]:
+    return {"program": server.kind.value, "pid": server.pid}
+
+
+def _of_server(server: RunningServer) -> Iterator[Sample]:
+    """Yield what a program should hold and holds, and each of its processes beside its limits."""
+    program, predicted = _program(server), server.predicted_pages
+    for spot, pages in {} if isinstance(predicted, Unknown) else predicted.items():
+        place = {"page_bytes": spot.page_size_bytes, "numa_node": _node(spot.node)}
+        yield "predicted_hugepages", {**program, **place}, pages
+    memories = tuple(h.memory for h in server.holdings if isinstance(h.memory, HeldMemory))
+    if len(memories) == len(server.holdings):
+        held: dict[int, int] = {}
+        touched: dict[tuple[int, int], int] = {}
+        for mapping in shared_once(memories):
+            size = mapping.page_bytes
+            held[size] = held.get(size, 0) + mapping.pages
+            for node, pages in mapping.node_pages.items():
+                touched[size, node] = touched.get((size, node), 0) + pages
+        for size, pages in held.items():
+            yield "held_hugepages", {**program, "page_bytes": size}, pages
+        for (size, node), pages in touched.items():
+            place = {"page_bytes": size, "numa_node": _node(node)}
+            yield "touched_hugepages", {**program, **place}, pages
+    for holding in server.holdings:
+        yield from _of_process({**program, "process": holding.pid}, holding)
+
+
+def _of_process(labels: Mapping[str, object], holding: Holding) -> Iterator[Sample]:
+    if isinstance(holding.memory, HeldMemory):
+        yield "locked_memory_bytes", labels, holding.memory.charged_bytes
+    if not isinstance(holding.files, Unknown):
+        yield "open_files", labels, holding.files.number
+    for name, limit in (
+        ("locked_memory_limit_bytes", holding.memlock),
+        ("open_files_limit", holding.open_files),
+    ):
+        if not isinstance(limit, Unknown) and limit.soft is not None:
+            yield name, labels, limit.soft
+
+
+def _node(node: int | None) -> str:
+    return "any" if node is None else str(node)
+
+
+def _line(sample: Sample) -> str:
+    name, labels, value = sample
+    pairs = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
+    return f"{PREFIX}{name}{{{pairs}}} {value:.16g}" if pairs else f"{PREFIX}{name} {value:.16g}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
