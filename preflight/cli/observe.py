@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, NumberOption
+from preflight.cli.options import COLOR, JSON, NumberOption, with_launch
 
 if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
     from preflight.observing.report import Observation
 
 
 @command(
     "observe",
     "mooncake-preflight observe",
+    "mooncake-preflight observe launch.sh",
     "mooncake-preflight observe --pid 4711 --json",
     "mooncake-preflight observe --watch 30",
 )
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @COLOR
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
+@with_launch
 def observe(
     *,
     as_json: bool,
@@ -37,6 +40,7 @@ def observe(
     watch_seconds: float | None,
     color: str,
     quiet: bool,
+    launch: LaunchWords,
 ) -> int:
     """Look at the servers and stores that run here: do they hold what was predicted?
 
@@ -44,6 +48,9 @@ def observe(
     follows from that, its environment and the releases that it has loaded. What it holds is read
     from /proc: huge pages by size and NUMA node, locked memory, open files, RDMA devices. Nothing
     is attached to, signalled or written.
+
+    LAUNCH is what `check` takes. With it, each of its processes has to run, as LAUNCH says; other
+    programs are named.
 
     Exit codes: 0 as predicted; 1 something is not; 3 unknown: not readable, or nothing runs; 64
     usage error; 70 a defect of this program; 130 interrupted.
@@ -54,15 +61,18 @@ def observe(
     from preflight.base.output import say, say_json
     from preflight.observing.report import observation_object, observation_text
 
+    if pids and launch.words:
+        raise click.UsageError("--pid is for what no LAUNCH names: give one of the two")
     if as_json and watch_seconds is not None:
         raise click.UsageError("--watch is for a terminal: ask for --json again and again instead")
     while True:
-        observation = observed(pids)
+        observation = observed(pids, launch)
         code = observation.exit_code
         if as_json:
             answer = observation_object(observation)
             word = observation.verdict.value
-            say_json(envelope("observe", code, answer, word=word, reason=observation.reason))
+            about, reason = observation.launch, observation.reason
+            say_json(envelope("observe", code, answer, word=word, reason=reason, launch=about))
         else:
             say(observation_text(observation, color, quiet))
         if watch_seconds is None:
@@ -71,21 +81,36 @@ def observe(
         say("")
 
 
-def observed(pids: tuple[int, ...]) -> Observation:
-    """Return what runs now, and what is found of it."""
+def observed(pids: tuple[int, ...], launch: LaunchWords) -> Observation:
+    """Return what runs now, and what is found of it. Raises UsageError."""
     import os
 
-    from checks.base.recording import RecordingRoot
-    from checks.base.root import Root
+    from checks.base.finding import Status
+    from preflight.base.within import limit_seconds, within
+    from preflight.inputs.host_source import open_host, size_and_needs
     from preflight.observing.comparison import findings
+    from preflight.observing.meant import launch_findings
     from preflight.observing.report import Observation, ObservedRow
     from preflight.observing.running_launch import running_servers
+    from preflight.reading.understood import sentence
     from preflight.settings.commands import Context, commands
+    from preflight.sizing.launch_needs import source_name
 
+    host = open_host("/")  # which reads each file once
+    sized = within(limit_seconds(), "the launch", lambda: size_and_needs(launch, host))
+    of_launch, about = [], None
+    if sized is None:
+        servers = running_servers(host.root, pids)
+    else:
+        kinds = frozenset(process.kind for process in sized.sizing.inputs.processes)
+        servers = running_servers(host.root, pids, sized.options, kinds)
+        of_launch = list(launch_findings(sized.sizing, servers, host.root.text("/proc/1/stat")))
+        about = source_name(sized.sizing), sentence(sized.sizing.inputs.processes)
+    not_of_it = [server for server, finding in of_launch if finding.status is Status.SKIP]
+    of_servers = (one for one in findings(servers) if one[0] not in not_of_it)
     context = Context(root=os.geteuid() == 0)
-    servers = running_servers(RecordingRoot(Root()), pids)  # which reads each file once
     rows = (
         ObservedRow(server, finding, commands(finding.settings, context))
-        for server, finding in findings(servers)
+        for server, finding in (*of_launch, *of_servers)
     )
-    return Observation(servers, tuple(rows))
+    return Observation(servers, tuple(rows), about)

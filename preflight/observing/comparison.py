@@ -10,11 +10,12 @@ from checks.base.units import Quantity, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.running.processes import HeldMemory, shared_once
 from preflight.observing.master import is_local, segments_of_master
-from preflight.observing.running_launch import RunningServer
+from preflight.observing.running_launch import OF_ANYBODY, RunningServer
 from preflight.processes.processes import ProcessKind
 
 PAGES, NODE, LOCKED = "observe.huge-pages", "observe.numa-node", "observe.locked-memory"
 TRANSPORT, FILES, POOL = "observe.transport", "observe.open-files", "observe.store-pool"
+RELEASE = "observe.release"
 # Of a limit, what counts as nearly used up.
 NEARLY = 0.9
 _NONE = "no huge pages"
@@ -26,6 +27,8 @@ MOST_FILES = "1048576"  # fs.nr_open of a kernel that nobody set: no limit may b
 def findings(servers: tuple[RunningServer, ...]) -> Iterator[tuple[RunningServer, Finding]]:
     """Yield each program that runs with a finding for each of its amounts."""
     for server in servers:
+        if server.kind in OF_ANYBODY:
+            continue  # nothing of it is predicted
         for finding in (*_of_server(server), *_store_pool(server, servers)):
             yield server, finding
 
@@ -42,6 +45,10 @@ def _of_server(server: RunningServer) -> Iterator[Finding]:
         memories.append(holding.memory)
     yield from _huge_pages(server, subject, tuple(memories))
     yield from _limits(server, subject)
+    if server.replaced:
+        text = f"{server.replaced[0]} was replaced after its start: it runs the one before"
+        advice = "Its release is not the installed one, by which it is judged here: start it anew."
+        yield Finding(RELEASE, Status.PASS, subject).warned(text, advice)
     yield from _transport(server, subject)
 
 
