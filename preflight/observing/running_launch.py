@@ -24,6 +24,7 @@ from checks.running.processes import (
     read_processes,
     tree_of,
 )
+from checks.running.registered import Registered, read_registered
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.launches.launch_files import read_argv
@@ -57,7 +58,8 @@ class RunningServer(NamedTuple):
 
     sizing, needs: of its own command line, environment and release; Unknown where these cannot be
     read. releases: the distributions from which it runs, () where that is not known. replaced:
-    mapped files of these that were replaced or removed since.
+    mapped files of these that were replaced or removed since. registered: with RDMA devices, where
+    it has some open.
     """
 
     pid: int
@@ -67,6 +69,7 @@ class RunningServer(NamedTuple):
     releases: tuple[tuple[str, str], ...]
     holdings: tuple[Holding, ...]
     replaced: tuple[str, ...] = ()
+    registered: tuple[Registered, ...] | Unknown = ()
 
     @property
     def name(self) -> str:
@@ -187,7 +190,12 @@ def _server(
     sizing = _sizing(root, process, releases, options)
     needs = sizing if isinstance(sizing, Unknown) else launch_needs(sizing)
     holdings = tuple(filter(None, (_holding(root, pid) for pid in tree)))
-    return RunningServer(process.pid, kind, sizing, needs, releases, holdings, replaced)
+    open_devices = any(
+        not isinstance(holding.files, Unknown) and holding.files.verbs_devices
+        for holding in holdings
+    )
+    registered = read_registered(root, tree) if open_devices else ()
+    return RunningServer(process.pid, kind, sizing, needs, releases, holdings, replaced, registered)
 
 
 def _holding(root: Root, pid: int) -> Holding | None:
