@@ -17,6 +17,10 @@ CMD_SYS_GET, CMD_RES_GET, CMD_GET_CHARDEV = 6, 9, 15
 DEV_INDEX, DEV_NAME, FIRMWARE = 1, 2, 5
 RES_SUMMARY, RES_SUMMARY_ENTRY, RES_NAME, RES_COUNT = 15, 16, 17, 18
 NETNS_MODE, CHARDEV_TYPE, UVERBS_DRIVER_ID, COPY_ON_FORK = 66, 69, 73, 93
+RES_PID, RES_MR_BYTES = 28, 45
+# Of each kind of resource: the command that lists those of a device, and the table in its answer,
+# whose entries have the next number.
+RESOURCES = {"qp": (10, 19), "cq": (12, 35), "mr": (13, 40), "pd": (14, 46)}
 
 RECEIVE_BYTES = 1 << 16
 # A kernel answers at once; this only keeps a lost answer from waiting for ever.
@@ -80,6 +84,37 @@ def kernel() -> dict[str, Any]:
         device = {"resources": counts, "driver_id": _driver_id(given[DEV_INDEX])}
         answer["devices"][_text(given[DEV_NAME])] = device
     return answer
+
+
+def held() -> dict[str, dict[str, dict[str, int]]]:
+    """Return what processes of this pid namespace hold of each device, as ``rdma resource show``.
+
+    By device and pid: how many ``qp``, ``cq``, ``mr`` and ``pd``, and ``mr_bytes`` that are
+    registered. Needs no right; the kernel leaves out what belongs to another pid namespace
+    (drivers/infiniband/core/restrack.c, rdma_is_visible_in_pid_ns).
+    """
+    answer: dict[str, dict[str, dict[str, int]]] = {}
+    for _kind, body in list(_ask(CMD_RES_GET, b"", dump=True)):
+        given = dict(netlink_attributes(body))
+        processes = answer.setdefault(_text(given[DEV_NAME]), {})
+        for what, (command, table) in RESOURCES.items():
+            for entry in _entries(command, given[DEV_INDEX], table):
+                if RES_PID not in entry:
+                    continue  # the kernel's own
+                own = processes.setdefault(str(int.from_bytes(entry[RES_PID], "little")), {})
+                own[what] = own.get(what, 0) + 1
+                if RES_MR_BYTES in entry:
+                    size = int.from_bytes(entry[RES_MR_BYTES], "little")
+                    own["mr_bytes"] = own.get("mr_bytes", 0) + size
+    return answer
+
+
+def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, bytes]]:
+    """Yield each resource of one kind that a device has, by attribute."""
+    for _kind, body in _ask(command, _attribute(DEV_INDEX, device), dump=True):
+        for number, entries in netlink_attributes(body):
+            for _number, entry in netlink_attributes(entries) if number == table else ():
+                yield dict(netlink_attributes(entry))
 
 
 def verbs(name: str) -> dict[str, Any]:

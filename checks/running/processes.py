@@ -17,6 +17,7 @@ from checks.limits.runtimes import Limit
 _DEVICES = regex(r"/dev/infiniband/(uverbs\d+)")
 # Folders of Python packages, by what the programs of a launch map of them.
 _PACKAGES = regex(r"\s(/\S*)/(?:mooncake|sgl_kernel|torch)/")
+_REPLACED = regex(r"\s(/\S*/(?:mooncake|sgl_kernel|torch)/\S+) \(deleted\)$", re.MULTILINE)
 
 
 class RunningProcess(NamedTuple):
@@ -82,8 +83,10 @@ def read_processes(root: Root) -> tuple[RunningProcess, ...] | Unknown:
         # The name in parentheses may hold spaces and parentheses.
         fields = stat.rpartition(")")[2].split()
         parent = int(fields[1]) if fields[1:] and fields[1].isdecimal() else 0
-        split = tuple(words.removesuffix("\0").split("\0")) if words else ()
-        processes.append(RunningProcess(pid, parent, split))
+        split = words.removesuffix("\0").split("\0") if words else []
+        if not any(split[1:]):  # redis-server writes its address behind its name, and clears all
+            split = " ".join(split).split()
+        processes.append(RunningProcess(pid, parent, tuple(split)))
     return tuple(processes)
 
 
@@ -186,11 +189,19 @@ def read_open_files(root: Root, pid: int) -> OpenFiles | Unknown:
     return OpenFiles(len(numbers), tuple(sorted(devices)))
 
 
-def package_folders(root: Root, pid: int) -> tuple[str, ...]:
-    """Return the folders of Python packages of which a process has mapped a library or program.
+class Packages(NamedTuple):
+    """Folders of Python packages of which a process has mapped a library or program.
 
-    They are names below ``/proc/PID/root``: a container has its own.
+    They are names below ``/proc/PID/root``: a container has its own. replaced: mapped files that
+    are no longer there: they were replaced or removed after the process had started.
     """
+
+    folders: tuple[str, ...]
+    replaced: tuple[str, ...]
+
+
+def read_packages(root: Root, pid: int) -> Packages:
+    """Return from where a process runs; nothing where its mappings may not be read."""
     maps = root.text(f"/proc/{pid}/maps")
     texts = "" if isinstance(maps, Unknown) else maps
-    return tuple(dict.fromkeys(_PACKAGES.findall(texts)))
+    return Packages(*(tuple(dict.fromkeys(r.findall(texts))) for r in (_PACKAGES, _REPLACED)))

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.commands import command
-from preflight.cli.options import COLOR, JSON, NumberOption
+from preflight.cli.options import COLOR, JSON, NumberOption, with_launch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from checks.base.unknown import Unknown
+    from preflight.inputs.launch_words import LaunchWords
     from preflight.observing.report import Observation
     from preflight.observing.served_metrics import Metrics
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 @command(
     "observe",
     "mooncake-preflight observe",
+    "mooncake-preflight observe launch.sh",
     "mooncake-preflight observe --pid 4711 --json",
     "mooncake-preflight observe --watch 30",
     "mooncake-preflight observe --watch 30 --metrics /var/lib/node_exporter/mooncake.prom",
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @COLOR
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
+@with_launch
 def observe(
     *,
     as_json: bool,
@@ -47,6 +50,7 @@ def observe(
     metrics_file: str | None,
     color: str,
     quiet: bool,
+    launch: LaunchWords,
 ) -> int:
     """Look at the servers and stores that run here: do they hold what was predicted?
 
@@ -54,6 +58,9 @@ def observe(
     follows from that, its environment and the releases that it has loaded. What it holds is read
     from /proc: huge pages by size and NUMA node, locked memory, open files, RDMA devices. Nothing
     is attached to, signalled or written.
+
+    LAUNCH is what `check` takes. With it, each of its processes has to run, as LAUNCH says; other
+    programs are named.
 
     Exit codes: 0 as predicted; 1 something is not; 3 unknown: not readable, or nothing runs; 64
     usage error; 70 a defect of this program; 130 interrupted.
@@ -66,10 +73,12 @@ def observe(
     from preflight.observing.metrics_file import metrics_text
     from preflight.observing.report import observation_object, observation_text
 
+    if pids and launch.words:
+        raise click.UsageError("--pid is for what no LAUNCH names: give one of the two")
     if as_json and watch_seconds is not None:
         raise click.UsageError("--watch is for a terminal: ask for --json again and again instead")
     while True:
-        observation, served = observed(pids)
+        observation, served = observed(pids, launch)
         if metrics_file is not None:
             text = metrics_text(observation, served, time.time())
             save("--metrics", metrics_file, text.encode(), 0o644, limit_seconds())
@@ -77,7 +86,8 @@ def observe(
         if as_json:
             answer = observation_object(observation)
             word = observation.verdict.value
-            say_json(envelope("observe", code, answer, word=word, reason=observation.reason))
+            about, reason = observation.launch, observation.reason
+            say_json(envelope("observe", code, answer, word=word, reason=reason, launch=about))
         else:
             say(observation_text(observation, color, quiet))
         if watch_seconds is None:
@@ -86,24 +96,44 @@ def observe(
         say("")
 
 
-def observed(pids: tuple[int, ...]) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
-    """Return what runs now and what is found of it, and the metrics that it serves, by pid."""
+def observed(
+    pids: tuple[int, ...], launch: LaunchWords
+) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
+    """Return what runs now and what is found of it, and the metrics that it serves, by pid.
+
+    Raises UsageError.
+    """
     import os
 
-    from checks.base.recording import RecordingRoot
-    from checks.base.root import Root
+    from checks.base.finding import Status
+    from preflight.base.within import limit_seconds, within
+    from preflight.inputs.host_source import open_host, size_and_needs
     from preflight.observing.comparison import findings
+    from preflight.observing.meant import launch_findings
     from preflight.observing.report import Observation, ObservedRow
     from preflight.observing.running_launch import running_servers
     from preflight.observing.served_metrics import served_metrics
+    from preflight.reading.understood import sentence
     from preflight.settings.commands import Context, commands
+    from preflight.sizing.launch_needs import source_name
 
-    context = Context(root=os.geteuid() == 0)
-    servers = running_servers(RecordingRoot(Root()), pids)  # which reads each file once
+    host = open_host("/")  # which reads each file once
+    sized = within(limit_seconds(), "the launch", lambda: size_and_needs(launch, host))
+    of_launch, about = [], None
+    if sized is None:
+        servers = running_servers(host.root, pids)
+    else:
+        kinds = frozenset(process.kind for process in sized.sizing.inputs.processes)
+        servers = running_servers(host.root, pids, sized.options, kinds)
+        of_launch = list(launch_findings(sized.sizing, servers, host.root.text("/proc/1/stat")))
+        about = source_name(sized.sizing), sentence(sized.sizing.inputs.processes)
+    not_of_it = [server for server, finding in of_launch if finding.status is Status.SKIP]
     asked = {server.pid: served_metrics(server) for server in servers}
     served = {pid: metrics for pid, metrics in asked.items() if metrics is not None}
+    of_servers = (one for one in findings(servers, served) if one[0] not in not_of_it)
+    context = Context(root=os.geteuid() == 0)
     rows = (
         ObservedRow(server, finding, commands(finding.settings, context))
-        for server, finding in findings(servers, served)
+        for server, finding in (*of_launch, *of_servers)
     )
-    return Observation(servers, tuple(rows)), served
+    return Observation(servers, tuple(rows), about), served

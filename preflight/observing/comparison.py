@@ -10,13 +10,14 @@ from checks.base.pages import Spot
 from checks.base.units import Quantity, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.running.processes import HeldMemory, shared_once
-from preflight.observing.running_launch import RunningServer
+from preflight.observing.running_launch import OF_ANYBODY, RunningServer
 from preflight.observing.served_metrics import Metrics, is_local
 from preflight.observing.tiers import tier_findings
 from preflight.processes.processes import ProcessKind
 
 PAGES, NODE, LOCKED = "observe.huge-pages", "observe.numa-node", "observe.locked-memory"
 TRANSPORT, FILES, POOL = "observe.transport", "observe.open-files", "observe.store-pool"
+RELEASE, REGISTERED = "observe.release", "observe.registered"
 # Of a limit, what counts as nearly used up.
 NEARLY = 0.9
 _NONE = "no huge pages"
@@ -34,6 +35,8 @@ def findings(
     served: the metrics of those programs that serve some, by pid.
     """
     for server in servers:
+        if server.kind in OF_ANYBODY:
+            continue  # nothing of it is predicted
         metrics = served.get(server.pid)
         for finding in (*_of_server(server), *_store_pool(server, servers, metrics)):
             yield server, finding
@@ -53,6 +56,10 @@ def _of_server(server: RunningServer) -> Iterator[Finding]:
         memories.append(holding.memory)
     yield from _huge_pages(server, subject, tuple(memories))
     yield from _limits(server, subject)
+    if server.replaced:
+        text = f"{server.replaced[0]} was replaced after its start: it runs the one before"
+        advice = "Its release is not the installed one, by which it is judged here: start it anew."
+        yield Finding(RELEASE, Status.PASS, subject).warned(text, advice)
     yield from _transport(server, subject)
 
 
@@ -161,12 +168,14 @@ def _transport(server: RunningServer, subject: Subject) -> Iterator[Finding]:
     if not any(process.rdma is not None for process in server.needs.processes):
         return
     devices: set[str] = set()
+    most = 0
     for holding in server.holdings:
         if isinstance(holding.files, Unknown):
             why = f"pid {holding.pid}: {holding.files.reason}"
             yield Finding(TRANSPORT, Status.PASS, subject).unknown(why)
             return
         devices |= {*holding.files.verbs_devices}
+        most = max(most, len(holding.files.verbs_devices))
     finding = Finding(TRANSPORT, Status.PASS, subject, ", ".join(sorted(devices)) or "TCP", "RDMA")
     yield (
         finding
@@ -176,6 +185,59 @@ def _transport(server: RunningServer, subject: Subject) -> Iterator[Finding]:
             "See what check says of rdma for this launch.",
         )
     )
+    if devices:
+        yield from _registered(server, subject, most)
+
+
+def _registered(server: RunningServer, subject: Subject, devices: int) -> Iterator[Finding]:
+    """Yield whether it has registered what it moves with each device, by the kernel's list.
+
+    If that list is not to be had: by what is pinned on all of its open ``devices`` together.
+    """
+    processes = () if isinstance(server.needs, Unknown) else server.needs.rdma_processes
+    finding = Finding(REGISTERED, Status.PASS, subject)
+    needs: dict[str, int] = {}
+    seen = server.registered
+    for device in ("",) if isinstance(seen, Unknown) else (each.device for each in seen):
+        for process in processes:
+            size, names = process.registered_bytes, process.rdma and process.rdma.devices
+            if isinstance(size, Unknown):
+                yield finding.unknown(size)
+                return
+            if not device or not names or isinstance(names, Unknown) or device in names:
+                needs[device] = needs.get(device, 0) + size
+    if seen == ():
+        yield finding.unknown("the kernel lists nothing that its processes hold of a device")
+    if isinstance(seen, Unknown):
+        memories = [holding.memory for holding in server.holdings]
+        pinned = sum(m.pinned_bytes for m in memories if not isinstance(m, Unknown))
+        have = {"": (pinned, f"{{}} pinned on {devices} devices ({seen.reason})")}
+        needs = {device: size * devices for device, size in needs.items()}
+    else:
+        have = {
+            each.device: (
+                each.bytes,
+                f"{{}} in {each.regions} regions on {each.device}, {each.queue_pairs} queue pairs",
+            )
+            for each in seen
+        }
+    # Engines register more than is counted here: GPU memory, the buffers of NCCL and NVSHMEM.
+    alone = server.kind in (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
+    for device, (size, text) in have.items():
+        need = needs.get(device, 0)
+        row = finding._replace(have=format_bytes(size, text), need=format_bytes(need))
+        if size < need:
+            yield row.warned(
+                f"{format_bytes(need - size)} of what it moves are not registered",
+                "Read its log for 'Failed to register memory': its reason is there.",
+            )
+        elif size > need and alone and not isinstance(seen, Unknown):
+            yield row.warned(
+                f"{format_bytes(size - need)} more than its command line asks for",
+                "Another library in the same process, or a release that is read otherwise.",
+            )
+        else:
+            yield row
 
 
 def _store_pool(

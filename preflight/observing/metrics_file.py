@@ -43,9 +43,11 @@ def metrics_text(
         segments = metrics.segments if isinstance(metrics, Metrics) else {}
         for name, size in segments.items():
             samples.append(("segment_capacity_bytes", {**_program(server), "segment": name}, size))
-    for server, finding, _ in observation.rows:
+    for row_server, finding, _ in observation.rows:
+        # A row without a server is of what the launch starts and does not run.
+        program = {"program": "", "pid": ""} if row_server is None else _program(row_server)
         labels = {"id": finding.check, "status": finding.status.value, "subject": finding.subject}
-        samples.append(("finding", {**_program(server), **labels}, 1))
+        samples.append(("finding", {**program, **labels}, 1))
     lines = []
     for name, text in HELP.items():
         lines += [f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} gauge"]

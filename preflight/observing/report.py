@@ -18,18 +18,22 @@ _WORST = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 
 
 class ObservedRow(NamedTuple):
-    """One finding, the program that it is about, and the lines that mend it."""
+    """One finding, the program that it is about, and the lines that mend it.
 
-    server: RunningServer
+    server: None for what the launch starts and does not run.
+    """
+
+    server: RunningServer | None
     finding: Finding
     commands: tuple[Line, ...]
 
 
 class Observation(NamedTuple):
-    """What runs, and what is found of it."""
+    """What runs, and what is found of it. launch: what it is held against, and what that starts."""
 
     servers: tuple[RunningServer, ...]
     rows: tuple[ObservedRow, ...]
+    launch: tuple[str, str] | None = None
 
     @property
     def verdict(self) -> Status:
@@ -45,7 +49,7 @@ class Observation(NamedTuple):
     @property
     def reason(self) -> str:
         """Return the verdict in a sentence."""
-        if not self.servers:
+        if not self.rows:
             return "no program of a launch runs here: SGLang, Mooncake, vLLM, LMCache, Dynamo"
         worst = [row.finding for row in self.rows if row.finding.status is self.verdict]
         if self.verdict is not Status.PASS:
@@ -60,10 +64,13 @@ def observation_text(observation: Observation, color: str, quiet: bool) -> str:
     word = observation.verdict.value
     head = paint(word.upper(), COLOURS[observation.verdict])
     parts = [headed(word.upper(), clean(observation.reason), width, head)]
-    for server in () if quiet else observation.servers:
+    for server in () if quiet else (None, *observation.servers):
         rows = [row for row in observation.rows if row.server is server]
         lines = [line for row in rows for line in _lines(row.finding, row.commands, width)]
-        parts.append("\n".join([clean(server.name) + _running(server), *lines]))
+        if server is not None:
+            parts.append("\n".join([clean(server.name) + _running(server), *lines]))
+        elif rows:
+            parts.append("\n".join(["Does not run", *lines]))
     return "\n\n".join(parts)
 
 

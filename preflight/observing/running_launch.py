@@ -16,17 +16,19 @@ from checks.running.processes import (
     HeldMemory,
     OpenFiles,
     RunningProcess,
-    package_folders,
     read_environment,
     read_limit,
     read_memory,
     read_open_files,
+    read_packages,
     read_processes,
     tree_of,
 )
+from checks.running.registered import Registered, read_registered
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.launches.launch_files import read_argv
+from preflight.launches.launchers import starts_anew
 from preflight.launches.source import reads_written
 from preflight.mooncake.replay import pages_by_spot
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand
@@ -35,7 +37,10 @@ from preflight.sizing.launch_sizing import LaunchSizing
 
 # A command line without any of these starts no program of a launch.
 _KNOWN = regex(r"sglang|mooncake|mc_store|vllm|lmcache|dynamo", re.IGNORECASE)
-_NOT_OBSERVED = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
+# Others have these too: they are looked at where a launch names them.
+OF_ANYBODY = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS, ProcessKind.ENGINE)
+NOT_OBSERVED = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
+_NONE_GIVEN = LaunchOptions()
 
 
 class Holding(NamedTuple):
@@ -52,7 +57,9 @@ class RunningServer(NamedTuple):
     """One known program that runs, with every process that it started.
 
     sizing, needs: of its own command line, environment and release; Unknown where these cannot be
-    read. releases: the distributions from which it runs, () where that is not known.
+    read. releases: the distributions from which it runs, () where that is not known. replaced:
+    mapped files of these that were replaced or removed since. registered: with RDMA devices, where
+    it has some open.
     """
 
     pid: int
@@ -61,6 +68,8 @@ class RunningServer(NamedTuple):
     needs: LaunchNeeds | Unknown
     releases: tuple[tuple[str, str], ...]
     holdings: tuple[Holding, ...]
+    replaced: tuple[str, ...] = ()
+    registered: tuple[Registered, ...] | Unknown = ()
 
     @property
     def name(self) -> str:
@@ -98,8 +107,16 @@ class RunningServer(NamedTuple):
         )
 
 
-def running_servers(root: Root, pids: Sequence[int] = ()) -> tuple[RunningServer, ...]:
+def running_servers(
+    root: Root,
+    pids: Sequence[int] = (),
+    options: LaunchOptions = _NONE_GIVEN,
+    of_anybody: frozenset[ProcessKind] = frozenset(),
+) -> tuple[RunningServer, ...]:
     """Return the known programs that run, or those of ``pids`` alone. Raises UsageError.
+
+    options: what is said of them beside their command lines. of_anybody: of the kinds that others
+    have too, those to look for.
 
     A wrapper (``timeout``, ``numactl``, a shell) that waits for a known program is not one itself;
     what such a program forks is part of it.
@@ -114,7 +131,7 @@ def running_servers(root: Root, pids: Sequence[int] = ()) -> tuple[RunningServer
     programs = {
         process.pid: (process, kind)
         for process in processes
-        if process.pid != os.getpid() and (kind := _kind(process)) is not None
+        if process.pid != os.getpid() and (kind := _kind(process, of_anybody)) is not None
     }
     servers = []
     for pid, (process, kind) in programs.items():
@@ -126,7 +143,7 @@ def running_servers(root: Root, pids: Sequence[int] = ()) -> tuple[RunningServer
         if others and any(programs[p][1] is kind for p in others):
             continue  # what stands in front of it
         if not pids or pid in pids or set(pids) & set(tree):
-            servers.append(_server(root, process, kind, tree))
+            servers.append(_server(root, process, kind, tree, options))
     missed = [pid for pid in pids if not any(pid in [h.pid for h in s.holdings] for s in servers)]
     if missed:
         raise UsageError(f"--pid {missed[0]}: its command line starts no program that is known")
@@ -141,24 +158,44 @@ def _above(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) -> Ite
         above = by_pid.get(above.parent)
 
 
-def _kind(process: RunningProcess) -> ProcessKind | None:
-    """Return which program a process is; None for those that no launch has."""
-    if not process.words or not any(map(_KNOWN.search, process.words)):
+def _kind(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> ProcessKind | None:
+    """Return which program a process is; None for those that no launch has.
+
+    What asks an engine for a container, or another host, is not the program that runs there.
+    """
+    words = process.words
+    if not words or not (of_anybody or any(map(_KNOWN.search, words))):
         return None
-    started = understand(read_argv(process.words, {}).commands, lambda name: Unknown(name))
-    kinds = [each.kind for each in started if each.kind not in _NOT_OBSERVED]
-    return kinds[0] if len(kinds) == 1 else None
+    started = understand(read_argv(words, {}).commands, lambda name: Unknown(name))
+    known = [each for each in started if each.kind not in NOT_OBSERVED]
+    if len(known) != 1:
+        return None
+    kind, command = known[0].kind, known[0].command
+    if command.container is not None or any(map(starts_anew, command.wrappers)):
+        return None
+    return None if kind in OF_ANYBODY and kind not in of_anybody else kind
 
 
 def _server(
-    root: Root, process: RunningProcess, kind: ProcessKind, tree: tuple[int, ...]
+    root: Root,
+    process: RunningProcess,
+    kind: ProcessKind,
+    tree: tuple[int, ...],
+    options: LaunchOptions,
 ) -> RunningServer:
-    folders = tuple(dict.fromkeys(f for pid in tree for f in package_folders(root, pid)))
-    releases = _releases(root, process.pid, folders)
-    sizing = _sizing(root, process, releases)
+    packages = [read_packages(root, pid) for pid in tree]
+    folders = dict.fromkeys(folder for each in packages for folder in each.folders)
+    replaced = tuple(dict.fromkeys(file for each in packages for file in each.replaced))
+    releases = _releases(root, process.pid, tuple(folders))
+    sizing = _sizing(root, process, releases, options)
     needs = sizing if isinstance(sizing, Unknown) else launch_needs(sizing)
     holdings = tuple(filter(None, (_holding(root, pid) for pid in tree)))
-    return RunningServer(process.pid, kind, sizing, needs, releases, holdings)
+    open_devices = any(
+        not isinstance(holding.files, Unknown) and holding.files.verbs_devices
+        for holding in holdings
+    )
+    registered = read_registered(root, tree) if open_devices else ()
+    return RunningServer(process.pid, kind, sizing, needs, releases, holdings, replaced, registered)
 
 
 def _holding(root: Root, pid: int) -> Holding | None:
@@ -185,7 +222,10 @@ def _releases(root: Root, pid: int, folders: Sequence[str]) -> tuple[tuple[str, 
 
 
 def _sizing(
-    root: Root, process: RunningProcess, releases: Sequence[tuple[str, str]]
+    root: Root,
+    process: RunningProcess,
+    releases: Sequence[tuple[str, str]],
+    options: LaunchOptions,
 ) -> LaunchSizing | Unknown:
     """Return the sizing of one process's own command line, as it was started."""
     environment = read_environment(root, process.pid)
@@ -201,7 +241,8 @@ def _sizing(
     mooncake = tuple(one for one in releases if is_mooncake(one[0]))
     sglang = dict(releases).get("sglang")
     others = tuple(one for one in releases if one[0] in ("vllm", "lmcache"))
-    options = LaunchOptions(installed=Installed(mooncake, sglang, others=others))
+    installed = Installed(mooncake, sglang, others=others)
+    options = options._replace(mooncake_version=None, sglang_version=None, installed=installed)
     try:
         return size_written(launch, options, root)
     except UsageError as error:

@@ -1,0 +1,215 @@
+"""A launch held against what runs: which of its processes run, and whether as it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from checks.base.finding import Finding, Status, Subject
+from checks.base.regex import regex
+from checks.base.unknown import Unknown
+from preflight.base.one_line import shortened
+from preflight.launches.source import Origin
+from preflight.observing.comparison import RELEASE
+from preflight.observing.running_launch import NOT_OBSERVED, OF_ANYBODY, RunningServer
+from preflight.processes.processes import LaunchProcess
+from preflight.reading.understood import Understood, Value, understood
+from preflight.sizing.launch_sizing import LaunchSizing
+
+LAUNCH = "observe.launch"
+# Settings that tell one process from the next of its kind; two that share none are two processes.
+_TELLING = (
+    *("HTTP port", "RPC port", "service port", "router's HTTP port", "metadata port"),
+    *("model_path", "model", "node_rank", "store.local_hostname"),
+)
+# Variables that somebody sets for a launch; images set others (CUDA_VERSION, NCCL_VERSION).
+_SET = regex(r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE)_")
+_CALLERS = Origin("environment")
+_LONGEST_VALUE = 60
+_ADVICE = "Start it anew as the launch says, or write into the launch what is meant."
+_PRODUCTS = {"mooncake": "mooncake", "sglang": "sglang"}  # beginning of a distribution's name
+
+
+class MeantProcess(NamedTuple):
+    """One process of the launch, and how it was understood."""
+
+    process: LaunchProcess
+    settings: Understood
+
+
+class Difference(NamedTuple):
+    """A setting of a process that runs, and of the launch; where the launch says it."""
+
+    name: str
+    running: str
+    meant: str
+    origin: str
+
+
+class Compared(NamedTuple):
+    """What differs, what the launch leaves open, and how many telling settings are the same.
+
+    apart: that number is 0, though there are such settings.
+    """
+
+    differences: tuple[Difference, ...]
+    left_open: tuple[str, ...]
+    apart: bool
+
+
+def launch_findings(
+    launch: LaunchSizing, servers: Sequence[RunningServer], first_process: str | Unknown
+) -> Iterator[tuple[RunningServer | None, Finding]]:
+    """Yield for each process of ``launch`` whether it runs, and how it runs otherwise than meant.
+
+    A finding comes with the program that it is about, None for what does not run. first_process:
+    its stat, which cannot be read if those of other users are hidden (hidepid).
+    """
+    numbers = {process.number for process in launch.inputs.processes}
+    meant = [
+        MeantProcess(process, settings)
+        for process, settings in zip(launch.whole, understood(launch, "").processes, strict=True)
+        if process.number in numbers and process.kind not in NOT_OBSERVED
+        if not process.command.ended
+    ]
+    running = {server.pid: own for server in servers if (own := _settings_of(server)) is not None}
+    pairs = [
+        (len(compared.differences), place, server, compared)
+        for place, one in enumerate(meant)
+        for server in servers
+        if server.kind is one.process.kind
+        for compared in (_compared(one, server, running.get(server.pid)),)
+    ]
+    free = {place: max(1, one.process.command.copies) for place, one in enumerate(meant)}
+    matched: set[int] = set()
+    for _, place, server, compared in sorted(pairs, key=lambda pair: pair[:2]):
+        if compared.apart or not free[place] or server.pid in matched:
+            continue
+        free[place] -= 1
+        matched.add(server.pid)
+        yield from _of_match(meant[place], server, compared, launch)
+    for place, one in enumerate(meant):
+        if free[place] == max(1, one.process.command.copies):
+            near = [pair for pair in pairs if pair[1] == place and pair[2].pid not in matched]
+            yield None, _of_missing(one, near[0][2:] if near else None, first_process)
+    for server in servers:
+        if server.pid not in matched:
+            subject = Subject(server.name, "process")
+            yield server, Finding(LAUNCH, Status.SKIP, subject, text="it is not of this launch")
+
+
+def _settings_of(server: RunningServer) -> Understood | None:
+    """Return how the command line of a program that runs is understood; None if not readable."""
+    if isinstance(server.sizing, Unknown):
+        return None
+    own = understood(server.sizing, server.name).processes
+    return next((each for each in own if each.kind == server.kind.value), None)
+
+
+def _compared(meant: MeantProcess, server: RunningServer, running: Understood | None) -> Compared:
+    """Return how a program that runs differs from a process of the launch."""
+    if running is None:
+        return Compared((), (), False)
+    own = meant.settings
+    told = [_same(_value(own, name), _value(running, name)) for name in _TELLING]
+    known = [same for same in told if same is not None]
+    names = sorted(own.given | running.given)
+    differences, left_open = [], []
+    for name, mine, theirs in (
+        *((name, _value(own, name), _value(running, name)) for name in names),
+        *_variables(meant, running),
+    ):
+        if mine is not None and isinstance(mine.value, Unknown):
+            left_open.append(name)
+        elif _same(mine, theirs) is False:
+            said = mine is not None and name not in running.given - own.given
+            origin = mine.origin if mine and said else str(meant.process.command.origin)
+            differences.append(Difference(name, _shown(theirs), _shown(mine), origin))
+    # A variable that differs says why a setting of the store does.
+    plain = [one for one in differences if not one.name.startswith("store.")]
+    return Compared(tuple(plain or differences), tuple(left_open), bool(known) and not any(known))
+
+
+def _value(process: Understood, name: str) -> Value | None:
+    return process.settings.get(name) or process.defaults.get(name)
+
+
+def _same(mine: Value | None, theirs: Value | None) -> bool | None:
+    """Tell whether two settings are the same; None where one of them is not known."""
+    values: list[Any] = [None if side is None else side.value for side in (mine, theirs)]
+    if any(isinstance(value, Unknown) for value in values) or values == [None, None]:
+        return None
+    return bool(values[0] == values[1] or str(values[0]) == str(values[1]))
+
+
+def _shown(value: Value | None) -> str:
+    if value is None or value.value is None:
+        return "not set"
+    return shortened(str(value.value), _LONGEST_VALUE)
+
+
+def _variables(
+    meant: MeantProcess, running: Understood
+) -> Iterator[tuple[str, Value | None, Value | None]]:
+    """Yield the variables that the launch sets, and those that came on top, on both sides.
+
+    A container's image sets some of its own. What the caller of this program has exported is none
+    of the launch's.
+    """
+    words, own = meant.process.command.environment, meant.settings.environment
+    for name, value in own.items():
+        if words[name].origin != _CALLERS:
+            yield name, value, running.environment.get(name)
+    for name, value in running.environment.items():
+        if name not in own and _SET.match(name) and meant.process.command.container is None:
+            yield name, None, value
+
+
+def _of_match(
+    meant: MeantProcess, server: RunningServer, compared: Compared, launch: LaunchSizing
+) -> Iterator[tuple[RunningServer, Finding]]:
+    """Yield each setting with which a program runs otherwise, or that there is none."""
+    name = f"as {meant.process.command.origin} says"
+    subject = Subject(server.name, "process")
+    finding = Finding(LAUNCH, Status.PASS, subject, "running", f"running {name}")
+    for one in compared.differences:
+        have, need = (f"{one.name} {side}" for side in (one.running, one.meant))
+        text = f"it runs with {have}; {one.origin}: {one.meant}"
+        yield server, finding._replace(have=have, need=need).warned(text, _ADVICE)
+    sizing = None if server.kind in OF_ANYBODY else server.sizing
+    if isinstance(sizing, Unknown):
+        yield server, finding.unknown(sizing.of("its settings are not readable: "))
+    elif not compared.differences:
+        left = ", ".join(compared.left_open)
+        yield server, finding._replace(text=f"the launch leaves open: {left}" if left else "")
+    yield from ((server, of_release) for of_release in _releases(server, launch, subject))
+
+
+def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> Iterator[Finding]:
+    """Yield whether it runs the releases that the launch is judged for, where that is told."""
+    for product, beginning in _PRODUCTS.items():
+        judged = launch.inputs.releases.get(f"{product}_version")
+        versions = [version for name, version in server.releases if name.startswith(beginning)]
+        if judged is None or judged.assumed or not versions:
+            continue
+        have, need = f"{product} {versions[0]}", f"{product} {judged.value}"
+        finding = Finding(RELEASE, Status.PASS, subject, have, need)
+        text = f"it runs another release than the launch was judged for ({judged.origin})"
+        advice = f"Judge it as it runs: check --{product}-version {versions[0]}."
+        yield finding if versions[0] == judged.value else finding.warned(text, advice)
+
+
+def _of_missing(
+    meant: MeantProcess, near: tuple[RunningServer, Compared] | None, first_process: str | Unknown
+) -> Finding:
+    """Return that a process of the launch does not run, and the nearest of its kind that does."""
+    subject = Subject(meant.process.name, "launch")
+    finding = Finding(LAUNCH, Status.PASS, subject, "not running", "running")
+    if isinstance(first_process, Unknown):
+        return finding.unknown(first_process.of("processes of other users are hidden (hidepid): "))
+    text = "no process of this host is it"
+    if near is not None:
+        shown = [f"{one.name} {one.running}" for one in near[1].differences[:4]]
+        text = f"{text}; {near[0].name} is of its kind, with {', '.join(shown)}"
+    advice = "Read its log. In a container, processes of that container alone are seen."
+    return finding.warned(text, advice)
