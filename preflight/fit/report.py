@@ -23,7 +23,6 @@ from preflight.fit.judged_values import (
     NextGib,
     SizeBound,
     is_mended,
-    is_not_described,
 )
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob, gigabytes
@@ -141,9 +140,9 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
         return paint("FITS ONCE IT IS SET (see below)", "yellow")
     if failed:
         return paint("THE SIZES FIT, AND IT FAILS ALL THE SAME (see below)", "red")
-    if answer.unknown:
+    if answer.undecided:
         return paint("UNKNOWN", "yellow")
-    if any(map(is_not_described, answer.beside)):
+    if answer.misses_devices:
         return paint("THE SIZES FIT, THE REST IS NOT DESCRIBED (see below)", "yellow")
     if any(finding.check in MAY_END for finding in answer.beside):
         return paint("THE SIZES FIT, AND THE SERVER MAY END ALL THE SAME (see below)", "yellow")
