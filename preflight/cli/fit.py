@@ -156,11 +156,11 @@ def fit(
     if trace is not None and numbers != WorkloadOptions():
         raise click.UsageError("--trace and --clients are two workloads: give the one or the other")
     formats = {name for name, _ in answers}
-    if formats & {"html", "svg"} and trace is None:
-        raise click.UsageError("--format html and svg show a trace's curve: give --trace FILE")
+    if "svg" in formats and trace is None:
+        raise click.UsageError("--format svg shows a trace's curve: give --trace FILE")
     if isinstance(keep, float):
         other = root != "/" and not is_description(root)
-        if model is None or launch.words or trace or write or other:
+        if model is None or launch.words or trace or write or other or "html" in formats:
             raise click.UsageError("--keep 80% goes with --model and a workload, and no launch")
         return _machines(model, keep, numbers, root, nodes, launch, timeout_seconds, answers)
     host = open_host(root, timeout_seconds)
@@ -183,8 +183,8 @@ def fit(
 
                     code = exit_codes.UNKNOWN
                     say_json(envelope("fit", code, word="error", reason=found.reason))
-                elif name == "text":
-                    say(f"UNKNOWN: {found.reason}")
+                else:
+                    say(f"UNKNOWN: {found.reason}", err=name != "text")
         return exit_codes.UNKNOWN
     found = found._replace(hints=hints_of(found.state, found.machine, found.answer))
     if first is not None:
@@ -234,6 +234,10 @@ def _say(found: Fitted, format_: str, color: str, plain: bool) -> None:
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
         say(fit_text(found, painter(color), columns(), plain))
+    elif format_ == "html":
+        from preflight.fit.fit_page import fit_page
+
+        say(fit_page(found))
     elif hits is not None and hits.chosen and hits.answer:
         from preflight.pictures.hit_curve import say_picture
 
