@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from checks.base.recording import Answers, no_answers
 from checks.base.root import CALLS_FILE, Root, answer_of, call_key
 from checks.base.unknown import Unknown
+from checks.capture.root_names import CaptureError as CaptureError
+from checks.capture.root_names import is_description
 
 SCHEMA = "mooncake-preflight/capture/v1"
 CAPTURE_FILE = "capture.json"
@@ -29,10 +31,6 @@ LARGEST_ARCHIVE_BYTES = 128 * 2**20
 
 Json = dict[str, Any]
 Answer = TypeVar("Answer")
-
-
-class CaptureError(Exception):
-    """A root that cannot be opened: the message is a sentence for the user."""
 
 
 def _not_recorded(reason: str) -> Unknown:
@@ -94,9 +92,16 @@ class Capture(Root):
 
 
 def open_root(path: str) -> Root:
-    """Open "/", a folder like it, a capture, a tree's archive, a demo. Raises CaptureError."""
+    """Open "/", a folder like it, a capture, a tree's archive, a demo, a description.
+
+    Raises CaptureError.
+    """
     if path.startswith(DEMO):
         return _demo(path)
+    if is_description(path):
+        from checks.capture.described import DescribedRoot, description_of
+
+        return DescribedRoot(description_of(path))
     if os.path.isdir(path):
         if path.strip("/") and os.path.isfile(os.path.join(path, CAPTURE_FILE)):
             return _from_folder(path)

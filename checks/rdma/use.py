@@ -121,8 +121,11 @@ def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
     """Return the launch's RDMA processes, those alike together."""
     release = release_of(needs.mooncake_version)
     found: dict[str, Use] = {}
+    before, devices = None, DevicesInUse((), (), (), Transport.NONE, "")
     for process in needs.rdma_processes:
-        devices = devices_in_use(rdma, process, release)
+        asked = process.rdma, process.environment, process.container, host_table(process)
+        if asked != before:  # ranks of one server ask alike
+            before, devices = asked, devices_in_use(rdma, process, release)
         given = {k: v for k, v in process.environment.items() if k in _VARIABLES}
         takes = tuple(nic for nic in rdma.present if nic.name in devices.candidates)
         key = repr((devices, sorted(given.items()), host_table(process)))

@@ -10,15 +10,15 @@ import click
 from preflight.base.usage_error import UsageError
 from preflight.cli.commands import command
 from preflight.cli.formats import with_formats
+from preflight.cli.fraction import Fraction
 from preflight.cli.options import (
     COLOR,
     MEASURED,
-    ROOT,
     SIZE,
     TIMEOUT,
-    Fraction,
     Integer,
     NumberOption,
+    with_host,
     with_launch,
 )
 
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
 @COLOR
 @TIMEOUT
-@ROOT
+@with_host
 @with_launch
 def capacity(
     *,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import command
 from preflight.cli.formats import PROTOCOLS, with_formats
 from preflight.cli.options import (
     COLOR,
     FILE,
     MEASURED,
-    ROOT,
     TIMEOUT,
-    with_checks,
+    with_host,
     with_launch,
     with_verbosity,
 )
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @with_formats("text", "json", "junit", "html", *PROTOCOLS)
 @with_checks
 @TIMEOUT
-@ROOT
+@with_host
 @click.option(
     "--fail-on",
     type=click.Choice(["fail", "unknown", "warn"]),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import command
-from preflight.cli.options import TIMEOUT, with_checks, with_launch
+from preflight.cli.options import TIMEOUT, with_launch
 
 if TYPE_CHECKING:
     from preflight.check.answer import Checked

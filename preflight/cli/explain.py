@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import click
 
 from preflight.base.within import limit_seconds, within
+from preflight.cli.checks_options import CheckId
 from preflight.cli.commands import command
 from preflight.cli.options import (
     COLOR,
@@ -23,7 +24,6 @@ from preflight.cli.options import (
     NIC_NODES,
     RANK_NODES,
     TIMEOUT,
-    CheckId,
     taking_launch,
     with_options,
 )

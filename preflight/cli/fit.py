@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import command
 from preflight.cli.formats import with_formats
+from preflight.cli.fraction import Fraction
 from preflight.cli.options import (
     COLOR,
     SIZE,
     TIMEOUT,
     AnyParamType,
-    Fraction,
     Integer,
-    with_checks,
+    with_described_host,
     with_launch,
 )
 
 if TYPE_CHECKING:
     from preflight.base.command_frame import Answers
     from preflight.capacity.workload import WorkloadOptions
-    from preflight.fit.fit_launch import Description, Fitted
+    from preflight.fit.fit_launch import Fitted
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
@@ -85,19 +86,7 @@ GOALS = ("best", "l2", "pool", "balanced", "hits")
 @click.option("--write", is_flag=True, help="Write the launch's file, in place of a diff.")
 @with_formats("text", "json", "html", "svg")
 @TIMEOUT
-@click.option(
-    "--root",
-    "--host",
-    "root",
-    metavar="HOST",
-    default="/",
-    show_default=True,
-    help="The host: /, a folder laid out like one, a capture, or demo:h800.",
-)
-@click.option("--memory", type=SIZE, help="All memory of a described host, as 2tb.")
-@click.option("--gpus", metavar="GPUS", help="GPUs of a described host, as 8xH800 or 8x288gb.")
-@click.option("--nics", metavar="NICS", help="NICs of a described host, as 8xmlx5 or 2xerdma.")
-@click.option("--numa", type=Integer(1, 64), help="NUMA nodes of a described host.")
+@with_described_host
 @click.option("--nodes", type=Integer(1, 1000), help="Hosts like it that share the store.")
 @with_checks
 @COLOR
@@ -118,10 +107,6 @@ def fit(
     answers: Answers,
     timeout_seconds: float,
     root: str,
-    memory: int | None,
-    gpus: str | None,
-    nics: str | None,
-    numa: int | None,
     nodes: int | None,
     chosen: Chosen,
     color: str,
@@ -145,19 +130,19 @@ def fit(
     usage error; 70 a defect of this program.
     """
     from checks.base.unknown import Unknown
+    from checks.capture.root_names import is_description
     from preflight.base import exit_codes
     from preflight.base.output import output_to, say, say_json
     from preflight.base.within import within
     from preflight.capacity.workload import WorkloadOptions
     from preflight.fit.fit_launch import (
-        Description,
         first_launch,
         fitted,
-        host_to_fit,
         with_first_launch,
     )
     from preflight.fit.hints import hints as hints_of
     from preflight.fit.judged_values import Asked
+    from preflight.inputs.host_source import open_host
 
     if goal == "hits" and trace is None:
         raise click.UsageError("--goal hits goes with --trace FILE, recorded requests to answer")
@@ -171,27 +156,25 @@ def fit(
     if trace is not None and numbers != WorkloadOptions():
         raise click.UsageError("--trace and --clients are two workloads: give the one or the other")
     formats = {name for name, _ in answers}
-    if formats & {"html", "svg"} and trace is None:
-        raise click.UsageError("--format html and svg show a trace's curve: give --trace FILE")
-    described = Description(memory, gpus, nics, numa)
+    if "svg" in formats and trace is None:
+        raise click.UsageError("--format svg shows a trace's curve: give --trace FILE")
     if isinstance(keep, float):
-        if model is None or launch.words or trace or write or root != "/":
+        other = root != "/" and not is_description(root)
+        if model is None or launch.words or trace or write or other or "html" in formats:
             raise click.UsageError("--keep 80% goes with --model and a workload, and no launch")
-        return _machines(model, keep, numbers, described, nodes, launch, timeout_seconds, answers)
-    host, assumptions = host_to_fit(root, described, timeout_seconds)
+        return _machines(model, keep, numbers, root, nodes, launch, timeout_seconds, answers)
+    host = open_host(root, timeout_seconds)
     first, path = None, ""
     if model is not None:
         path = within(timeout_seconds, "LAUNCH", lambda: _new_file(launch.words, write))
-        first = first_launch(model, host, described, buffer_only)
+        first = first_launch(model, host, buffer_only)
         launch = launch._replace(words=first.words(), is_command=True)
-    if assumptions:
-        launch = described.with_gpu(launch)
     edits = write and first is None
     if edits and launch.words == ("-",):
         raise click.UsageError("--write: standard input is no file to write: give the launch's")
     goal = "best" if goal is None and given else goal
-    words = (launch, host, described, assumptions, goal, keep, edits)
-    found = fitted(*words, timeout_seconds, chosen, Asked(numbers, trace, nodes))
+    asked = Asked(numbers, trace, nodes)
+    found = fitted(launch, host, goal, keep, edits, timeout_seconds, chosen, asked)
     if isinstance(found, Unknown):
         for name, written_to in answers:
             with output_to(written_to):
@@ -200,8 +183,8 @@ def fit(
 
                     code = exit_codes.UNKNOWN
                     say_json(envelope("fit", code, word="error", reason=found.reason))
-                elif name == "text":
-                    say(f"UNKNOWN: {found.reason}")
+                else:
+                    say(f"UNKNOWN: {found.reason}", err=name != "text")
         return exit_codes.UNKNOWN
     found = found._replace(hints=hints_of(found.state, found.machine, found.answer))
     if first is not None:
@@ -251,6 +234,10 @@ def _say(found: Fitted, format_: str, color: str, plain: bool) -> None:
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
         say(fit_text(found, painter(color), columns(), plain))
+    elif format_ == "html":
+        from preflight.fit.fit_page import fit_page
+
+        say(fit_page(found))
     elif hits is not None and hits.chosen and hits.answer:
         from preflight.pictures.hit_curve import say_picture
 
@@ -261,22 +248,28 @@ def _machines(
     model: str,
     target: float,
     asked: WorkloadOptions,
-    described: Description,
+    root: str,
     nodes: int | None,
     launch: LaunchWords,
     timeout_seconds: float,
     answers: Answers,
 ) -> int:
     from checks.base.unknown import Unknown
+    from checks.capture.described import Description, description_of
+    from checks.capture.root_names import CaptureError
     from checks.capture.secrets import public
     from preflight.base import exit_codes
     from preflight.base.output import Progress, columns, output_to, say, say_json
+    from preflight.base.usage_error import UsageError
     from preflight.fit.machines import machines, machines_object, machines_text
 
     progress = Progress(after_seconds=2)
     try:
+        described = Description() if root == "/" else description_of(root)
         given = model, target, asked, described, nodes, launch, timeout_seconds
         found = machines(*given, progress.show)
+    except CaptureError as error:
+        raise UsageError(str(error)) from None
     finally:
         progress.clear()
     reason = found.reason if isinstance(found, Unknown) else None

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import command
 from preflight.cli.node_options import with_answer, with_remote, with_ssh_nodes
-from preflight.cli.options import Integer, with_checks, with_launch
+from preflight.cli.options import Integer, with_launch
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown

@@ -6,7 +6,6 @@ A group that belongs together is handed over as one record: a command's paramete
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,55 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from checks.base.units import bare_number, parse_size
-from preflight.base.usage_error import UsageError
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
 from preflight.cli.formats import JSON as JSON
 from preflight.cli.formats import AnyParamType as AnyParamType
 from preflight.cli.formats import FileName
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    from preflight.inputs.launch_words import Chosen, LaunchWords
+    from preflight.inputs.launch_words import LaunchWords
 
 Parameter = click.Parameter | None
 Context = click.Context | None
-
-
-class CheckId(FileName):
-    """The id of a check or rule, or a pattern; ``or_file``: or a file's name."""
-
-    name = "id"
-
-    def __init__(self, or_file: bool = False) -> None:
-        self._or_file = or_file
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        from preflight.check.catalogue import catalogue
-
-        found = [CompletionItem(id_) for id_ in catalogue().ids if id_.startswith(incomplete)]
-        if not self._or_file:
-            return found
-        if not found:
-            return super().shell_complete(ctx, param, incomplete)
-        from glob import escape, glob
-
-        return found + [CompletionItem(name) for name in glob(f"{escape(incomplete)}*")]
-
-
-class WaiverText(CheckId):
-    """ID=REASON, as a Waiver."""
-
-    def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
-        from preflight.inputs.launch_words import Waiver
-
-        check, _, reason = value.partition("=")
-        # A waiver without a reason says so, in the place where the reason would stand.
-        return Waiver(check, reason.strip() or "no reason given")
 
 
 FILE = FileName()
@@ -131,22 +91,6 @@ def _with_sglang_spelling(message: str, value: str, param: click.Parameter | Non
     )
 
 
-class Fraction(AnyParamType):
-    """``60%`` or ``0.6``, as a part of 1."""
-
-    name = "part"
-
-    def convert(self, value: Any, param: Parameter, ctx: Context) -> float:
-        text = str(value).strip()
-        try:
-            part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            part = -1.0
-        if not 0 < part <= 1:
-            self.fail(f"{value!r} is not a part of all: write 60% or 0.6", param, ctx)
-        return part
-
-
 class Nodes(AnyParamType):
     """NUMA nodes: ``0,1``, ``0-3`` or ``none``. ``repeats`` keeps order and repetitions."""
 
@@ -173,9 +117,6 @@ class Nodes(AnyParamType):
 SIZE = Size()
 
 
-# Characters of a config.json: those of published models have some thousands.
-_LARGEST_CONFIG = 4 << 20
-
 _TYPED = click.core.ParameterSource.COMMANDLINE
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -195,6 +136,20 @@ ROOT: Option = click.option(
     default="/",
     show_default=True,
     help="The host: /, a folder laid out like one, a capture, or demo:h800.",
+)
+_DESCRIBED: tuple[Option, ...] = (
+    click.option(
+        *("--root", "--host", "root"),
+        type=FILE,
+        metavar="HOST",
+        default="/",
+        show_default=True,
+        help="The host: /, a folder like it, a capture, demo:h800, or a TOML file with its words.",
+    ),
+    click.option("--memory", type=SIZE, help="All memory of a described host, as 2tb."),
+    click.option("--gpus", metavar="GPUS", help="Its GPUs, as 8xH800 or 8x288gb."),
+    click.option("--nics", metavar="NICS", help="Its NICs, as 8xmlx5 or 2xerdma."),
+    click.option("--numa", type=Integer(1, 64), help="Its NUMA nodes. Default: 1."),
 )
 
 
@@ -229,37 +184,6 @@ def _rule(context: click.Context, option: click.Parameter, seconds: float) -> fl
 _TIME, _GIVEN_UP = NumberOption(0, 3600, min_open=True), "a file that does not answer is given up."
 TIMEOUT = timeout_option(_TIME, LIMIT_SECONDS, "Seconds after which what was not read is unknown.")
 FILE_TIMEOUT = timeout_option(_TIME, LIMIT_SECONDS, f"Seconds after which {_GIVEN_UP}", True)
-
-_CHOSEN = ("only", "skip", "ignore", "waivers")
-_CHECKS: tuple[Option, ...] = (
-    click.option(
-        "--only",
-        type=CheckId(),
-        multiple=True,
-        metavar="GLOB",
-        help="Make only these checks, as 'rdma.*'; may be given again.",
-    ),
-    click.option(
-        "--skip",
-        type=CheckId(),
-        multiple=True,
-        metavar="GLOB",
-        help="Leave out these checks; may be given again.",
-    ),
-    click.option(
-        "--ignore",
-        type=WaiverText(),
-        multiple=True,
-        metavar="ID=REASON",
-        help="Show what this check finds, and do not count it.",
-    ),
-    click.option(
-        "--waivers",
-        type=FILE,
-        metavar="FILE",
-        help="The same from a file, each with a reason and a last day.",
-    ),
-)
 
 NIC_NODES: Option = click.option(
     "--nic-numa-nodes",
@@ -347,17 +271,6 @@ def gathered(
     return with_one
 
 
-def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add which checks are made, and what of them counts: ``chosen: Chosen``."""
-    return with_options(*_CHECKS)(gathered(function, "chosen", _chosen, *_CHOSEN))
-
-
-def _chosen(**given: Any) -> Chosen:
-    from preflight.inputs.launch_words import Chosen
-
-    return Chosen(**given)
-
-
 def with_launch(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the launch, and what may be said of it beside its own words: ``launch: LaunchWords``."""
     return _with_launch(function, NIC_NODES, RANK_NODES, MOONCAKE_VERSION)
@@ -370,6 +283,34 @@ def with_launch_of_installed(function: Callable[..., Any]) -> Callable[..., Any]
 
 def _with_launch(function: Callable[..., Any], *first: Option) -> Callable[..., Any]:
     return with_options(*first, *LAUNCH_OPTIONS, LAUNCH)(taking_launch(function))
+
+
+def with_described_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the host, which may be described in words: ``root``, as ``open_host`` takes it."""
+
+    def named(root: str, **words: Any) -> str:
+        if all(word is None for word in words.values()):
+            return root
+        from preflight.cli.host_words import described
+
+        return described(root, **words)
+
+    names = ("root", "memory", "gpus", "nics", "numa")
+    return with_options(*_DESCRIBED)(gathered(function, "root", named, *names))
+
+
+def with_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the same, and say on standard error what is assumed of a host that is described."""
+
+    @wraps(function)
+    def telling(root: str, **given: Any) -> Any:
+        if root != "/":
+            from preflight.cli.host_words import tell_assumptions
+
+            tell_assumptions(root)
+        return function(root=root, **given)
+
+    return with_described_host(telling)
 
 
 def taking_launch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -392,6 +333,8 @@ def _launch_words(
 ) -> LaunchWords:
     from preflight.inputs.launch_words import LaunchWords
 
+    if model_config is not None:
+        from preflight.cli.model_config import config_text
     if launch == ("-",):
         from preflight.launches.env_files import read_small_file
 
@@ -404,33 +347,10 @@ def _launch_words(
         rank_numa_nodes,
         mooncake_version,
         sglang_version,
-        config_text(model_config),
+        None if model_config is None else config_text(model_config),
         gpu_memory,
         host_group=host_group,
     )
-
-
-def config_text(path: str | None) -> str | None:
-    """Read what ``--model-config`` names, within bounds: a device has no end, a model no text."""
-    if path is None:
-        return None
-    name = f"--model-config {path}"
-
-    def read() -> str:
-        file = sys.stdin if path == "-" else open(path, encoding="utf-8")  # noqa: SIM115
-        with file:
-            return file.read(_LARGEST_CONFIG + 1)
-
-    try:
-        text = within(limit_seconds(), name, read)
-    except (OSError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"{name}: {why}: give a config.json") from None
-    if len(text) > _LARGEST_CONFIG:
-        raise UsageError(f"{name}: more than {_LARGEST_CONFIG >> 20} MiB: give a config.json")
-    return text
 
 
 def _verbosity(quiet: int, verbose: int) -> int:

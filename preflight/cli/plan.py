@@ -8,7 +8,7 @@ import click
 
 from preflight.cli.commands import command
 from preflight.cli.formats import with_one_format
-from preflight.cli.options import ROOT, TIMEOUT, with_launch
+from preflight.cli.options import TIMEOUT, with_host, with_launch
 from preflight.settings.dialects import FORMATS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ NAME = "mooncake-preflight plan"
 )
 @click.option("--exit-code", "told", is_flag=True, help="Exit with 1 where something is to change.")
 @TIMEOUT
-@ROOT
+@with_host
 @with_launch
 def plan(
     *,

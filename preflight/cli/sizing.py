@@ -23,11 +23,11 @@ from preflight.cli.options import (
     MOONCAKE_VERSION,
     NIC_NODES,
     RANK_NODES,
-    ROOT,
     SIZE,
     TIMEOUT,
     Size,
     taking_launch,
+    with_host,
     with_options,
 )
 
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 @JSON
 @COLOR
 @TIMEOUT
-@ROOT
+@with_host
 @LAUNCH
 @click.version_option(program_version(), "--version")
 @taking_launch
@@ -142,6 +142,7 @@ def command(
     from preflight.base.within import within
 
     host = within(timeout_seconds, f"--root {root}", lambda: _host(root))
+    launch = launch._replace(gpu_bytes=launch.gpu_bytes or getattr(host, "gpu_bytes", None))
     described = {
         "--tp-size": tp_size,
         "--hicache-size": hicache_size,

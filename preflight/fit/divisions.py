@@ -160,6 +160,17 @@ class Answered(NamedTuple):
     chosen: CapacityAnswer | None = None
     answer: TraceAnswer | None = None
 
+    @property
+    def what(self) -> str:
+        """What the divisions are compared by, for a person."""
+        if self.workload is None:
+            return f"hits of {self.trace}"
+        clients, rounds, length = self.workload[:3]
+        return (
+            f"of what {clients:,} clients ask again in {rounds} rounds of {length:,} tokens "
+            f"({self.workload.origin}), by how the memory is shared"
+        )
+
 
 class Chooser:
     """Orders divisions of a launch's memory by what is answered with them.

@@ -24,7 +24,6 @@ from preflight.base.usage_error import UsageError
 from preflight.check.answer import selection_of
 from preflight.fit.hints import shares
 from preflight.fit.judged_values import (
-    GATES,
     KEEP,
     Asked,
     FitAnswer,
@@ -32,14 +31,12 @@ from preflight.fit.judged_values import (
     HostState,
     LaunchState,
     is_mended,
-    is_not_described,
     judged_values,
-    tolerant,
 )
 from preflight.fit.launch_edit import Edit, Edited, edited, launch_texts
 from preflight.fit.launch_values import SizeValues, knobs, with_values
 from preflight.fit.solver import solve
-from preflight.inputs.host_source import Host, open_host, size_within
+from preflight.inputs.host_source import Host, size_within
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.processes.processes import LaunchProcess
@@ -50,21 +47,7 @@ if TYPE_CHECKING:
     from preflight.fit.divisions import Answered
 
 
-class Description(NamedTuple):
-    """A host as it is described, in the words of the command line; None for what is not."""
-
-    memory_bytes: int | None = None
-    gpus: str | None = None
-    nics: str | None = None
-    numa_nodes: int | None = None
-
-    def with_gpu(self, words: LaunchWords) -> LaunchWords:
-        """Return the launch with the memory of the GPU described, where it names none itself."""
-        if self.gpus is None or not words.words or words.gpu_bytes is not None:
-            return words
-        from preflight.fit.described_host import gpu_bytes
-
-        return words._replace(gpu_bytes=gpu_bytes(self.gpus))
+DESCRIBED_NAME = "the host that is described"
 
 
 class Fitted(NamedTuple):
@@ -139,21 +122,16 @@ class FirstLaunch(NamedTuple):
         return "bash", "-c", self.script("launch.sh", 1, self.ranks * (64 << 20))
 
 
-def first_launch(
-    model: str, host: Host, described: Description, buffers: bool = False
-) -> FirstLaunch:
+def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
     """Return a launch of ``model`` on all GPUs of the host. Raises UsageError for none."""
-    if described.gpus is not None:
-        from preflight.fit.described_host import device_names
-
-        gpus, nics = device_names(described.gpus, described.nics)
-        return FirstLaunch(model, gpus, f"{described.gpus}, as described", nics, buffers)
     count = len(read_gpus(host.root, None).on_pci)
     if not count:
         raise UsageError("--model: how many GPUs there are is not known: give --gpus, as 8xH100")
     names = host.root.names("/sys/class/infiniband")
     nics = () if isinstance(names, Unknown) else tuple(sorted(names))
-    return FirstLaunch(model, count, f"{count} GPUs of this host", nics, buffers)
+    gpus = None if host.described is None else host.described.host.gpus
+    where = f"{count} GPUs of this host" if gpus is None else f"{count}x{gpus.name}, as described"
+    return FirstLaunch(model, count, where, nics, buffers)
 
 
 def with_first_launch(found: Fitted, first: FirstLaunch, path: str) -> Fitted:
@@ -163,9 +141,10 @@ def with_first_launch(found: Fitted, first: FirstLaunch, path: str) -> Fitted:
     if found.answer.fits is None:
         return found._replace(command="")
     l2, segment = values.l2_bytes or GIGABYTE, values.segment_bytes or first.ranks * (64 << 20)
-    said = () if first.nics else ("no NIC is known (--nics): it speaks TCP, and with NICs RDMA",)
+    tcp = "no NIC is known (--nics): this launch speaks TCP; with RDMA it is another launch"
+    unread = found.unread if first.nics else (*found.unread, tcp)
     script = first.script(path or "launch.sh", l2 // GIGABYTE, segment)
-    return found._replace(command=script, unread=(*found.unread, *said))
+    return found._replace(command=script, unread=unread)
 
 
 def write_first(path: str, script: str) -> tuple[str, ...]:
@@ -179,27 +158,9 @@ def write_first(path: str, script: str) -> tuple[str, ...]:
     return (path,)
 
 
-def host_to_fit(
-    root: str, described: Description, timeout_seconds: float
-) -> tuple[Host, tuple[str, ...]]:
-    """Return the host, and what is assumed of one that is described. Raises UsageError."""
-    if described == Description():
-        return open_host(root, timeout_seconds), ()
-    from preflight.fit.described_host import described_host
-
-    if root != "/":
-        raise UsageError(
-            f"--root {root} is a host, and --memory, --gpus, --nics and --numa describe "
-            "another: give the one or the other"
-        )
-    return described_host(*described)
-
-
 def fitted(
     words: LaunchWords,
     host: Host,
-    described: Description,
-    assumptions: tuple[str, ...],
     goal: str | None,
     keep_bytes: int,
     write: bool,
@@ -224,9 +185,6 @@ def fitted(
     sizes = knobs(launch.reading, sized.sizing.inputs.processes)
     state = LaunchState(launch, options, sizes)
     checks = list(every_check())
-    if assumptions:
-        with_gpus, with_nics = described.gpus is not None, described.nics is not None
-        checks = tolerant(checks, GATES, with_gpus, with_nics)
 
     def left_out(check: str) -> bool:
         return check in selection.ignore or (check != KEEP and not selection.takes(check))
@@ -270,21 +228,21 @@ def fitted(
     if answer.fits is not None:
         models = Models(host.root, options.model_config)
         answer = answer._replace(shares=shares(answer.fits, answer.goal, models))
-    if assumptions:
-        answer = _of_description(answer, machine)
+    if host.described is not None:
+        answer = _of_description(answer, machine, host.described.not_described)
     changes, command = None, ""
     if answer.fits is not None:
         changes, command = _edited(words, written, host, answer)
     return Fitted(
         launch.name,
-        host.name,
+        host.name if host.described is None else DESCRIBED_NAME,
         answer,
         keep_bytes,
         changes,
         (),
         command,
         (*_host_commands(answer, context_of(facts)), *_mending(answer, context_of(facts))),
-        assumptions,
+        () if host.described is None else host.described.assumptions,
         state,
         machine,
         _exit_code(answer),
@@ -309,28 +267,31 @@ def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
     return launch._replace(reading=launch.reading._replace(commands=commands))
 
 
-def _of_description(answer: FitAnswer, machine: HostState) -> FitAnswer:
+def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
     """Return an answer without what checks of the host miss in a description.
 
-    Devices that it leaves out stay.
+    Devices that it leaves out, and the launch needs, stay. topics: of such devices.
     """
-    asked = {check.id for check, _ in machine.checks}
+    asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
     kept = [
-        found
-        for found in answer.beside
-        if found.status is Status.FAIL or found.check not in asked or is_not_described(found)
+        finding
+        for finding in answer.beside
+        if finding.status is Status.FAIL
+        or finding.check not in asked
+        or (finding.need and asked[finding.check])
     ]
-    return answer._replace(beside=tuple(kept))
+    devices = frozenset(id_ for id_, missing in asked.items() if missing)
+    return answer._replace(beside=tuple(kept), not_described=devices)
 
 
 def _exit_code(answer: FitAnswer) -> int:
     if answer.fits is None and not answer.reason:
         return exit_codes.FAIL
-    if answer.fits is None or answer.unknown:
+    if answer.fits is None or answer.undecided:
         return exit_codes.UNKNOWN
     if any(found.status is Status.FAIL for found in answer.beside):
         return exit_codes.WARN
-    return exit_codes.UNKNOWN if any(map(is_not_described, answer.beside)) else 0
+    return exit_codes.UNKNOWN if answer.misses_devices else 0
 
 
 def _edited(

@@ -2,12 +2,11 @@
 
 It is what ``check`` does: the same sizing, the same needs, the same checks. Only the launch's
 values are changed first, and the host's pools are set to what ``plan`` computes for them, with the
-memory gone to them; ``apply`` never lowers a pool, and neither does this. What nobody described of
-a host is not known: no check may find it absent.
+memory gone to them; ``apply`` never lowers a pool, and neither does this.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -204,47 +203,6 @@ def _change_rows(now: PlannedRoot, name: str, changes: Mapping[str, int]) -> Non
     now.texts[name] = "\n".join(lines) + "\n"
 
 
-# What findings of this kind have; no host's fact is spelt so.
-NOT_DESCRIBED = "not described"
-Checks = Iterable[tuple[Check, Judge]]
-
-
-def tolerant(
-    checks: Checks, gates: Iterable[str], gpus: bool, nics: bool
-) -> list[tuple[Check, Judge]]:
-    """Return ``checks`` that find a device unknown, not absent, where none is described.
-
-    gpus, nics: whether they are described. gates: checks that hold a size against the host, which
-    need no device to fail.
-    """
-    kept = frozenset(gates)
-    missing = {"gpus": "--gpus, as 8xH800"} if not gpus else {}
-    missing |= {"rdma": "--nics, as 8xmlx5"} if not nics else {}
-    return [(check, _judge(check, judge, missing, kept)) for check, judge in checks]
-
-
-def _judge(check: Check, judge: Judge, missing: dict[str, str], gates: frozenset[str]) -> Judge:
-    options = [option for topic, option in missing.items() if topic in check.topics]
-    if not options or check.id in gates:
-        return judge
-
-    def judged(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-        for found in judge(facts, needs):
-            if found.status is Status.FAIL:
-                text = f"it is not described, so it is not judged: give {' and '.join(options)}"
-                yield Finding(
-                    found.check, Status.UNKNOWN, found.subject, NOT_DESCRIBED, found.need, text=text
-                )
-            else:
-                yield found
-
-    return judged
-
-
-def is_not_described(finding: Finding) -> bool:
-    return finding.status is Status.UNKNOWN and finding.have == NOT_DESCRIBED
-
-
 # What a plan changes of the facts; all others are read once.
 _PLANNED_TOPICS = ("memory", "hugetlb", "numa")
 _RESERVATION = "hugetlb.reservation"
@@ -387,6 +345,7 @@ class FitAnswer(NamedTuple):
     sizes: the launch's places. least: the least sizes, judged by every check. unknown: gates that
     could not be judged at any size. bounds: what stops each size of the goal. beside: what check
     finds beside the gates, the worst first. gates: the checks that sizes were held against.
+    not_described: checks of devices that the description of the host leaves out.
     """
 
     goal: Goal
@@ -401,6 +360,20 @@ class FitAnswer(NamedTuple):
     shares: tuple[NextGib, ...] = ()
     gates: frozenset[str] = frozenset()
     reason: str = ""
+    not_described: frozenset[str] = frozenset()
+
+    @property
+    def misses_devices(self) -> bool:
+        """Whether the launch needs devices that nobody described."""
+        return any(
+            finding.status is Status.UNKNOWN and finding.check in self.not_described
+            for finding in (*self.unknown, *self.beside)
+        )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a gate is unknown for more than a device that nobody described."""
+        return any(finding.check not in self.not_described for finding in self.unknown)
 
 
 def judged_values(

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 from checks.base.units import GIB, GIGABYTE, format_bytes
 from checks.base.unknown import Unknown, UnknownFactError
+from checks.capture.described import Description, Devices, gpu_kinds, usable_bytes
 from checks.memory.judge import regular_bytes
 from preflight.base.shell import quote
 from preflight.base.usage_error import UsageError
 from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions, workload_of
-from preflight.fit.described_host import Devices, gpu_kinds, usable_bytes
 from preflight.fit.divisions import Chooser
-from preflight.fit.fit_launch import Description, first_launch, host_to_fit
+from preflight.fit.fit_launch import first_launch
 from preflight.fit.judged_values import Asked
 from preflight.fit.launch_values import SizeValues
-from preflight.inputs.host_source import size_within
+from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.render.text import fitted, wrapped
 from preflight.sglang.admission_gate import RESERVE_BYTES
@@ -30,6 +30,7 @@ GPUS_A_HOST, HOSTS = 8, (1, 2, 4)
 # What a launch is sized with, large enough that whole pages and bins are no matter.
 _SIZED = SizeValues(16 * GIGABYTE, 64 * GIB)
 _LEAST_SEGMENT = 64 << 20  # of each rank: less on regular pages may not be mapped
+_ENOUGH = "4tb"  # that anything starts; the memory itself is looked for
 _MEMORY_STEP, _MOST_MEMORY = 8 * GIB, 64 << 40
 KEEP_BYTES = 10 * GIB  # stay available, as with fit's own default of --keep
 BUFFERED = -1.0  # in place of a part: L2 is staging for the store alone
@@ -80,12 +81,12 @@ class _Host:
     def __init__(
         self, words: LaunchWords, model: str, described: Description, asked: Asked, limit: float
     ) -> None:
-        host, _ = host_to_fit("/", described, limit)
-        first = first_launch(model, host, described)
+        host = open_host(described.root, limit)
+        first = first_launch(model, host)
         l2_bytes, segment_bytes = _SIZED.l2_bytes or 0, _SIZED.segment_bytes or 0
         script = first.script("launch.sh", l2_bytes // GIGABYTE, segment_bytes)
         launch = words._replace(words=("bash", "-c", script), is_command=True)
-        sized = size_within(described.with_gpu(launch), host, limit)
+        sized = size_within(launch, host, limit)
         if isinstance(sized, Unknown) or sized is None:
             raise UnknownFactError(sized or Unknown("the launch was not read"))
         inputs = sized.sizing.inputs
@@ -94,7 +95,7 @@ class _Host:
         taken = regular_bytes(sized.needs)
         if isinstance(taken, Unknown):
             raise UnknownFactError(taken)
-        self._ranks, self._nodes = first.ranks, described.numa_nodes or 1
+        self._ranks, self._nodes = first.ranks, described.numa_nodes
         # What pools of L2 take of the host, by byte that is set; and all else of a launch.
         pools = [pool for memory in inputs.memory.values() for pool in memory.pools]
         self._taken = sum(pool.bytes for pool in pools) / l2_bytes
@@ -202,10 +203,10 @@ def machines(
         raise UsageError("--keep 80% is of a workload: give --clients, --rounds, --request-length")
     rows: list[HostRow] = []
     left_out: dict[str, list[str]] = {}
-    fixed = described.memory_bytes is not None
+    fixed = None if described.memory is None else described.memory_bytes
     guesses: dict[int, tuple[int, float]] = {}
     for names, devices in gpu_kinds(described.gpus, GPUS_A_HOST):
-        one = described._replace(memory_bytes=4 << 40, gpus=f"{devices.number}x{devices.name}")
+        one = described._replace(memory=_ENOUGH, gpus=f"{devices.number}x{devices.name}")
         for count in (hosts,) if hosts else HOSTS:
             tell(f"fit: hosts with {devices.name}, {len(rows)} rows so far")
             try:
@@ -213,10 +214,10 @@ def machines(
             except UnknownFactError as error:
                 left_out.setdefault(_plain(error.fact.reason), []).extend(names)
                 break
-            found = _smallest(host, described.memory_bytes, target, guesses.get(count))
+            found = _smallest(host, fixed, target, guesses.get(count))
             if found is not None:
                 guesses[count] = found[:2]
-            rows.append(_row(host, names, devices, count, found, target, fixed))
+            rows.append(_row(host, names, devices, count, found, target, fixed is not None))
     answer = Machines(model, target, workload, tuple(rows), left_out, described, hosts)
     if not rows:
         return Unknown(next(iter(left_out), "no GPU is known"))
@@ -271,7 +272,7 @@ def machines_text(found: Machines, width: int) -> str:
     """Return the answer, without a final newline."""
     clients, rounds, length = found.workload[:3]
     asked = f"{clients:,} clients ask again in {rounds} rounds of {length:,} tokens"
-    fixed = found.described.memory_bytes
+    fixed = None if found.described.memory is None else found.described.memory_bytes
     first = "What a host keeps" if fixed else "The smallest memory of a host that keeps"
     wanted = f"{first} {found.target:.0%} of what {asked}: {found.model}"
     if fixed:

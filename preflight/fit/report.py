@@ -23,7 +23,6 @@ from preflight.fit.judged_values import (
     NextGib,
     SizeBound,
     is_mended,
-    is_not_described,
 )
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob, gigabytes
@@ -141,17 +140,19 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
         return paint("FITS ONCE IT IS SET (see below)", "yellow")
     if failed:
         return paint("THE SIZES FIT, AND IT FAILS ALL THE SAME (see below)", "red")
-    if answer.unknown:
+    if answer.undecided:
         return paint("UNKNOWN", "yellow")
-    if any(map(is_not_described, answer.beside)):
+    if answer.misses_devices:
         return paint("THE SIZES FIT, THE REST IS NOT DESCRIBED (see below)", "yellow")
     if any(finding.check in MAY_END for finding in answer.beside):
         return paint("THE SIZES FIT, AND THE SERVER MAY END ALL THE SAME (see below)", "yellow")
     return paint("FITS", "green")
 
 
-def _table(found: Fitted, width: int) -> list[str]:
-    answer, rows = found.answer, []
+def size_rows(found: Fitted) -> list[tuple[str, str, str, str]]:
+    """Return each size and pool with what it is now, what fits, and what that is."""
+    answer = found.answer
+    rows: list[tuple[str, str, str, str]] = []
     sizes, values = answer.sizes, answer.values
     rows += _row(sizes.l2, values.l2_bytes, " GB", "each rank")
     rows += _row(sizes.segment, values.segment_bytes, "", "")
@@ -168,6 +169,11 @@ def _table(found: Fitted, width: int) -> list[str]:
         where = "" if target.node is None else f" on node {target.node}"
         name = f"{format_page_size(target.page_bytes)} pages{where}"
         rows.append((name, str(now), str(pages), format_bytes(pages * target.page_bytes)))
+    return rows
+
+
+def _table(found: Fitted, width: int) -> list[str]:
+    rows = size_rows(found)
     if found.first:  # nobody wrote what it starts from
         without_old = [(name, fits, note) for name, _, fits, note in rows]
         return fitted(without_old, ("", "fits", ""), width, right=(1,), firm=(0, 1)).splitlines()
@@ -296,19 +302,8 @@ def _divisions(
     answered: Answered, first: bool, paint: Paint, width: int, plain: bool
 ) -> Iterator[str]:
     """Yield what each division answers. first: of a launch that has no sizes of its own yet."""
-    what = f"hits of {answered.trace}"
-    if answered.workload is not None:
-        clients, rounds, length = answered.workload[:3]
-        what = (
-            f"of what {clients:,} clients ask again in {rounds} rounds of {length:,} tokens "
-            f"({answered.workload.origin}), by how the memory is shared"
-        )
-    yield from wrapped(what, width, 0)
-    tiers = dict.fromkeys(name for one in answered.tried for name, _ in one.held)
-    rows = [_division(one, tiers) for one in answered.tried if not (first and one.about == "now")]
-    heads = ["goal", "L2 size", "segment", *tiers, "unique", "kept", "full in"]
-    if answered.workload is None:
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    yield from wrapped(answered.what, width, 0)
+    heads, rows = division_table(answered, first)
     yield from fitted(rows, heads, width, right=range(1, len(heads))).splitlines()
     if answered.chosen is not None and answered.answer is not None:
         yield from _curve(answered.chosen, answered.answer, paint, width, plain)
@@ -317,6 +312,16 @@ def _divisions(
         yield from wrapped(said, width, 0)
     for note in answered.notes:
         yield from wrapped(f"note: {note}", width, 2)
+
+
+def division_table(answered: Answered, first: bool) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows of the divisions. first: of a launch that has no sizes yet."""
+    tiers = dict.fromkeys(name for one in answered.tried for name, _ in one.held)
+    rows = [_division(one, tiers) for one in answered.tried if not (first and one.about == "now")]
+    heads = ["goal", "L2 size", "segment", *tiers, "unique", "kept", "full in"]
+    if answered.workload is None:
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    return heads, rows
 
 
 def _division(one: Division, tiers: Iterable[str]) -> list[str]:

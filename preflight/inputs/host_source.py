@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.base.recording import RecordingRoot
 from checks.base.unknown import Unknown
-from checks.capture.capture import Capture, CaptureError, open_root
+from checks.capture.capture import Capture, open_root
+from checks.capture.root_names import CaptureError, is_description
 from checks.run.facts import DEFAULT_LIMIT_SECONDS
 from preflight.base.usage_error import UsageError
 from preflight.base.within import LateError, within
@@ -17,6 +18,7 @@ from preflight.inputs.launch_words import LaunchWords
 if TYPE_CHECKING:
     from checks.base.installed import Installed
     from checks.base.needs import LaunchNeeds
+    from checks.capture.described import DescribedRoot
     from preflight.inputs.written_launch import WrittenLaunch
     from preflight.launches.source import ReadFile
     from preflight.processes.processes import LaunchOptions
@@ -30,13 +32,14 @@ RECORD_SCHEMA = "mooncake-preflight/launch-record/v1"
 class Host(NamedTuple):
     """root: asked each thing once. environment: of the launch, the captured one for a capture.
 
-    capture: None on a machine or a tree of files.
+    capture: None on a machine or a tree of files. described: None for a host that was there.
     """
 
     root: RecordingRoot
     name: str
     environment: Mapping[str, str]
     capture: Capture | None
+    described: DescribedRoot | None = None
 
     @property
     def extras(self) -> Mapping[str, Any]:
@@ -49,6 +52,11 @@ def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
         root = within(limit_seconds, f"--root {path}", lambda: open_root(path))
     except CaptureError as error:
         raise UsageError(str(error)) from None
+    if is_description(path):
+        from checks.capture.described import DescribedRoot
+
+        assert isinstance(root, DescribedRoot)
+        return Host(RecordingRoot(root), path, os.environ, None, root)
     capture = root if isinstance(root, Capture) else None
     recorded = None if capture is None else capture.extras.get("environment")
     environment = os.environ if not isinstance(recorded, dict) else recorded
@@ -74,7 +82,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         words.mooncake_version or _captured_version(host),
         words.sglang_version,
         words.model_config,
-        words.gpu_bytes,
+        words.gpu_bytes or (None if host.described is None else host.described.gpu_bytes),
         captured_installed(host),
         host_group=words.host_group,
     )

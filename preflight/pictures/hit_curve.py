@@ -237,7 +237,13 @@ def plot_svg(found: CapacityAnswer, answer: TraceAnswer) -> str:
 def trace_page(found: CapacityAnswer, answer: TraceAnswer, style: str) -> str:
     """Return a page with all that the text says. style: of pictures."""
     title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
-    parts = [element("h1", title), element("p", trace_head(answer))]
+    parts = [element("h1", title), *trace_parts(found, answer)]
+    return page(title, join(parts, "\n"), style=style)
+
+
+def trace_parts(found: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
+    """Return what a page says of a trace: each server's tiers, and the curve."""
+    parts = [element("p", trace_head(answer))]
     for server, replay in zip(found.servers, answer.servers, strict=True):
         parts.append(element("h2", server.subject))
         if isinstance(replay, Unknown):
@@ -254,8 +260,7 @@ def trace_page(found: CapacityAnswer, answer: TraceAnswer, style: str) -> str:
     )
     parts += [element("h2", "One cache of any size"), drawn, _table(heads, rows, "By size")]
     said = (*curve_sentences(found, answer), *answer.notes)
-    parts.append(element("ul", *(element("li", each) for each in said)))
-    return page(title, join(parts, "\n"), style=style)
+    return [*parts, element("ul", *(element("li", each) for each in said))]
 
 
 def say_picture(format_: str, found: CapacityAnswer, answer: TraceAnswer) -> None:

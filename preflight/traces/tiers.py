@@ -192,14 +192,18 @@ class StorePool:
     def _evict(self, now: float) -> None:
         """Run one round of the master's eviction, of blocks whose leases have ended."""
         above = len(self) / self._capacity - self._rules.watermark if self._capacity else 1.0
+        lease, asked_for, unasked = self._rules.lease_seconds, self._asked, self._written
+        asked = next(iter(asked_for.values()), inf) + lease
+        written = next(iter(unasked.values()), inf)
         for _ in range(ceil(len(self) * min(1.0, max(0.0, above) + self._rules.ratio))):
-            lease = self._rules.lease_seconds
-            asked = next(iter(self._asked.values()), inf) + lease
-            written = next(iter(self._written.values()), inf)
-            end, held = (asked, self._asked) if asked <= written else (written, self._written)
-            if end > now:
+            if min(asked, written) > now:
                 return
-            gone, _ = held.popitem(last=False)
+            if asked <= written:
+                gone, _ = asked_for.popitem(last=False)
+                asked = next(iter(asked_for.values()), inf) + lease
+            else:
+                gone, _ = unasked.popitem(last=False)
+                written = next(iter(unasked.values()), inf)
             self._flows.evicted["L3"] += 1
             if self._rules.disk_gets_evicted:
                 self._write(gone)
@@ -295,13 +299,11 @@ class _Cache:
         self._held = []
         while rest and rest[0] in node.children:
             node = node.children[rest[0]]
-            apart = (
-                at
-                for at, pair in enumerate(zip(node.blocks, rest, strict=False))
-                if pair[0] != pair[1]
-            )
-            same = next(apart, min(len(node.blocks), len(rest)))
-            if same < len(node.blocks):
+            same = len(node.blocks)
+            if rest[:same] != node.blocks:
+                pairs = enumerate(zip(node.blocks, rest, strict=False))
+                apart = (at for at, (one, other) in pairs if one != other)
+                same = next(apart, min(same, len(rest)))
                 node = self._split(node, same)
             self._held.append(node)
             found += ["L1" if node.l1 else "L2"] * same
@@ -326,12 +328,15 @@ class _Cache:
         for node in nodes:
             self._uses += 1
             node.used = self._uses
-            self._may_go(node)
+            if not node.in_l1:  # else it is no leaf
+                self._may_go(node)
 
     def _may_go(self, node: _Node) -> None:
-        tier = node.leaf_of
-        if tier is not None:
-            heappush(self._leaves[tier], (node.used, node))
+        if node.l1:
+            if not node.in_l1:
+                heappush(self._leaves["L1"], (node.used, node))
+        elif node.l2 and not node.children:
+            heappush(self._leaves["L2"], (node.used, node))
 
     def _oldest(self, tier: str) -> _Node | None:
         """Return the least recently used of what a tier may evict; None for none."""

@@ -16,12 +16,13 @@ import pytest
 from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
+from checks.capture.capture import CaptureError
+from checks.capture.described import DescribedRoot, Description, known_models
 from checks.gpu.facts import read_gpus
 from checks.rdma.device_table import device_rows
 from checks.rdma.facts import read_rdma
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run as run_preflight
-from preflight.fit.described_host import described_host, gpu_bytes, known_models
 from preflight.fit.fit_launch import FirstLaunch
 from preflight.fit.launch_edit import Edited, edited, launch_texts
 from preflight.fit.launch_values import SizeValues, knobs
@@ -31,7 +32,6 @@ from preflight.processes.processes import understand
 from preflight.rules.launch_rules import RULES
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 from tests.paths import ROOT
-from tests.rows import told
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text())
@@ -295,12 +295,12 @@ def test_every_model_that_is_known_is_there_to_be_read() -> None:
     """Each fact that a device is judged by is known."""
     for model in sorted({*known_models("gpus"), *known_models("nics")}):
         gpus, nics = (f"4x{model}", None) if model in known_models("gpus") else (None, f"4x{model}")
-        host, assumptions = described_host(1024 * GIB, gpus, nics, 2)
-        devices: Any = read_gpus(host.root, None).accelerators
-        found = devices if gpus else read_rdma(host.root, None).nics
+        root = DescribedRoot(Description("1tb", gpus, nics, "2"))
+        devices: Any = read_gpus(root, None).accelerators
+        found = devices if gpus else read_rdma(root, None).nics
         assert not isinstance(found, Unknown), model
         assert len(found) == 4, model
-        assert any(text.startswith("4 ") for text in assumptions), model
+        assert any(text.startswith("4 ") for text in root.assumptions), model
 
 
 @pytest.mark.slow
@@ -309,10 +309,9 @@ def test_devices_that_nobody_described_are_unknown_and_the_sizes_come_all_the_sa
 ) -> None:
     """Neither absent, which would be a failure, nor there, which would be a pass."""
     code, found = answer(capsys, script, "--memory", "1tb")
-    devices = {
-        f["check"]: f["status"] for f in found["beside"] if told(f, "have") == "not described"
-    }
-    assert {"gpu.count": "unknown", "rdma.no-device": "unknown"}.items() <= devices.items()
+    devices = {f["check"]: f["status"] for f in (*found["beside"], *found["unknowns"])}
+    named = {"gpu.count", "rdma.no-device", "rdma.region-too-large"}
+    assert {devices.get(check) for check in named} == {"unknown"}
     assert "fail" not in {finding["status"] for finding in found["beside"]}
     assert (code, found["status"]) == (3, "unknown")
     assert found["sizes"]["l2"]["size_bytes"]
@@ -340,15 +339,15 @@ def test_what_is_described_and_too_little_fails_as_ever(
 )
 def test_the_memory_of_a_gpu_is_what_its_driver_tells(gpus: str, mib: int) -> None:
     """141 GB of the data sheet are 140.4 GiB; what is given as a size is taken as it is."""
-    assert gpu_bytes(gpus) == mib * MIB
+    assert DescribedRoot(Description("1tb", gpus)).gpu_bytes == mib * MIB
 
 
 @pytest.mark.parametrize("gpus", ["8xH900", "8x12qq", "8x80", "8x1mb"])
 def test_a_gpu_that_is_not_known_is_refused_with_those_that_are(gpus: str) -> None:
     with pytest.raises(
-        UsageError, match=r"known are H800, .*of others give the memory, as 8x288gb"
+        CaptureError, match=r"known are H800, .*of others give the memory, as 8x288gb"
     ):
-        gpu_bytes(gpus)
+        DescribedRoot(Description("1tb", gpus))
 
 
 def test_nics_of_every_family_on_pci_can_be_described() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from checks.base.units import GIB
+from checks.capture.described import Description
 from preflight.capacity.workload import WorkloadOptions
 from preflight.cli.main import run
 from preflight.fit.divisions import Chooser, Frontier
-from preflight.fit.fit_launch import Description, Fitted, first_launch, fitted, host_to_fit
+from preflight.fit.fit_launch import Fitted, first_launch, fitted
 from preflight.fit.judged_values import Asked
 from preflight.fit.launch_values import SizeValues
+from preflight.inputs.host_source import open_host
 from preflight.inputs.launch_words import LaunchWords
 from tests.builders.examples import some
 from tests.builders.synthetic import PATIENCE_SECONDS
@@ -28,11 +30,10 @@ WITHIN = 0.01
 def best_of(
     model: str, described: Description, release: str = "0.5.23", asked: Asked | None = None
 ) -> Fitted:
-    host, assumptions = host_to_fit("/", described, PATIENCE_SECONDS)
-    words = LaunchWords(first_launch(model, host, described).words(), is_command=True)
-    launch = described.with_gpu(words._replace(sglang_version=release))
-    given = launch, host, described, assumptions, None, 10 * GIB, False, PATIENCE_SECONDS
-    found = fitted(*given, asked=asked)
+    host = open_host(described.root, PATIENCE_SECONDS)
+    words = LaunchWords(first_launch(model, host).words(), is_command=True)
+    launch = words._replace(sglang_version=release)
+    found = fitted(launch, host, None, 10 * GIB, False, PATIENCE_SECONDS, asked=asked)
     assert isinstance(found, Fitted)
     assert found.answered is not None
     return found
@@ -43,22 +44,22 @@ def best_of(
     # Half of them: the default workload, and one that is given. All in the random profile.
     some(
         [
-            ("Qwen/Qwen3-32B", Description(1024 * GIB, "8xH100", "8xmlx5", 2), "0.5.23", Asked()),
+            ("Qwen/Qwen3-32B", Description("1tb", "8xH100", "8xmlx5", "2"), "0.5.23", Asked()),
             (
                 "deepseek-ai/DeepSeek-V3",
-                Description(2048 * GIB, "8xH200", "8xmlx5", 2),
+                Description("2tb", "8xH200", "8xmlx5", "2"),
                 "0.5.20",
                 Asked(),
             ),
             (
                 "Qwen/Qwen3-8B",
-                Description(256 * GIB, "2xA40"),
+                Description("256gb", "2xA40"),
                 "0.5.23",
                 Asked(WorkloadOptions(60, 5, 4096)),
             ),
             (
                 "Qwen/Qwen3-32B",
-                Description(1500 * GIB, "8xH20"),
+                Description("1500gb", "8xH20"),
                 "0.5.22",
                 Asked(WorkloadOptions(300, 8, 3000), hosts=2),
             ),
@@ -96,7 +97,7 @@ def test_no_other_division_of_a_grid_of_20_keeps_more(
 
 def test_the_example_of_one_tebibyte() -> None:
     """L1 holds 1.8M tokens: an L2 far below it would hand the store a part of them alone."""
-    found = best_of("Qwen/Qwen3-32B", Description(1024 * GIB, "8xH100", "8xmlx5", 2))
+    found = best_of("Qwen/Qwen3-32B", Description("1tb", "8xH100", "8xmlx5", "2"))
     assert found.answered is not None
     rows = {one.about: one for one in found.answered.tried}
     best, balanced, pool = (rows[name] for name in ("best", "balanced", "pool"))
@@ -113,7 +114,7 @@ def test_the_example_of_one_tebibyte() -> None:
 
 def test_what_sglang_demands_is_kept_up_to_0_5_14() -> None:
     """L2 larger than L1, and 0.8 of the difference holds a conversation."""
-    found = best_of("Qwen/Qwen3-8B", Description(400 * GIB, "1xA10", "1xmlx5", 1), "0.5.14")
+    found = best_of("Qwen/Qwen3-8B", Description("400gb", "1xA10", "1xmlx5", "1"), "0.5.14")
     assert found.answered is not None
     held = dict(found.answered.tried[0].held)
     assert 0.8 * (held["L2"] - held["L1"]) >= 20_480

@@ -9,6 +9,7 @@ import pytest
 
 from preflight.cli.main import run
 from tests.paths import ROOT
+from tests.pictures.markup import Markup
 from tests.valid import valid
 
 SCRIPT = """\
@@ -91,7 +92,31 @@ def test_requests_are_spread_as_the_launchs_router_does(
     assert found[0] > found[1]
 
 
-def test_pictures_are_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_the_page_has_the_table_and_both_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the same run as the JSON: each tier of each division is a bar with its tokens."""
+    file = tmp_path / "fit.html"
+    words = "--model Qwen/Qwen3-8B --memory 128gb --gpus 1xA40 --clients 20 --rounds 4".split()
+    words += ["--request-length", "2048", "--format", "html", "--output", str(file), "--json"]
+    assert run(["fit", *words]) == 0
+    found = json.loads(capsys.readouterr().out)["answer"]
+    markup = Markup(file.read_text())
+    assert markup.problems == []
+    labels = {
+        attributes.get("aria_label") or attributes.get("aria-label")
+        for _, attributes in markup.elements
+    }
+    for one in found["hits"]["tried"]:
+        for tier in one["tiers"] if one["about"] != "now" else ():
+            assert f"{one['about']} {tier['name']}: {tier['tokens']:,} tokens" in labels
+    assert any(str(label).startswith("host with the launch: ") for label in labels)
+    assert found["sizes"]["segment"]["value"] in markup.text
+    assert "what limits it, at --hicache-size" in markup.text
+
+
+def test_a_curve_alone_is_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", "--format", "svg", "run.sh"]) == 64
     assert "give --trace FILE" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from checks.memory.facts import read_memory
 from checks.numa.facts import read_numa
 from checks.run.facts import READERS, read_facts
 from preflight.base.usage_error import UsageError
-from preflight.fit.fit_launch import Description, Fitted, fitted
+from preflight.fit.fit_launch import Fitted, fitted
 from preflight.fit.hints import hints
 from preflight.fit.judged_values import KEEP, SizeBound, planned_root
 from preflight.fit.launch_edit import edited, launch_texts
@@ -65,7 +65,7 @@ export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb
 def fit(folder: Path, case: Case) -> Fitted:
     words, host = written(folder, case), host_of(tree_of(case.host))
     goal, keep_bytes = case.goal, case.keep_bytes
-    found = fitted(words, host, Description(), (), goal, keep_bytes, False, PATIENCE_SECONDS)
+    found = fitted(words, host, goal, keep_bytes, False, PATIENCE_SECONDS)
     assert isinstance(found, Fitted)
     return found
 

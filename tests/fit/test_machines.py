@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from checks.base.units import GIB
+from checks.capture.described import Description, gpu_kinds, known_models
 from preflight.capacity.workload import WorkloadOptions
 from preflight.cli.main import run
-from preflight.fit.described_host import gpu_kinds, known_models
-from preflight.fit.fit_launch import Description
 from preflight.fit.judged_values import Asked
 from preflight.fit.machines import BUFFERED, _Host
 from preflight.inputs.launch_words import LaunchWords
@@ -49,7 +48,7 @@ def test_the_memory_of_a_row_is_enough_and_half_is_not(
     assert (rows[0]["buffer_only_memory_bytes"] or 0) <= sizes[0]
     numbers = WorkloadOptions(40, 10, 2048)
     for row in rows[1:2]:
-        described = Description(row["memory_bytes"], "1xA40")
+        described = Description(f"{row['memory_bytes']}b", "1xA40")
         answered = best_of("Qwen/Qwen3-8B", described, asked=Asked(numbers, hosts=row["hosts"]))
         assert answered.answered is not None
         assert answered.answered.tried[0].kept > 0.77, row
@@ -80,7 +79,7 @@ def test_kinds_of_gpus_are_each_in_one_row_with_the_least_of_them() -> None:
 def test_l2_stays_below_what_the_last_rank_is_let_have() -> None:
     """As the checks have it: fit --goal l2 of the same host finds 55 GB."""
     asked = Asked(WorkloadOptions(200, 10, 4096))
-    host = _Host(LaunchWords(()), "Qwen/Qwen3-32B", Description(4 << 40, "8xH100"), asked, 30)
+    host = _Host(LaunchWords(()), "Qwen/Qwen3-32B", Description("4tb", "8xH100"), asked, 30)
     values = host.values(808 * GIB, 1.0)
     assert values is not None
     assert (values.l2_bytes or 0) // 10**9 == 55

@@ -151,9 +151,9 @@ def axe() -> str:
 
 @pytest.fixture(scope="module")
 def every_page(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page of each command that writes one: check, its error, fleet, capacity of a trace."""
+    """A page of each command that writes one: check, its error, fleet, capacity of a trace, fit."""
     folder = tmp_path_factory.mktemp("pages")
-    more = {name: folder / f"{name}.html" for name in ("error", "fleet", "trace")}
+    more = {name: folder / f"{name}.html" for name in ("error", "fleet", "trace", "fit")}
     assert run(["check", "--format", "html", "--output", str(more["error"]), "/nowhere.sh"]) == 64
     reports = [FoundReport("all", at, document(one)) for at, one in enumerate(odd_fleet(), 1)]
     run_merge(reports, Shown(None, [("html", str(more["fleet"]))], "never", 0), None)
@@ -163,11 +163,16 @@ def every_page(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
     traced += ["--format", "html", "--output", str(more["trace"])]
     words = ["capacity", "--root", "demo:h800", "--gpu-memory", "80gb", *traced]
     assert run([*words, str(folder / "run.sh")]) == 0
+    few = "fit --model Qwen/Qwen3-8B --memory 128gb --gpus 1xA40 --clients 20 --rounds 4".split()
+    assert (
+        run([*few, "--request-length", "2048", "--format", "html", "--output", str(more["fit"])])
+        == 0
+    )
     return {**pages, **more}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
-@pytest.mark.parametrize("name", [*CASES, "error", "fleet", "trace"])
+@pytest.mark.parametrize("name", [*CASES, "error", "fleet", "trace", "fit"])
 def test_axe_finds_nothing(
     window: Browser, axe: str, every_page: dict[str, Path], name: str, width: int, scheme: str
 ) -> None:

@@ -2,7 +2,7 @@
 
 It is a tree of files and answers like any other that is read, so nothing else knows of it. What a
 description leaves open is assumed, and every assumption is a sentence for the user. The files and
-the models that are known stand in ``data/described_host.toml``.
+the models that are known stand in ``described_host.toml`` beside this module.
 """
 
 import json
@@ -14,13 +14,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from checks.base.archive import TreeRoot
-from checks.base.recording import RecordingRoot
 from checks.base.root import CALLS_FILE
 from checks.base.units import GIB, KIB, MIB, TIB, format_bytes, parse_size
 from checks.base.unknown import Unknown
-from preflight.base.program import data_file
-from preflight.base.usage_error import UsageError
-from preflight.inputs.host_source import Host
+from checks.capture.root_names import DESCRIBED, CaptureError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,6 +25,12 @@ else:
     import tomli as tomllib
 
 NAME = "the host that is described"
+# The folder that lists the devices of a topic, their name, and what describes them.
+_LISTED = {
+    "gpus": ("/sys/bus/pci/devices", "GPUs", "give --gpus, as 8xH800"),
+    "rdma": ("/sys/class/infiniband", "NICs", "give --nics, as 8xmlx5"),
+}
+_MOST_NODES = 64
 _CPUS_PER_NODE = 48
 # struct page is 64 bytes for each 4 KiB (include/linux/mm_types.h): what the kernel's own tables
 # take of the memory before MemTotal counts it.
@@ -53,7 +56,8 @@ Table = dict[str, Any]
 
 @cache
 def _table() -> Table:
-    with open(data_file("described_host.toml"), "rb") as file:
+    name = os.path.join(os.path.dirname(__file__), "described_host.toml")
+    with open(name, "rb") as file:
         return tomllib.load(file)
 
 
@@ -61,6 +65,45 @@ def known_models(kind: str) -> Mapping[str, Table]:
     """Return what is known of each model of ``gpus`` or ``nics``, by its name."""
     found: Mapping[str, Table] = _table()[kind]
     return found
+
+
+class Description(NamedTuple):
+    """A host in words, as options and files have them; None for what is left out."""
+
+    memory: str | None = None
+    gpus: str | None = None
+    nics: str | None = None
+    numa: str | None = None
+
+    @property
+    def root(self) -> str:
+        """How it is written behind ``--root``."""
+        given = (f"{key}={text}" for key, text in self._asdict().items() if text is not None)
+        return f"{DESCRIBED}{','.join(given)}"
+
+    @property
+    def memory_bytes(self) -> int:
+        """All memory of the host. Raises CaptureError for none, or what cannot be meant."""
+        if not self.memory:
+            raise CaptureError("a host is described by its memory first: give --memory, as 2tb")
+        try:
+            size = parse_size(self.memory)
+        except ValueError as error:
+            raise CaptureError(f"memory of a described host: {error}") from None
+        if not _MEMORY_LEAST <= size <= _MEMORY_MOST:
+            raise CaptureError(
+                f"--memory {format_bytes(size)}: must be {format_bytes(_MEMORY_LEAST)} to "
+                f"{format_bytes(_MEMORY_MOST)}, all of the host's"
+            )
+        return size
+
+    @property
+    def numa_nodes(self) -> int:
+        """How many NUMA nodes. Raises CaptureError for what is no such number."""
+        numa = self.numa or "1"
+        if not re.fullmatch("[0-9]{1,2}", numa) or not 1 <= int(numa) <= _MOST_NODES:
+            raise CaptureError(f"--numa {numa}: must be 1 to {_MOST_NODES}")
+        return int(numa)
 
 
 class Devices(NamedTuple):
@@ -88,7 +131,32 @@ class DescribedHost(NamedTuple):
 
 
 class DescribedRoot(TreeRoot):
-    """Answers for what nobody can ask of a host that is not there."""
+    """Answers for what nobody can ask of a host that is not there.
+
+    assumptions: what is assumed of it, in sentences. not_described: topics of devices that the
+    description leaves out: they are not known, and no reader may find them absent.
+    """
+
+    def __init__(self, told: Description) -> None:
+        gpus, nics = _devices("gpus", told.gpus), _devices("nics", told.nics)
+        self.host = DescribedHost(told.memory_bytes, gpus, nics, told.numa_nodes)
+        super().__init__(*described_tree(self.host), _FOLDERS)
+        self.assumptions = _assumptions(self.host, told.numa is None)
+        topics = {"gpus": gpus, "rdma": nics}
+        self.not_described = frozenset(topic for topic, one in topics.items() if one is None)
+
+    @property
+    def gpu_bytes(self) -> int | None:
+        """The memory of one GPU as its driver tells it."""
+        gpus = self.host.gpus
+        return None if gpus is None else int(gpus.model["memory_mib"]) * MIB
+
+    def names(self, name: str) -> tuple[str, ...] | Unknown:
+        for topic in self.not_described:
+            folder, what, advice = _LISTED[topic]
+            if name.startswith(folder):
+                return Unknown(f"{what} are not described", advice=advice)
+        return super().names(name)
 
     def call(self, name: str, *arguments: str | int) -> Any | Unknown:
         if name == "network.bind":
@@ -98,21 +166,25 @@ class DescribedRoot(TreeRoot):
         return super().call(name, *arguments)
 
 
-def described_host(
-    memory_bytes: int | None, gpus: str | None, nics: str | None, nodes: int | None
-) -> tuple[Host, tuple[str, ...]]:
-    """Return the host and what is assumed of it. Raises UsageError for what cannot be meant."""
-    if memory_bytes is None:
-        raise UsageError("a host is described by its memory first: give --memory, as 2tb")
-    if not _MEMORY_LEAST <= memory_bytes <= _MEMORY_MOST:
-        raise UsageError(
-            f"--memory {format_bytes(memory_bytes)}: must be {format_bytes(_MEMORY_LEAST)} to "
-            f"{format_bytes(_MEMORY_MOST)}, all of the host's"
-        )
-    number = 1 if nodes is None else nodes
-    described = DescribedHost(memory_bytes, _devices("gpus", gpus), _devices("nics", nics), number)
-    root = DescribedRoot(*described_tree(described), _FOLDERS)
-    return Host(RecordingRoot(root), NAME, os.environ, None), _assumptions(described, nodes is None)
+def description_of(path: str) -> Description:
+    """Return what ``described:memory=2tb,gpus=8xH800`` says, or a TOML file of the same keys.
+
+    Raises CaptureError for a file that is none.
+    """
+    if path.startswith(DESCRIBED):
+        words = path.removeprefix(DESCRIBED).split(",")
+        given: Table = {key: text for key, _, text in (word.partition("=") for word in words)}
+    else:
+        try:
+            with open(path, "rb") as file:
+                given = tomllib.load(file)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise CaptureError(f"--root {path}: {why}") from None
+    keys = Description._fields
+    if strange := [key for key in given if key not in keys]:
+        raise CaptureError(f"--root {path}: {strange[0]}: it describes a host by {', '.join(keys)}")
+    return Description(**{key: str(value).strip() for key, value in given.items()})
 
 
 def _devices(kind: str, text: str | None) -> Devices | None:
@@ -121,16 +193,16 @@ def _devices(kind: str, text: str | None) -> Devices | None:
     option, known = f"--{kind}", known_models(kind)
     match = re.fullmatch(r"(\d{1,3})\s*[x*]\s*(\S.*)", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
-        raise UsageError(f"{option} {text!r}: write how many of which, as 8x{next(iter(known))}")
+        raise CaptureError(f"{option} {text!r}: write how many of which, as 8x{next(iter(known))}")
     count, wanted = int(match[1]), match[2]
     found = {_plain(name): name for name in known}.get(_plain(wanted))
     model = known[found] if found else _by_memory(wanted) if kind == "gpus" else None
     if model is None:
         names = ", ".join(known)
         more = "; of others give the memory, as 8x288gb" if kind == "gpus" else ""
-        raise UsageError(f"{option} {text}: {wanted} is not known here: known are {names}{more}")
+        raise CaptureError(f"{option} {text}: {wanted} is not known here: known are {names}{more}")
     if not 1 <= count <= _MOST_DEVICES:
-        raise UsageError(f"{option} {text}: must be 1 to {_MOST_DEVICES}")
+        raise CaptureError(f"{option} {text}: must be 1 to {_MOST_DEVICES}")
     return Devices(count, found or wanted, model)
 
 
@@ -147,19 +219,6 @@ def _by_memory(text: str) -> Table | None:
         return None
     told = {"product": "GPU", "device": _UNLISTED, "source": "as given; gb is 2^30 bytes"}
     return {**told, "memory_mib": size // MIB} if size >= GIB else None
-
-
-def device_names(gpus: str, nics: str | None) -> tuple[int, tuple[str, ...]]:
-    """Return how many GPUs are described, and what the NICs are called."""
-    found, cards = _devices("gpus", gpus), _devices("nics", nics)
-    names = () if cards is None else tuple(f"{cards.name}_{at}" for at in range(cards.number))
-    return (0 if found is None else found.number), names
-
-
-def gpu_bytes(gpus: str) -> int | None:
-    """Return the memory of one GPU of ``8xH800``, as its driver tells it."""
-    found = _devices("gpus", gpus)
-    return None if found is None else found.model["memory_mib"] * MIB
 
 
 def usable_bytes(memory_bytes: int, nodes: int) -> int:

@@ -1,0 +1,95 @@
+"""Which checks are made, and what of them counts: ids, patterns and waivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from preflight.cli.formats import FileName
+from preflight.cli.options import FILE, Context, Option, Parameter, gathered, with_options
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from preflight.inputs.launch_words import Chosen
+
+
+class CheckId(FileName):
+    """The id of a check or rule, or a pattern; ``or_file``: or a file's name."""
+
+    name = "id"
+
+    def __init__(self, or_file: bool = False) -> None:
+        self._or_file = or_file
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from preflight.check.catalogue import catalogue
+
+        found = [CompletionItem(id_) for id_ in catalogue().ids if id_.startswith(incomplete)]
+        if not self._or_file:
+            return found
+        if not found:
+            return super().shell_complete(ctx, param, incomplete)
+        from glob import escape, glob
+
+        return found + [CompletionItem(name) for name in glob(f"{escape(incomplete)}*")]
+
+
+class WaiverText(CheckId):
+    """ID=REASON, as a Waiver."""
+
+    def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
+        from preflight.inputs.launch_words import Waiver
+
+        check, _, reason = value.partition("=")
+        # A waiver without a reason says so, in the place where the reason would stand.
+        return Waiver(check, reason.strip() or "no reason given")
+
+
+_CHOSEN = ("only", "skip", "ignore", "waivers")
+_CHECKS: tuple[Option, ...] = (
+    click.option(
+        "--only",
+        type=CheckId(),
+        multiple=True,
+        metavar="GLOB",
+        help="Make only these checks, as 'rdma.*'; may be given again.",
+    ),
+    click.option(
+        "--skip",
+        type=CheckId(),
+        multiple=True,
+        metavar="GLOB",
+        help="Leave out these checks; may be given again.",
+    ),
+    click.option(
+        "--ignore",
+        type=WaiverText(),
+        multiple=True,
+        metavar="ID=REASON",
+        help="Show what this check finds, and do not count it.",
+    ),
+    click.option(
+        "--waivers",
+        type=FILE,
+        metavar="FILE",
+        help="The same from a file, each with a reason and a last day.",
+    ),
+)
+
+
+def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add which checks are made, and what of them counts: ``chosen: Chosen``."""
+    return with_options(*_CHECKS)(gathered(function, "chosen", _chosen, *_CHOSEN))
+
+
+def _chosen(**given: Any) -> Chosen:
+    from preflight.inputs.launch_words import Chosen
+
+    return Chosen(**given)
