@@ -78,10 +78,7 @@ def read_stock(
 
 
 def stock_of(
-    hugetlb: HugeTlb,
-    limits: Limits,
-    memory_available_bytes: int | Unknown,
-    spots: Iterable[Spot],
+    hugetlb: HugeTlb, limits: Limits, memory_available_bytes: int | Unknown, spots: Iterable[Spot]
 ) -> dict[Spot, Stock | Unknown]:
     """Return the pages available at each of ``spots``: free, not reserved, within ``limits``.
 

@@ -66,11 +66,7 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 
 
 def _grow(
-    wanted: dict[Spot, int],
-    pool: Pool | Unknown,
-    spot: Spot,
-    pages: int,
-    barred: Collection[int],
+    wanted: dict[Spot, int], pool: Pool | Unknown, spot: Spot, pages: int, barred: Collection[int]
 ) -> None:
     """Add to ``wanted`` what several nodes are to give together.
 

@@ -22,11 +22,7 @@ def addresses() -> list[dict[str, Any]]:
     up = {name: stats.isup for name, stats in psutil.net_if_stats().items()}
     families = (socket.AF_INET, socket.AF_INET6)
     return [
-        {
-            "interface": name,
-            "address": entry.address.partition("%")[0],
-            "up": up.get(name, False),
-        }
+        {"interface": name, "address": entry.address.partition("%")[0], "up": up.get(name, False)}
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries
         if entry.family in families

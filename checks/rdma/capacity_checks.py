@@ -179,10 +179,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
         if regions and need.regions <= most:
             text += f"; {regions + need.regions - most} of those in use have to be freed"
         return finding.failed(text, advice)
-    counted = (
-        ("memory regions", regions, limits.max_mr),
-        ("queue pairs", pairs, limits.max_qp),
-    )
+    counted = (("memory regions", regions, limits.max_mr), ("queue pairs", pairs, limits.max_qp))
     crowded = [
         name for name, used, most in counted if most > 0 and used * 100 > most * CROWDED_PERCENT
     ]

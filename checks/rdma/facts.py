@@ -10,13 +10,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import leading_integer
 from checks.rdma.device_table import Measured, function_of, read_measured
-from checks.rdma.devices import (
-    Netdev,
-    Port,
-    numbered_word,
-    read_netdevs,
-    read_ports,
-)
+from checks.rdma.devices import Netdev, Port, numbered_word, read_netdevs, read_ports
 from checks.rdma.verbs import (
     CLASS,
     NODES,

@@ -135,8 +135,7 @@ def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) ->
     if not ends and not doubts:
         return finding._replace(have=f"rdma-core {shown}, all lengths fit")
     finding = finding._replace(
-        advice=f"set {VARIABLE}=1",
-        settings=(Setting(Kind.ENVIRONMENT, VARIABLE, "1"),),
+        advice=f"set {VARIABLE}=1", settings=(Setting(Kind.ENVIRONMENT, VARIABLE, "1"),)
     )
     if not ends:
         return finding.unknown(doubts[-1])

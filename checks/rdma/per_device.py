@@ -152,9 +152,7 @@ def judge_uses(
 
 
 def judge_regions(
-    rdma: RdmaFacts,
-    needs: LaunchNeeds,
-    judge: Callable[[str, tuple[Region, ...], Use], Finding],
+    rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[str, tuple[Region, ...], Use], Finding]
 ) -> list[Finding]:
     """Judge each process that registers memory, by name; equal findings together."""
 

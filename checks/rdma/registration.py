@@ -139,9 +139,7 @@ class Load(NamedTuple):
 
 
 def load_of(
-    process: ProcessNeeds,
-    largest_bytes: int | Unknown,
-    release: MooncakeRelease | None,
+    process: ProcessNeeds, largest_bytes: int | Unknown, release: MooncakeRelease | None
 ) -> Load | Unknown:
     """Return what ``process`` registers with each NIC; Unknown where its memory is.
 

@@ -276,10 +276,7 @@ _CHANGES = (
     ),
     _change("0.5.16", mem_fraction_rules=True, linear_layer_first=False),
     _change(
-        "0.5.17",
-        hybrid_size=HybridSize.SHARED,
-        decode_offload_allocates=True,
-        absent=frozenset(),
+        "0.5.17", hybrid_size=HybridSize.SHARED, decode_offload_allocates=True, absent=frozenset()
     ),
     _change(
         "0.5.18",

@@ -106,10 +106,7 @@ def read_facts(
     threads: dict[str, threading.Thread] = {}
     for topic in READERS if topics is None else topics:
         thread = threading.Thread(
-            target=_read,
-            args=(topic, root, needs, results, limit_seconds),
-            name=topic,
-            daemon=True,
+            target=_read, args=(topic, root, needs, results, limit_seconds), name=topic, daemon=True
         )
         threads[topic] = thread
         try:
@@ -142,11 +139,7 @@ def _wait(threads: Mapping[str, threading.Thread], until: float) -> None:
 
 
 def _read(
-    topic: str,
-    root: Root,
-    needs: LaunchNeeds | None,
-    results: dict[str, Any],
-    limit_seconds: float,
+    topic: str, root: Root, needs: LaunchNeeds | None, results: dict[str, Any], limit_seconds: float
 ) -> None:
     LIMIT_SECONDS.set(limit_seconds)
     module, function = READERS[topic]

@@ -266,11 +266,7 @@ def _refused(report: Report | None, fail_on: str, held: LockedStart | None) -> b
 
 
 def _say(
-    report: Report | None,
-    reason: str,
-    starts: bool,
-    as_json: bool,
-    locked: Differs | None = None,
+    report: Report | None, reason: str, starts: bool, as_json: bool, locked: Differs | None = None
 ) -> None:
     """Print the answer on standard error: standard output is the server's."""
     if as_json:
@@ -313,10 +309,7 @@ def _save(path: str | None, report: Report | None, reason: str, limit_seconds: f
 
 
 def _object_text(
-    report: Report | None,
-    reason: str,
-    exit_code: int | None = None,
-    locked: Differs | None = None,
+    report: Report | None, reason: str, exit_code: int | None = None, locked: Differs | None = None
 ) -> str:
     """Return the object of the check as text.
 

@@ -230,10 +230,7 @@ def _command(command: Command) -> Command | None:
     if not served and command.words[start:] != arguments:  # handed on by a trainer
         start = next((at for at, text in enumerate(texts) if text.startswith("--")), len(texts))
     positional = served and not "".join(texts[start : start + 1]).startswith("-")
-    kept = (
-        *_program(command.words[:start]),
-        *_arguments(command.words[start:], kind, positional),
-    )
+    kept = (*_program(command.words[:start]), *_arguments(command.words[start:], kind, positional))
     return command._replace(
         words=kept,
         environment={

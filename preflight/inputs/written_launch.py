@@ -155,11 +155,7 @@ def _folder(name: str) -> str | None:
 
 
 def _of_folder(
-    name: str,
-    folder: str,
-    env_files: tuple[str, ...],
-    environment: Mapping[str, str],
-    root: Root,
+    name: str, folder: str, env_files: tuple[str, ...], environment: Mapping[str, str], root: Root
 ) -> WrittenLaunch:
     """Return what the Compose file of a folder starts; what else a folder is has to be rendered."""
     found, over = (

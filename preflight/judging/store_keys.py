@@ -403,10 +403,7 @@ def _lmcache(
         "a key for each layer": keys["use_layerwise"],
         "LMCache release": _release(consumer, "lmcache"),
     }
-    held = {
-        "pipeline stages": pp,
-        "serializer": keys["remote_serde"],
-    }
+    held = {"pipeline stages": pp, "serializer": keys["remote_serde"]}
     shown = model if isinstance(model, str) else "<model>"
     count = world if isinstance(world, int) else "<workers>"
     pattern = f"{shown}@{count}@<worker>@<hash of a chunk>@<dtype>"

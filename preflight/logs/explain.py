@@ -12,15 +12,7 @@ from typing import Any, NamedTuple
 
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
 from preflight.advisories.records import advisories
-from preflight.logs.patterns import (
-    Case,
-    Groups,
-    Hits,
-    Pattern,
-    PatternHit,
-    Stage,
-    read_patterns,
-)
+from preflight.logs.patterns import Case, Groups, Hits, Pattern, PatternHit, Stage, read_patterns
 from preflight.logs.search import (
     MOST_LOG_BYTES,
     MOST_NAMES,

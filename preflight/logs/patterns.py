@@ -15,13 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from checks.base.regex import regex
-from preflight.advisories.records import (
-    CHECK_PREFIX,
-    Advisory,
-    advisories,
-    program_of,
-    range_text,
-)
+from preflight.advisories.records import CHECK_PREFIX, Advisory, advisories, program_of, range_text
 
 if sys.version_info >= (3, 11):
     import tomllib

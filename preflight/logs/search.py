@@ -120,11 +120,7 @@ class Search:
             at = block.find(literal, end)
 
     def _add_unknown(
-        self,
-        block: str,
-        vocabulary: _Vocabulary,
-        known: set[int],
-        line_of: Callable[[int], int],
+        self, block: str, vocabulary: _Vocabulary, known: set[int], line_of: Callable[[int], int]
     ) -> None:
         heads = {head for errors in _GLOG_ERRORS for head in errors.findall(block)}
         for needle in (*heads, *(word for word in _FAULT_WORDS if word in vocabulary)):

@@ -13,14 +13,7 @@ from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import remote_words
-from preflight.launches.source import (
-    Origin,
-    Reading,
-    SourceNote,
-    Word,
-    open_names,
-    why_open,
-)
+from preflight.launches.source import Origin, Reading, SourceNote, Word, open_names, why_open
 from preflight.launches.variables import matching
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
@@ -131,10 +124,7 @@ def understood(sizing: LaunchSizing, name: str) -> LaunchReading:
 
 
 def _launch_reading(
-    name: str,
-    reading: Reading,
-    processes: Sequence[LaunchProcess],
-    shown: Mapping[str, Input],
+    name: str, reading: Reading, processes: Sequence[LaunchProcess], shown: Mapping[str, Input]
 ) -> LaunchReading:
     groups = host_groups(processes)
     own = {number: group for group in groups for number in group.own}
