@@ -38,7 +38,7 @@ class CgroupMount(NamedTuple):
 
 
 def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
-    """Return where the controller's limits on this process are; None where no cgroup limits it."""
+    """Return where the controller's limits on this process are; None if no cgroup limits it."""
     memberships = read_memberships(root)
     if isinstance(memberships, Unknown):
         return None if memberships.absent else memberships
@@ -47,7 +47,7 @@ def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
 
 @or_unknown
 def read_memberships(root: Root) -> str | Unknown:
-    """Read /proc/self/cgroup; Unknown where a line of it names no cgroup.
+    """Read /proc/self/cgroup; Unknown if a line of it names no cgroup.
 
     It is empty where nothing ever mounted a hierarchy (kernel cgroup.c, cgrp_dfl_visible).
     """
@@ -59,7 +59,7 @@ def read_memberships(root: Root) -> str | Unknown:
 
 
 def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount | Unknown | None:
-    """Return the controller's mount for the text of /proc/self/cgroup; None where it has none."""
+    """Return the controller's mount for the text of /proc/self/cgroup; None if it has none."""
     paths = paths_of(memberships, controller)
     if "cgroup" in paths:  # one version at a time has a controller
         paths.pop("cgroup2", None)
@@ -127,7 +127,7 @@ def paths_of(memberships: str, controller: str) -> dict[str, str]:
 
 
 def mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
-    """Read a mountinfo line as the mount of one of ``paths``; None where it is none of them."""
+    """Read a mountinfo line as the mount of one of ``paths``; None if it is none of them."""
     before, dash, after = line.partition(" - ")
     fields, kind = before.split(), after.split()
     if not dash or len(fields) < 5 or len(kind) < 3 or kind[0] not in paths:

@@ -18,7 +18,7 @@ NVIDIA = "0x10de"
 
 @or_unknown
 def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
-    """Return the NUMA node of every RDMA device; None where its PCI function names none.
+    """Return the NUMA node of every RDMA device; None if its PCI function names none.
 
     Soft-RoCE and some VMs name none. Empty where the kernel has no device, which is no error.
     """
@@ -31,7 +31,7 @@ def device_names(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def device_node(root: Root, name: str) -> int | Unknown | None:
-    """Return the node that Mooncake takes a device to sit on; None where it finds none.
+    """Return the node that Mooncake takes a device to sit on; None if it finds none.
 
     It reads numa_node in realpath(/sys/class/infiniband/<device>/../..): the folder that the link
     "device" names. Soft-RoCE has neither. Source: Mooncake topology.cpp, listInfiniBandDevices.
@@ -74,5 +74,5 @@ def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
 
 
 def _if_there(fact: T | Unknown) -> T | None:
-    """Return a file's content, None where there is no file. Raises UnknownFactError else."""
+    """Return a file's content, None if there is no file. Raises UnknownFactError else."""
     return None if isinstance(fact, Unknown) and fact.absent else known(fact)

@@ -103,7 +103,7 @@ def command(*words: str | Fill, name: str = "", now: str = "", as_root: bool = F
 class Subject(str):
     """What a finding is about: a text for a person that carries its kind.
 
-    kind: process, device, ...; "" where the check's own subjects say it. ranks: of the launch.
+    kind: process, device, ...; "" if the check's own subjects say it. ranks: of the launch.
     """
 
     def __new__(cls, text: str, kind: str = "", ranks: tuple[int, ...] = ()) -> "Subject":
@@ -186,7 +186,7 @@ class Finding(NamedTuple):
         return self._replace(status=status, text=text, **more)
 
     def known(self, fact: T | Unknown, why: str = "") -> T:
-        """Return the fact; raise UnjudgedError where it could not be read.
+        """Return the fact; raise UnjudgedError if it could not be read.
 
         why: in front of the reason.
         """

@@ -60,7 +60,7 @@ def fold_alike(names: Sequence[str], most: int) -> str:
 
 
 def one_of(names: Sequence[str]) -> str | None:
-    """Return names that differ in one number as one; None where they do not."""
+    """Return names that differ in one number as one; None if they do not."""
     split = [re.split(r"(\d+)", name) for name in names]
     if len({tuple(parts[::2]) for parts in split}) == 1:
         varying = [at for at in range(1, len(split[0]), 2) if len({one[at] for one in split}) > 1]

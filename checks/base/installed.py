@@ -10,7 +10,7 @@ from typing import NamedTuple
 class Installed(NamedTuple):
     """What a machine has: ``(distribution, version)`` of each Mooncake, and SGLang's version.
 
-    interpreter: for which they are installed, "" where that is not told (a capture). in_image: what
+    interpreter: for which they are installed, "" if that is not told (a capture). in_image: what
     runs comes with an image, which nobody looks into: then nothing else is known. others: name and
     version of each engine beside SGLang.
     """
@@ -32,7 +32,7 @@ def installed_mooncake(search_path: Iterable[str] | None = None) -> tuple[tuple[
 
 
 def installed_sglang(search_path: Iterable[str] | None = None) -> str | None:
-    """Return the version of the SGLang on the import path; None where there is none."""
+    """Return the version of the SGLang on the import path; None if there is none."""
     found = _installed(lambda name: name == "sglang", search_path)
     return found[0][1] if found else None
 

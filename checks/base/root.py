@@ -96,12 +96,12 @@ class Root:
             return unreadable(name, error)
 
     def entries(self, name: str) -> tuple[str, ...] | Unknown:
-        """Return the entries of a folder, sorted; none where there is no such folder."""
+        """Return the entries of a folder, sorted; none if there is no such folder."""
         names = self.names(name)
         return () if isinstance(names, Unknown) and names.absent else names
 
     def listed(self, name: str) -> tuple[str, ...]:
-        """Return the entries of a folder, sorted; none where it is not there or cannot be read."""
+        """Return the entries of a folder, sorted; none if it is not there or cannot be read."""
         names = self.names(name)
         return () if isinstance(names, Unknown) else names
 
@@ -158,7 +158,7 @@ def call_key(name: str, *arguments: str | int) -> str:
 
 
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
-    """Return a recorded answer, or Unknown where nothing was recorded.
+    """Return a recorded answer, or Unknown if nothing was recorded.
 
     An object with the key ``unknown`` and others of ``_OF_UNKNOWN`` alone is an Unknown.
     """

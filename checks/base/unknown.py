@@ -89,7 +89,7 @@ class UnknownFactError(Exception):
 
 
 def known(fact: T | Unknown) -> T:
-    """Return the fact; raise UnknownFactError where it could not be read."""
+    """Return the fact; raise UnknownFactError if it could not be read."""
     if isinstance(fact, Unknown):
         raise UnknownFactError(fact)
     return fact
@@ -134,5 +134,5 @@ def must_be_read(topic: object) -> None:
 
 
 def unread(topic: object) -> Unknown | None:
-    """Return why a topic was not read, None where it was read."""
+    """Return why a topic was not read, None if it was read."""
     return topic.__dict__["why"] if isinstance(topic, UnreadTopic) else None

@@ -13,7 +13,7 @@ DMA_BUF_SUPPORTED = 124
 
 
 def visible_devices() -> str | None:
-    """Return CUDA_VISIBLE_DEVICES of this process, None where it is not set."""
+    """Return CUDA_VISIBLE_DEVICES of this process, None if it is not set."""
     import os
 
     return os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -77,7 +77,7 @@ def _library() -> Any:
 
 
 def _asked(function: Callable[..., Any] | None, *arguments: Any) -> Any:
-    """Return NVML's answer, None where this GPU, driver or version of pynvml has none."""
+    """Return NVML's answer, None if this GPU, driver or version of pynvml has none."""
     pynvml = _library()
 
     try:

@@ -134,7 +134,7 @@ def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def _names(root: Root, folder: str) -> tuple[str, ...] | Unknown:
-    """Return a folder's entries, none where there is no such folder."""
+    """Return a folder's entries, none if there is no such folder."""
     names = root.names(folder)
     return () if isinstance(names, Unknown) and names.absent else names
 

@@ -35,7 +35,7 @@ def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 
 
 def nic_node(rdma: RdmaFacts, name: str) -> int | Unknown | None:
-    """Return the NUMA node of an RDMA device, as Mooncake reads it; None where it names none."""
+    """Return the NUMA node of an RDMA device, as Mooncake reads it; None if it names none."""
     if isinstance(rdma.nics, Unknown):
         return rdma.nics
     nic = next((nic for nic in rdma.nics if nic.name == name), None)
@@ -125,7 +125,7 @@ def lacks_resource(gpus: GpuFacts, given: GivenGpus) -> str:
 
 
 def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
-    """Return the GPUs given to its container or Slurm job; None where the launch does not say."""
+    """Return the GPUs given to its container or Slurm job; None if the launch does not say."""
     if process.container is not None:
         return process.container.gpus
     number = process.environment.get("SLURM_GPUS_ON_NODE", "")
@@ -157,7 +157,7 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
 def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknown:
     """Return which GPU of the host ``process`` takes as its GPU ``index``.
 
-    Its PCI address, ``GPU 2`` where the host's GPUs are not seen, "" where CUDA shows it none.
+    Its PCI address, ``GPU 2`` where the host's GPUs are not seen, "" if CUDA shows it none.
     """
     setting = visible_setting(gpus, process)
     container = process.container
@@ -194,7 +194,7 @@ def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
 
 @or_unknown
 def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> PciFunction | Unknown | None:
-    """Return the PCI function of the process's GPU; None where CUDA shows it no such GPU."""
+    """Return the PCI function of the process's GPU; None if CUDA shows it no such GPU."""
     visible = known(visible_gpus(gpus, process))
     if process.gpu is None or process.gpu >= len(visible):
         return None

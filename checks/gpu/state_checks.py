@@ -56,7 +56,7 @@ def _of_launch(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGp
 
 
 def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
-    """Return the GPUs to judge one by one. Raises UnjudgedError where there is none."""
+    """Return the GPUs to judge one by one. Raises UnjudgedError if there is none."""
     if not passed("GPUs").known(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
     used = passed("GPUs").known(_of_launch(gpus, needs))
@@ -302,7 +302,7 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
 
 @or_unknown
 def _dma_buf_problem(system: SystemFacts, gpus: GpuFacts) -> str | Unknown | None:
-    """Return why GPU memory cannot be exported as dma-buf; None where it can."""
+    """Return why GPU memory cannot be exported as dma-buf; None if it can."""
     # The proprietary module never has it, whatever the GPU (NVIDIA open-gpu-kernel-modules).
     if gpus.kernel_module == "proprietary":
         return "the proprietary kernel module exports no dma-buf"

@@ -49,7 +49,7 @@ class SysctlFile(NamedTuple):
 class DropIn(NamedTuple):
     """Where a line has to be added to have the last word.
 
-    origin: what the file there is to be made of first; "" where it is there, or may be new.
+    origin: what the file there is to be made of first; "" if it is there, or may be new.
     """
 
     path: str = DROP_IN
@@ -240,7 +240,7 @@ _UNIT_SCALE = {"K": KIB, "M": MIB, "G": GIB}
 class PoolWriter(NamedTuple):
     """One thing that sets a pool at boot.
 
-    page_size_bytes: None for the kernel's default size. node: None for all. pages: None where it
+    page_size_bytes: None for the kernel's default size. node: None for all. pages: None if it
     writes the pool by a script whose number is not read.
     """
 
@@ -266,7 +266,7 @@ def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWrit
 def pages_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> tuple[int, str] | None:
-    """Return ``(pages, source)`` of the last writer of a whole pool; None where nobody sets it."""
+    """Return ``(pages, source)`` of the last writer of a whole pool; None if nobody sets it."""
     last, nodes = _last_writers(writers, page_size_bytes, default_page_bytes)
     if nodes:
         sources = sorted({source for _, source in nodes.values()})

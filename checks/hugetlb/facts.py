@@ -26,12 +26,12 @@ THP = "/sys/kernel/mm/transparent_hugepage"
 class HugetlbFacts(NamedTuple):
     """What bears on huge pages.
 
-    limits: what the hugetlb cgroup leaves, by page size; None where nothing limits. free_blocks: by
+    limits: what the hugetlb cgroup leaves, by page size; None if nothing limits. free_blocks: by
     node, how many free blocks of each order (2^order base pages) the kernel holds, zones together.
     node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting
     in force, the word in brackets. sysctl_files: those that are applied at boot, in their order.
-    boot_unread: why what sets the pools at boot is not known; None where it was looked at. lasting:
-    ``writers`` without the files of /run/sysctl.d, None where there are none.
+    boot_unread: why what sets the pools at boot is not known; None if it was looked at. lasting:
+    ``writers`` without the files of /run/sysctl.d, None if there are none.
     """
 
     hugetlb: HugeTlb

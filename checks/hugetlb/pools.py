@@ -80,9 +80,9 @@ class Pool(NamedTuple):
 
 
 class HugeTlb(NamedTuple):
-    """Every pool of the host; ``pools`` is Unknown where neither sysfs nor meminfo shows any.
+    """Every pool of the host; ``pools`` is Unknown if neither sysfs nor meminfo shows any.
 
-    page_sizes_complete: False where only /proc/meminfo could be read: the default size alone.
+    page_sizes_complete: False if only /proc/meminfo could be read: the default size alone.
     barred: the nodes whose pages a launch from here gets none of, and who says so.
     """
 

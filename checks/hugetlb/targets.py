@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """``nr_hugepages`` to set, and as it is now: None where the pool cannot be read (the target
+    """``nr_hugepages`` to set, and as it is now: None if the pool cannot be read (the target
     then is what the launch needs alone). held_pages: those of it that others keep."""
 
     pages: int
@@ -154,7 +154,7 @@ def why_refused(
     available_bytes: int | Unknown,
     node_free_bytes: Mapping[int, int],
 ) -> str:
-    """Return why pools cannot grow to ``targets`` now, "" where they can."""
+    """Return why pools cannot grow to ``targets`` now, "" if they can."""
     for spot, target in targets.items():
         name = f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
         if target.now_pages is None:

@@ -34,7 +34,7 @@ class Wanted:
 
 
 def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
-    """Return the huge pages of a launch. Raises UnjudgedError where it takes none."""
+    """Return the huge pages of a launch. Raises UnjudgedError if it takes none."""
     launch = the_launch(needs)
     passed("launch").known(launch.usages)
     wanted = Wanted(launch)

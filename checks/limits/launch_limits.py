@@ -25,7 +25,7 @@ DEFAULT_NR_OPEN = 1 << 20
 
 
 class StartLimit(NamedTuple):
-    """limit: what holds in the end. by: who of the launch set that, None where none of it did.
+    """limit: what holds in the end. by: who of the launch set that, None if none of it did.
 
     refused: what of the launch is refused, so that the limit stays.
     """

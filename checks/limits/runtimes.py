@@ -56,8 +56,8 @@ class Daemon(NamedTuple):
 class UnitLimit(NamedTuple):
     """A daemon that starts containers or jobs.
 
-    running: its process's limits, None where it does not run or was not seen. configured: what its
-    unit says of memlock, None where it says nothing. source: the file that says so, or "".
+    running: its process's limits, None if it does not run or was not seen. configured: what its
+    unit says of memlock, None if it says nothing. source: the file that says so, or "".
     """
 
     name: str

@@ -49,7 +49,7 @@ NO_RDMA = "no process of the launch uses RDMA"
 
 
 def registering(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError where it locks no memory for NICs."""
+    """Return the launch. Raises UnjudgedError if it locks no memory for NICs."""
     launch = the_launch(needs)
     if not launch.rdma_processes:
         raise UnjudgedError(skip(NO_RDMA))
@@ -57,7 +57,7 @@ def registering(needs: LaunchNeeds | None) -> LaunchNeeds:
 
 
 def pinning(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError where none of its processes pins memory for it."""
+    """Return the launch. Raises UnjudgedError if none of its processes pins memory for it."""
     launch = the_launch(needs)
     return launch if any(map(pins, launch.processes)) else registering(needs)
 
@@ -132,7 +132,7 @@ def format_limit(limit: Limit, said: str = "") -> Quantity:
 
 
 def soft_text(limit: Limit | Unknown) -> str:
-    """Return the soft limit in bytes, as a setting has it, or ``unlimited``; "" where not known."""
+    """Return the soft limit in bytes, as a setting has it, or ``unlimited``; "" if not known."""
     if isinstance(limit, Unknown):
         return ""
     return "unlimited" if limit.soft is None else str(limit.soft)

@@ -74,11 +74,11 @@ _HIERARCHIES = {
 
 @or_unknown
 def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unknown | None:
-    """Return the tightest limit over the cgroup and its ancestors; None where nothing limits.
+    """Return the tightest limit over the cgroup and its ancestors; None if nothing limits.
 
     throttles: whether memory.high counts, beyond which the kernel slows down and kills nobody.
 
-    Unknown where SGLang cannot tell either: it then checks an explicit size against the host's
+    Unknown if SGLang cannot tell either: it then checks an explicit size against the host's
     memory alone, and refuses to size a pool by itself.
     """
     memberships = read_memberships(root)
@@ -130,7 +130,7 @@ def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMoun
 
 @or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
-    """Return the tightest limit of one folder; None where it sets none."""
+    """Return the tightest limit of one folder; None if it sets none."""
     tightest: MemoryHeadroom | None = None
     used: int | None = None
     for name in files.limits:
@@ -191,10 +191,10 @@ HUGETLB_ACCOUNTING = "memory_hugetlb_accounting"
 class MemoryFacts(NamedTuple):
     """Sizes in bytes.
 
-    headroom: the tightest memory limit over the cgroup and its ancestors; None where none binds.
+    headroom: the tightest memory limit over the cgroup and its ancestors; None if none binds.
     killing_headroom: the same of the limits at which the kernel kills; memory.high is none.
     overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
-    shm_refuses: why no file can be made there, "" where nothing was seen that stands in the way.
+    shm_refuses: why no file can be made there, "" if nothing was seen that stands in the way.
     hugetlb_charged: huge pages count against the memory cgroup. sizes None: not a file system.
     """
 

@@ -79,7 +79,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
 
 
 def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
-    """Return what the default pool keeps from everybody, "" where the launch takes its pages."""
+    """Return what the default pool keeps from everybody, "" if the launch takes its pages."""
     rows = ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
     size, free, reserved = (table.values.get(row, 0) for row in rows)
     usages = () if isinstance(needs.usages, Unknown) else needs.usages

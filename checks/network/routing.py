@@ -119,7 +119,7 @@ def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...
     """Return networks that have a route out of ``interface`` for what is sent from ``source``.
 
     The tables in the order of the rules; what a rule or a route rejects is none of them. Unknown
-    where a rule asks for something that is not known here.
+    if a rule asks for something that is not known here.
     """
     address = ipaddress.ip_address(source)
     found: list[Network] = []

@@ -27,7 +27,7 @@ LIMIT_SECONDS = 5.0
 
 
 def memory_policy() -> dict[str, int]:
-    """Return the errno of each call, 0 where it is permitted: get_mempolicy, set_mempolicy, mbind.
+    """Return the errno of each call, 0 if it is permitted: get_mempolicy, set_mempolicy, mbind.
 
     Each is made with the preferred policy and no node, which any cpuset accepts: what refuses it is
     a seccomp filter, or a kernel without NUMA (ENOSYS). Raises OSError if the child is killed.
@@ -88,7 +88,7 @@ class NumaNode(NamedTuple):
 
 
 class MemoryPolicy(NamedTuple):
-    """The errno of each call as this process makes it; 0 where it is permitted."""
+    """The errno of each call as this process makes it; 0 if it is permitted."""
 
     get_mempolicy: int
     set_mempolicy: int
@@ -115,12 +115,12 @@ class NumaFacts(NamedTuple):
     zone_reclaim_mode: int | Unknown
 
     def node(self, number: int) -> NumaNode | None:
-        """Return the node of that number, None where the host has none."""
+        """Return the node of that number, None if the host has none."""
         return next((node for node in self.nodes if node.node == number), None)
 
 
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
-    """Read the topic; Unknown where nodes may not be listed: none listed would be one node."""
+    """Read the topic; Unknown if nodes may not be listed: none listed would be one node."""
     names = root.names(NODES)
     if isinstance(names, Unknown) and not names.absent:
         return names

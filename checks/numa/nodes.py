@@ -146,7 +146,7 @@ def read_allowed(root: Root) -> Allowed:
 
 
 def read_list(root: Root, name: str, parse: Parser) -> List:
-    """Read a file's list, Unknown where it is none."""
+    """Read a file's list, Unknown if it is none."""
     content = root.text(name)
     return content if isinstance(content, Unknown) else _parsed(content, name, parse)
 

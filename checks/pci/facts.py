@@ -22,9 +22,9 @@ MOST_CAPABILITIES = (4096 - EXTENDED_START) // 8
 
 
 def acs(address: str) -> int | None:
-    """Return the ACS control register of the function at ``address``; None where it has no ACS.
+    """Return the ACS control register of the function at ``address``; None if it has no ACS.
 
-    Raises PermissionError where the kernel shows only the first 64 bytes (not root).
+    Raises PermissionError if the kernel shows only the first 64 bytes (not root).
     """
     import os
 
@@ -40,9 +40,9 @@ def acs(address: str) -> int | None:
 
 
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
-    """Return ACS control of a configuration space; None where it has none.
+    """Return ACS control of a configuration space; None if it has none.
 
-    read: ``read(offset, length)`` gives bytes of it. Raises PermissionError where it gives too few.
+    read: ``read(offset, length)`` gives bytes of it. Raises PermissionError if it gives too few.
     """
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):
@@ -94,7 +94,7 @@ class Link(NamedTuple):
 class PciFunction(NamedTuple):
     """A PCI function.
 
-    kind: class code ("0x030200"). node: None where the kernel says -1, as firmware without
+    kind: class code ("0x030200"). node: None if the kernel says -1, as firmware without
     affinity and many virtual machines do. parents: from the host bridge (``pci0000:40``) down
     to the bridge above it, as sysfs nests them. iommu: the type of its IOMMU
     group's domain ("identity", "DMA", "DMA-FQ"), "none" without a group.
@@ -288,7 +288,7 @@ def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
 def path_class(one: PciFunction, other: PciFunction) -> PathClass | Unknown:
     """Return how far two functions are from each other, in the words of ``nvidia-smi topo``.
 
-    Symmetric. Unknown where the host bridges differ and a NUMA node is not known.
+    Symmetric. Unknown if the host bridges differ and a NUMA node is not known.
     """
     if not one.parents or not other.parents:
         missing = one if not one.parents else other

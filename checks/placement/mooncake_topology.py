@@ -47,7 +47,7 @@ class View(NamedTuple):
     gpus: tuple[str, ...] | Unknown
 
     def at(self, name: str) -> Location | None:
-        """Return the location of that name; None where Mooncake has none."""
+        """Return the location of that name; None if Mooncake has none."""
         return next((place for place in self.locations if place.name == name), None)
 
 

@@ -26,7 +26,7 @@ ANSWER_LIMIT_SECONDS = 2.0
 def device_node(path: str) -> dict[str, Any]:
     """Read a device file's mode, and try whether this user may open it for reading and writing.
 
-    Raises FileNotFoundError where there is none. Opening a uverbs node makes nothing by itself.
+    Raises FileNotFoundError if there is none. Opening a uverbs node makes nothing by itself.
     """
     answer: dict[str, Any] = {"mode": os.stat(path).st_mode, "open": True}
     try:

@@ -39,7 +39,7 @@ class Table(NamedTuple):
     """How many pages of registered memory a device translates, all regions and processes together.
 
     holds_entries: so many are vouched for. worked_entries: the most that a user had working.
-    failed_entries: the least that failed for somebody, 0 where nobody said.
+    failed_entries: the least that failed for somebody, 0 if nobody said.
     """
 
     bound: TableBound
@@ -103,7 +103,7 @@ def _row(row: dict[str, Any]) -> DeviceRow:
 
 
 def device_row(provider: str, function: str | None) -> DeviceRow | None:
-    """Return the row of a device, None where it is no known one. function: its PCI id, 1ded:107f.
+    """Return the row of a device, None if it is no known one. function: its PCI id, 1ded:107f.
 
     A function that no row names takes the first of its provider: the driver is the same.
     """
@@ -129,7 +129,7 @@ class Measured(NamedTuple):
     """What a device took. device: its name now. page_bytes: of the memory behind the regions.
 
     holds_bytes, holds_regions: so much was registered at once. met: the limit that stopped it
-    there, "" where it was not met (``holds_bytes`` is then what was asked for).
+    there, "" if it was not met (``holds_bytes`` is then what was asked for).
     """
 
     device: str
@@ -156,7 +156,7 @@ def identity_of(root: Root, name: str, driver: str) -> Identity:
 def function_of(root: Root, name: str) -> str | None:
     """Return the PCI id of a device's function, ``1ded:107f``.
 
-    None where it has none, or hides it.
+    None if it has none, or hides it.
     """
     parts = [root.word(f"{RDMA_DEVICES}/{name}/device/{part}") for part in ("vendor", "device")]
     known = [part.removeprefix("0x") for part in parts if isinstance(part, str)]

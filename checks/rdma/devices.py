@@ -25,7 +25,7 @@ _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Gid(NamedTuple):
-    """One used entry of a port's GID table. netdev: "" where none is behind it."""
+    """One used entry of a port's GID table. netdev: "" if none is behind it."""
 
     number: int
     raw: bytes
@@ -220,7 +220,7 @@ EMPTY_TABLE = "the GID table is empty"
 
 
 class GidChoice(NamedTuple):
-    """gid: the entry taken, None where the device is disabled. automatic: no index was given.
+    """gid: the entry taken, None if the device is disabled. automatic: no index was given.
 
     how: in words, of the rank that it won by, or of what is wrong.
     """

@@ -40,7 +40,7 @@ class Nic(NamedTuple):
 
     node_type: CA, RNIC (iWARP), unspecified. driver: the kernel driver of its PCI function, None
     for a device without one (soft-RoCE). provider: the name of its user-space library. node: the
-    NUMA node as Mooncake reads it. uverbs: its node, None where it has none. function: its PCI id,
+    NUMA node as Mooncake reads it. uverbs: its node, None if it has none. function: its PCI id,
     ``1ded:107f``, None for a device without one. uverbs_number: ``231:193`` of a node that is
     missing or does not open, else None.
     """
@@ -62,12 +62,12 @@ class Nic(NamedTuple):
 
     @property
     def driven_by(self) -> str:
-        """Return what drives it, "" where that is not known: soft devices have a provider alone."""
+        """Return what drives it, "" if that is not known: soft devices have a provider alone."""
         names = (self.driver, self.provider)
         return next((name for name in names if isinstance(name, str)), "")
 
     def port(self, number: int) -> Port | Unknown | None:
-        """Return the port ``number``; None where there is none."""
+        """Return the port ``number``; None if there is none."""
         if isinstance(self.ports, Unknown):
             return self.ports
         return next((port for port in self.ports if port.number == number), None)
@@ -107,7 +107,7 @@ class RdmaFacts(NamedTuple):
 
     @property
     def present(self) -> tuple[Nic, ...]:
-        """Return the devices, none where they could not be read (then look at ``nics`` first)."""
+        """Return the devices, none if they could not be read (then look at ``nics`` first)."""
         return () if isinstance(self.nics, Unknown) else self.nics
 
 
@@ -214,7 +214,7 @@ def _provider(
 
 
 def _last(path: str | Unknown) -> str | Unknown | None:
-    """Return the last part of a path; None where there is none."""
+    """Return the last part of a path; None if there is none."""
     if isinstance(path, Unknown):
         return None if path.absent else path
     return path.rpartition("/")[2]

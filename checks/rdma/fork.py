@@ -40,7 +40,7 @@ LEAST_CPUS, MANY_CPUS, FEW_THREADS, MANY_THREADS = 4, 64, 8, 16
 class Forking(NamedTuple):
     """How one process registers memory where libibverbs asks for whole huge pages.
 
-    largest_bytes: what one registration takes at most. release: Mooncake's; None where not known.
+    largest_bytes: what one registration takes at most. release: Mooncake's; None if not known.
     """
 
     cpus: int | Unknown

@@ -62,7 +62,7 @@ _ODP_CAPS = 240
 
 
 def library() -> ctypes.CDLL:
-    """Load the library. Raises OSError where there is none, or a library that it needs is not."""
+    """Load the library. Raises OSError if there is none, or a library that it needs is not."""
     loaded = ctypes.CDLL(SONAME, use_errno=True)
     for function, result, arguments in (
         ("ibv_get_device_list", ctypes.c_void_p, [ctypes.c_void_p]),
@@ -123,7 +123,7 @@ def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
 
 
 def _pages_on_demand(context: int) -> bool | None:
-    """Return whether memory need not be pinned; None where the provider does not tell."""
+    """Return whether memory need not be pinned; None if the provider does not tell."""
 
     def word(offset: int) -> int:
         return ctypes.c_uint64.from_address(context + offset).value

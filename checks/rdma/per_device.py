@@ -18,7 +18,7 @@ NO_DEVICE = "no device of this host is asked for (see rdma.no-device and rdma.de
 
 
 def rdma_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError where it uses no RDMA."""
+    """Return the launch. Raises UnjudgedError if it uses no RDMA."""
     launch = the_launch(needs)
     if not launch.rdma_processes:
         raise UnjudgedError(skip(NO_RDMA, "launch"))
@@ -87,7 +87,7 @@ def ends_at_start(found: Finding, use: Use) -> Finding:
 
 
 def users(found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
-    """Yield each use with why its devices cannot be judged, None where they can."""
+    """Yield each use with why its devices cannot be judged, None if they can."""
     for use in found:
         names = use.devices.names
         if isinstance(names, Unknown):
@@ -143,7 +143,7 @@ def judge_nics(
 def judge_uses(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Use], Iterable[Finding]]
 ) -> list[Finding]:
-    """Judge each use of devices; say why not, where none can be had."""
+    """Judge each use of devices; say why not, if none can be had."""
 
     def judge_those(found: Sequence[Use]) -> list[Finding]:
         return [one for use in found if use.nics for one in judge(use)]

@@ -121,7 +121,7 @@ class Load(NamedTuple):
     """What one process registers with each of its NICs.
 
     registrations: memory keys. pinned_bytes: host memory, for one NIC. by_page: registered bytes by
-    the size of the backing page, the GPU's included. more: why there is more, None where not.
+    the size of the backing page, the GPU's included. more: why there is more, None if not.
     """
 
     registrations: int
@@ -141,7 +141,7 @@ class Load(NamedTuple):
 def load_of(
     process: ProcessNeeds, largest_bytes: int | Unknown, release: MooncakeRelease | None
 ) -> Load | Unknown:
-    """Return what ``process`` registers with each NIC; Unknown where its memory is.
+    """Return what ``process`` registers with each NIC; Unknown if its memory is.
 
     A limit that is not known (``largest_bytes``) leaves every region whole.
     """
@@ -242,7 +242,7 @@ def _first(*reasons: Unknown | None) -> Unknown | None:
 
 
 def row_of(nic: Nic) -> DeviceRow | Unknown | None:
-    """Return the device's row of the table; None where it is no known device."""
+    """Return the device's row of the table; None if it is no known device."""
     provider = nic.provider
     if isinstance(provider, Unknown) and isinstance(nic.driver, str):
         provider = _PROVIDERS.get(nic.driver, provider)
@@ -255,7 +255,7 @@ PROTECTION_DOMAINS = 1
 
 
 class Objects(NamedTuple):
-    """Of one device. regions: Unknown where the launch's memory is.
+    """Of one device. regions: Unknown if the launch's memory is.
 
     queue_pairs: once every process has talked to every NIC of every other one.
     """

@@ -85,7 +85,7 @@ class Use(NamedTuple):
     """Processes of a launch that come to the same devices, with the same environment for them.
 
     processes: () for the host itself, where no launch is given. takes: the host's devices that they
-    would take if all were well. release: Mooncake's, None where it is not known.
+    would take if all were well. release: Mooncake's, None if it is not known.
     """
 
     processes: tuple[ProcessNeeds, ...]
@@ -112,7 +112,7 @@ class Use(NamedTuple):
 
     @property
     def nics(self) -> tuple[Nic, ...]:
-        """Return the devices that it comes to; none where that is not known."""
+        """Return the devices that it comes to; none if that is not known."""
         names = () if isinstance(self.devices.names, Unknown) else self.devices.names
         return tuple(nic for nic in self.takes if nic.name in names)
 
@@ -215,7 +215,7 @@ def devices_in_use(
 
 
 def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
-    """Return why TENT, which is asked for, leaves its devices open; None where it is not built in.
+    """Return why TENT, which is asked for, leaves its devices open; None if it is not built in.
 
     Without it the classic engine runs; seen in the wheels 0.3.13.post1 and 0.3.14 (client_service
     .cpp, isUsingTent).
@@ -284,7 +284,7 @@ def forces_tcp(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
 
 
 def _of_topology(content: str) -> tuple[str, ...]:
-    """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; none where it is not that."""
+    """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; none if it is not that."""
     import json
 
     try:
@@ -297,7 +297,7 @@ def _of_topology(content: str) -> tuple[str, ...]:
 
 
 def _listed(environment: Mapping[str, str], release: MooncakeRelease | None) -> set[str] | None:
-    """Return what MC_TE_FILTERS lets the engine take at all; None where it says nothing."""
+    """Return what MC_TE_FILTERS lets the engine take at all; None if it says nothing."""
     if release is not None and not release.reads_te_filters:
         return None
     names = {name.strip() for name in environment.get("MC_TE_FILTERS", "").split(",")} - {""}
@@ -317,7 +317,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 
 @or_unknown
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return why Mooncake does not list a device of the host, None where it does.
+    """Return why Mooncake does not list a device of the host, None if it does.
 
     Source: topology.cpp, isIbDeviceAvailable.
     """

@@ -174,7 +174,7 @@ def mooncake_release(text: str) -> MooncakeRelease:
 
 
 def release_of(text: str) -> MooncakeRelease | None:
-    """Return the same for a version that somebody else wrote; None where it cannot be told."""
+    """Return the same for a version that somebody else wrote; None if it cannot be told."""
     try:
         return mooncake_release(text)
     except ValueError:
@@ -187,7 +187,7 @@ def newer_than_known(text: str) -> bool:
 
 
 def work_together(one: str, other: str) -> bool | None:
-    """Return whether two releases share a master; None where one of them was not tried."""
+    """Return whether two releases share a master; None if one of them was not tried."""
     if one == other:
         return True
     groups = {row.together for row in RELEASES}

@@ -342,7 +342,7 @@ def sglang_release(text: str) -> SglangRelease:
 
 
 def older_than_known(text: str) -> str:
-    """Return the sentence that says that ``text`` is older than the table; "" where it is not."""
+    """Return the sentence that says that ``text`` is older than the table; "" if it is not."""
     try:
         known = parse_version(text) >= RELEASES[0].first
     except ValueError:
@@ -362,7 +362,7 @@ def store_reader(version: str | None) -> StoreReader:
 
 
 def release_of(text: str) -> SglangRelease | None:
-    """Return the release that somebody else wrote, or None where it cannot be told.
+    """Return the release that somebody else wrote, or None if it cannot be told.
 
     What is older than the table is taken for its oldest row.
     """

@@ -125,7 +125,7 @@ def program(path: str) -> dict[str, str]:
 
 
 def _identity(path: str, elf: Elf) -> dict[str, str]:
-    """Return the ``build_id``, and ``release``: what --version prints, "" where it prints none."""
+    """Return the ``build_id``, and ``release``: what --version prints, "" if it prints none."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size > _PROGRAM_LIMIT_BYTES:
             return {"build_id": elf.build_id, "release": ""}
@@ -139,7 +139,7 @@ def records(folder: str) -> list[dict[str, Any]]:
     """Return how the files of each Mooncake wheel in ``folder`` differ from its RECORD.
 
     ``info``: the wheel's .dist-info; ``listed``: how many files of Mooncake RECORD lists, None
-    without a RECORD; ``changed``: [name, bytes that RECORD says, bytes there, None where it is
+    without a RECORD; ``changed``: [name, bytes that RECORD says, bytes there, None if it is
     absent]. Sizes are compared, and of some files the hash. Source: PyPA, Recording installed
     projects.
     """
@@ -168,7 +168,7 @@ def records(folder: str) -> list[dict[str, Any]]:
 
 
 def _size(path: str) -> int | None:
-    """Return a file's size; None where there is none (nor a pipe, which has no end)."""
+    """Return a file's size; None if there is none (nor a pipe, which has no end)."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

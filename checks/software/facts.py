@@ -50,7 +50,7 @@ class Environment(NamedTuple):
 class CompiledFile(NamedTuple):
     """A compiled file of Mooncake's: ``missing`` pairs a library with the file that needs it.
 
-    wheel: the distribution whose libraries it looks for, "" where it names none. releases:
+    wheel: the distribution whose libraries it looks for, "" if it names none. releases:
     those that a program may be of, as it says itself or by its build id; none where neither tells.
     """
 
@@ -64,7 +64,7 @@ class Record(NamedTuple):
     """How a wheel's files differ from what its RECORD lists.
 
     listed: how many files that names, None without a RECORD. changed: (name, bytes that RECORD
-    says, bytes there, None where it is absent); as many bytes mean another content.
+    says, bytes there, None if it is absent); as many bytes mean another content.
     """
 
     wheel: Distribution
@@ -75,8 +75,8 @@ class Record(NamedTuple):
 class Master(NamedTuple):
     """The mooncake_master on PATH.
 
-    package: the ``mooncake`` folder that it starts the program of, None where it is the program
-    itself. releases: those that it may be of, none where nothing tells. source: what tells.
+    package: the ``mooncake`` folder that it starts the program of, None if it is the program
+    itself. releases: those that it may be of, none if nothing tells. source: what tells.
     """
 
     path: str
@@ -88,7 +88,7 @@ class Master(NamedTuple):
 class SoftwareFacts(NamedTuple):
     """environments: the interpreters looked at, this one first. files: compiled files of the
     Mooncake of ``engine``, None without one. programs: on PATH, name -> file or None. records: of
-    the wheels of ``engine``. master: None where PATH has none. parts: what of ``calls.PARTS`` its
+    the wheels of ``engine``. master: None if PATH has none. parts: what of ``calls.PARTS`` its
     compiled files have, asked for only where the launch names one."""
 
     environments: tuple[Environment, ...] | Unknown
@@ -100,7 +100,7 @@ class SoftwareFacts(NamedTuple):
 
     @property
     def engine(self) -> Environment | Unknown | None:
-        """Return the first environment that has SGLang or Mooncake; None where none has."""
+        """Return the first environment that has SGLang or Mooncake; None if none has."""
         return engine_of(self.environments)
 
 
@@ -115,7 +115,7 @@ def installed_engine(root: Root) -> Installed | None:
     """Return what a launch would load here, where it is another interpreter's than this program's
     own.
 
-    None where this one has SGLang or Mooncake itself, and where nothing is found.
+    None if this one has SGLang or Mooncake itself, and where nothing is found.
     """
     search = root.call("software.search")
     environments = _environments(root, search)
@@ -293,7 +293,7 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
-    """Read one; Unknown where a folder may not be listed and no other has SGLang or Mooncake."""
+    """Read one; Unknown if a folder may not be listed and no other has SGLang or Mooncake."""
     hidden: Unknown | None = None
     mooncake: dict[str, Distribution] = {}
     others: dict[str, Distribution] = {}

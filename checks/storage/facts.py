@@ -43,7 +43,7 @@ def direct(path: str) -> dict[str, Any]:
 class Folder(NamedTuple):
     """One path. parent: the nearest folder that exists is this one, not the path itself.
 
-    direct: files in it can be opened with O_DIRECT; Unknown where nobody asks for it.
+    direct: files in it can be opened with O_DIRECT; Unknown if nobody asks for it.
     full_of_files: its file system was seen to have no room for another file.
     """
 

@@ -100,9 +100,9 @@ _NO_CONTAINER = Container("none", "")
 class SystemFacts(NamedTuple):
     """kernel: (major, minor) of ``kernel_release``. cgroup_version: 1, 2, or 0 without.
 
-    seccomp: off, strict or filter. uring_errno: of making a ring, 0 where it works; None where no
+    seccomp: off, strict or filter. uring_errno: of making a ring, 0 if it works; None if no
     process of the launch wants one. uring_disabled: the sysctl (0 on, 1 not for all, 2 off), None
-    where the kernel has none. own_pid_namespace: other processes of the host are not seen.
+    if the kernel has none. own_pid_namespace: other processes of the host are not seen.
     hypervisor: the virtual machine's maker as its firmware says, "" on none that is known.
     glibc: the release that this program runs on, as 2.36; Unknown on another C library.
     """
@@ -276,7 +276,7 @@ def _lines(content: str | Unknown) -> list[str]:
 
 @or_unknown
 def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
-    """Return 2 where only the unified hierarchy is mounted, 0 where none is, else 1.
+    """Return 2 where only the unified hierarchy is mounted, 0 if none is, else 1.
 
     In a hybrid, the controllers are those of version 1.
     """

@@ -1,8 +1,8 @@
 """The named facts that a record's conditions ask for, of one process of a launch on one host.
 
 ``env.NAME`` is a variable of the process, ``flag.NAME`` a flag of its program (SGLang's argument by
-its own name, a gflag of Mooncake's programs): None where it is not given and has no default,
-Unknown where something that is not known may give it. All others stand in ``FACTS``.
+its own name, a gflag of Mooncake's programs): None if it is not given and has no default,
+Unknown if something that is not known may give it. All others stand in ``FACTS``.
 """
 
 from collections import Counter
@@ -148,7 +148,7 @@ def release_of(sized: Sized, product: str) -> Input:
 
 
 def _version(subject: AdvisorySubject, product: str) -> str | Unknown:
-    """Return the release that the launch is sized for; Unknown where it is an assumption."""
+    """Return the release that the launch is sized for; Unknown if it is an assumption."""
     found, name = release_of(subject.sized, product), _NAMES[product]
     if found.assumed:
         return Unknown(f"the release of {name} is not known", advice=f"give --{product}-version")
@@ -164,7 +164,7 @@ def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
 def _environment(subject: AdvisorySubject) -> Environment:
     """Return the interpreter that the process runs in.
 
-    Raises UnknownFactError where it is not here.
+    Raises UnknownFactError if it is not here.
     """
     _must_be_here(subject)
     engine = known(subject.seen.facts.software.engine)
@@ -220,7 +220,7 @@ def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
 
 
 def _segment_bytes(subject: AdvisorySubject) -> int | None:
-    """Return what a store's client has of memory for the store; None where it is none."""
+    """Return what a store's client has of memory for the store; None if it is none."""
     server = subject.process.server
     if server is not None:
         known(_of_store(subject, "global_segment_size"))

@@ -173,7 +173,7 @@ def _explained(
 
 
 def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
-    """Return the line that asks ``command`` of the same launch; none where it would be another.
+    """Return the line that asks ``command`` of the same launch; none if it would be another.
 
     A launch that was typed, and what standard input held, are not repeated.
     """

@@ -276,7 +276,7 @@ def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
 
 
 def _share(seen: JudgedHost) -> LaunchShare | None:
-    """Return the launch's share; None where none was given or it could not be read."""
+    """Return the launch's share; None if none was given or it could not be read."""
     if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
         return None
     needs, sizing = seen.needs, seen.launch.sizing

@@ -20,9 +20,9 @@ MOST_ROUTES = 64
 class Rail(NamedTuple):
     """One port of an RDMA device, and the address that it speaks from.
 
-    used: Mooncake takes this device for the launch; None where no launch says so. state, rate,
+    used: Mooncake takes this device for the launch; None if no launch says so. state, rate,
     link_layer: the kernel's words. mtu_bytes: the active MTU of the port. gid_index, gid_type, gid:
-    those that Mooncake takes, None where it takes none. netdev: the interface behind the GID, ""
+    those that Mooncake takes, None if it takes none. netdev: the interface behind the GID, ""
     without. addresses: ``10.0.0.1/24``, those of the interface. exits: networks with a route out of
     that interface for the GID's address, by all tables in the order of ``ip rule``; None where
     there is no GID, or it is that of an InfiniBand port.

@@ -35,7 +35,7 @@ class Row(NamedTuple):
     ignored: the reason of the waiver, None without one. consequence: of the finding, or its check.
     commands: what mends it on this host, one a line; those that start with # are for people.
     takes: what that takes, as ``as root``. says: the end of its advice, which other rows may have
-    too: who says what would do, "" where commands have that.
+    too: who says what would do, "" if commands have that.
     """
 
     finding: Finding

@@ -144,7 +144,7 @@ def launch_file(report: Report) -> str:
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
-    """Return the rows as a table whose words are whole; "" where the terminal is too narrow."""
+    """Return the rows as a table whose words are whole; "" if the terminal is too narrow."""
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]

@@ -128,7 +128,7 @@ class Consumer(NamedTuple):
     connectors: tuple[str, ...] = ()
 
     def doubt_of(self, refusal: RefusedBy) -> str | None:
-        """Return why what runs may take the words; "" where it ends, None where it takes them."""
+        """Return why what runs may take the words; "" if it ends, None if it takes them."""
         release = refusal.release
         product, _, read = release.partition(" ")
         named = self.named.get(product.lower())
@@ -151,7 +151,7 @@ class Consumer(NamedTuple):
 
     @property
     def model(self) -> Any:
-        """The model as it is named, None where it is not."""
+        """The model as it is named, None if it is not."""
         return self.settings["model"].value if "model" in self.settings else None
 
     @property
@@ -183,7 +183,7 @@ class Consumer(NamedTuple):
 
 
 def _within(first: str, release: str, last: str) -> bool:
-    """Tell whether a release lies in a span; False where one of the three is no number."""
+    """Tell whether a release lies in a span; False if one of the three is no number."""
     try:
         low, number, high = (version_numbers(text, "a", "") for text in (first, release, last))
     except ValueError:
@@ -263,7 +263,7 @@ def flags_of(words: Sequence[Word]) -> tuple[dict[str, list[Word]], list[Word]]:
 
 
 def setup_refuses(segment: int, local: int, protocol: str) -> str:
-    """Return why setup() of Mooncake 0.3.13.post1 refuses these bytes, or "" where it does not."""
+    """Return why setup() of Mooncake 0.3.13.post1 refuses these bytes, or "" if it does not."""
     if segment < 0 or local < 0:
         return "TypeError: setup(): incompatible function arguments"
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):

@@ -165,7 +165,7 @@ def read_dynamo_vllm(
 ) -> Consumer:
     """Return what ``python -m dynamo.vllm`` takes: vLLM's own arguments, without its HTTP server.
 
-    release: Dynamo's, None where nothing says it. Read in ai-dynamo 1.6.1, where a prefill worker
+    release: Dynamo's, None if nothing says it. Read in ai-dynamo 1.6.1, where a prefill worker
     has to be given a connector. ``--connector`` and DYN_CONNECTOR name connectors up to 0.9, and
     are refused from 1.0.0 on (pull request 6450). Its KVBM is a connector of its own module.
     """

@@ -21,7 +21,7 @@ _ORDER = list(Status)
 def least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
     """Return what the launch needs at the lower bound of its pools.
 
-    None where it needs no other.
+    None if it needs no other.
     """
     inputs = sizing.inputs
     if sizing.least is None or inputs.most == inputs.least:

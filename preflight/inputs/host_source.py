@@ -136,7 +136,7 @@ class Sized(NamedTuple):
     """The launch held against the host, and what it needs.
 
     needs: where a pool is known between two bounds, at the upper one; least_needs: at the lower,
-    None where it is the same. launch, options: what was sized.
+    None if it is the same. launch, options: what was sized.
     """
 
     sizing: LaunchSizing
@@ -149,7 +149,7 @@ class Sized(NamedTuple):
 def size_and_needs(
     words: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
-    """Return a launch's sizing and needs, None where there is no launch.
+    """Return a launch's sizing and needs, None if there is no launch.
 
     Raises UsageError for one that cannot be read.
     files: gets what was read beside the launch, by the names that it has for them.

@@ -69,7 +69,7 @@ def host_words(root: Root) -> Callable[[str], str | None]:
 
 
 def _count(text: str) -> str | None:
-    """Return how many numbers a list has: ``0-3,8`` is five. None where it is no list."""
+    """Return how many numbers a list has: ``0-3,8`` is five. None if it is no list."""
     try:
         numbers = parse_cpu_list(text)
     except ValueError:
@@ -187,7 +187,7 @@ def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLau
 def _script(launch: tuple[str, ...]) -> int | None:
     """Return where the words of a command name a shell's script that lies here.
 
-    None where they do not.
+    None if they do not.
     """
     place = 0
     if launch[0].rpartition("/")[2] in SHELLS:
@@ -323,9 +323,9 @@ def _of_containers(needs: LaunchNeeds) -> str:
 
 
 def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
-    """Return why the memory of a node is too little, as ``check`` judges it; None where it is not.
+    """Return why the memory of a node is too little, as ``check`` judges it; None if it is not.
 
-    Unknown where that is not known.
+    Unknown if that is not known.
     """
     taking = [p for p in needs.processes if p.regular_bytes != 0]
     if not any(p.bound_bytes or p.among or p.node is not None for p in taking):

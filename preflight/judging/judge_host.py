@@ -15,7 +15,7 @@ from preflight.judging.refusal import without_refused
 
 
 class JudgedHost(NamedTuple):
-    """launch: None where none was given, Unknown where it was not read in time."""
+    """launch: None if none was given, Unknown if it was not read in time."""
 
     host: Host
     launch: Sized | Unknown | None

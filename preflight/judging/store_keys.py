@@ -57,7 +57,7 @@ class StoreKeys(NamedTuple):
     """One process's keys in one store.
 
     named: what the key's text holds or is hashed from. held: what the bytes behind it depend on.
-    pattern: a key as it is written. random: why no two processes agree, "" where they may.
+    pattern: a key as it is written. random: why no two processes agree, "" if they may.
     store: master and tenant.
     """
 
@@ -71,7 +71,7 @@ class StoreKeys(NamedTuple):
 
     @property
     def model(self) -> str:
-        """Return the last part of the model's name, "" where it is not known."""
+        """Return the last part of the model's name, "" if it is not known."""
         consumer, server = self.process.consumer, self.process.server
         if consumer is not None:
             model = consumer.model
@@ -249,7 +249,7 @@ def _sglang(
 
 
 def _extra(store: StoreConfig, name: str) -> Any:
-    """Return a key of the extra config; Unknown where that was not read."""
+    """Return a key of the extra config; Unknown if that was not read."""
     unread = isinstance(store.source, Unknown) and not store.extra
     return store.source if unread else store.extra.get(name)
 

@@ -32,7 +32,7 @@ _DRIVER_PAGE_BYTES = 4 * KIB
 
 
 def number(values: Mapping[str, Any], name: str) -> int | None:
-    """Return a value as a whole number, decimal or 0x; None where it is missing or absurd."""
+    """Return a value as a whole number, decimal or 0x; None if it is missing or absurd."""
     text = values.get(name, "")
     if isinstance(text, int):
         return text
@@ -205,7 +205,7 @@ class LogReading(NamedTuple):
     """What was read: the number of lines, and the explanations, the likely root cause first.
 
     unknown: errors that no pattern knows, the likeliest first. ends: the last line of each process.
-    whole: False where the log goes on after the most that is read of one.
+    whole: False if the log goes on after the most that is read of one.
     """
 
     lines: int

@@ -88,7 +88,7 @@ class Case(NamedTuple):
 
     Conditions: seen (one of these ids is in the log), unseen (none is), after (one is before this
     line), before (all of this are before one), and by group of the line: is_ (it is one of these
-    words, "" where it is missing), begins and has (with one of them), above (a number above this).
+    words, "" if it is missing), begins and has (with one of them), above (a number above this).
     A group may be one of the first id of ``seen`` that the log holds: ``seen.limit`` of its first
     line, ``last.limit`` of its last.
     The rest replaces the pattern's where it is given; decided: what is known for certain here.

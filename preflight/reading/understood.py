@@ -43,7 +43,7 @@ class Value(NamedTuple):
 class Understood(NamedTuple):
     """One process of a launch.
 
-    program: as JSON names it; kind: for a person. number: how many are started, Unknown where that
+    program: as JSON names it; kind: for a person. number: how many are started, Unknown if that
     is not seen. group: the host, pod or container that it runs in. settings: those that were given
     (``given`` names them), and what follows from them. defaults: what a server takes for the rest.
     environment: what a program reads of it.
@@ -219,7 +219,7 @@ def _value(name: str, word: Word) -> Value:
 def _group(process: LaunchProcess, own: HostGroup | None, groups: Sequence[HostGroup]) -> str:
     """Return the place that a process runs in, as a person calls it.
 
-    own: the group that it alone is of, None where it may run on each of several.
+    own: the group that it alone is of, None if it may run on each of several.
     """
     own = groups[0] if len(groups) == 1 else own
     host = "any of the hosts" if groups else "this host"

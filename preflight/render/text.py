@@ -18,7 +18,7 @@ def cell_widths(
     least: int = LEAST_CELL,
     whole_words: bool = False,
 ) -> list[int | None]:
-    """Return each column's width, None where it may have what it takes.
+    """Return each column's width, None if it may have what it takes.
 
     The widest give way until a line fits. firm: columns that are never broken. whole_words: nor is
     a word (a name to copy), though a line is then too long.

@@ -119,7 +119,7 @@ WITHOUT_CUDA = "mooncake-transfer-engine-non-cuda"
 
 
 class Engine(NamedTuple):
-    """The installed Mooncake: its wheel's name and version, "" where no wheel says so."""
+    """The installed Mooncake: its wheel's name and version, "" if no wheel says so."""
 
     interpreter: str
     wheel: str
@@ -134,7 +134,7 @@ class MooncakeView(NamedTuple):
     """Processes that see the same.
 
     processes: names. release: whose rule it is, "" for the newest known. found: what the installed
-    library answers; None where it was not asked. differs: (location, foretold, found).
+    library answers; None if it was not asked. differs: (location, foretold, found).
     """
 
     processes: tuple[str, ...]

@@ -24,7 +24,7 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
     empty.
 
     GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
-    left out, where that is known.
+    left out, if that is known.
     """
     usable = physical_gpus(facts.gpus)
     everything = tuple(gpu.address for gpu in facts.gpus.on_pci)
@@ -140,7 +140,7 @@ class TopologyDevice(NamedTuple):
     """A GPU or an RDMA device.
 
     kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: PCI, "" for a device without one.
-    node: its NUMA node, None where the firmware names none. what: model and, of a NIC, its ports
+    node: its NUMA node, None if the firmware names none. what: model and, of a NIC, its ports
     (``NVIDIA H20``, ``mlx5 400 Gb/s ACTIVE``). used_by: processes of the launch, () without one.
     active: of a NIC, whether a port of it is. unread: why ``node`` could not be read.
     """
