@@ -62,12 +62,12 @@ class Nic(NamedTuple):
 
     @property
     def driven_by(self) -> str:
-        """Return what drives it, "" if that is not known: soft devices have a provider alone."""
+        """The kernel driver, or the provider of a soft device; "" if neither is known."""
         names = (self.driver, self.provider)
         return next((name for name in names if isinstance(name, str)), "")
 
     def port(self, number: int) -> Port | Unknown | None:
-        """Return the port ``number``; None if there is none."""
+        """Return the port ``number``; None if the device has no such port."""
         if isinstance(self.ports, Unknown):
             return self.ports
         return next((port for port in self.ports if port.number == number), None)
@@ -157,13 +157,18 @@ def _read_nic(
     pkeys: set[int],
     gids: set[int],
 ) -> Nic:
+    """Read one device. uverbs: device name -> name of its uverbs node."""
     folder = f"{RDMA_DEVICES}/{name}"
-    own = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
-    if own is None:
-        own = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
-    node = own if isinstance(own, Unknown) else read_node(root, f"{NODES}/{own}")
-    own = None if isinstance(own, Unknown) else own
-    gone = node.absent if isinstance(node, Unknown) else not node.opens
+    uverbs_name = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
+    if uverbs_name is None:
+        uverbs_name = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
+    uverbs_node = (
+        uverbs_name
+        if isinstance(uverbs_name, Unknown)
+        else read_node(root, f"{NODES}/{uverbs_name}")
+    )
+    uverbs_name = None if isinstance(uverbs_name, Unknown) else uverbs_name
+    gone = uverbs_node.absent if isinstance(uverbs_node, Unknown) else not uverbs_node.opens
     driver = _last(root.link(f"{folder}/device/driver"))
     return Nic(
         name,
@@ -174,12 +179,12 @@ def _read_nic(
         root.word(f"{folder}/hca_type"),
         _last(root.link(f"{folder}/device")),
         device_node(root, name),
-        own,
-        node,
+        uverbs_name,
+        uverbs_node,
         read_ports(root, name, pkeys, gids),
         read_verbs(root, name),
         function_of(root, name),
-        root.word(f"{CLASS}/{own}/dev") if own is not None and gone else None,
+        root.word(f"{CLASS}/{uverbs_name}/dev") if uverbs_name is not None and gone else None,
     )
 
 
@@ -204,6 +209,7 @@ _PROVIDER_OF_DRIVER = {
 def _provider(
     name: str, driver: str | Unknown | None, kernel: RdmaKernel | Unknown
 ) -> str | Unknown:
+    """Name the user-space library of a device, by the kernel's driver number or its driver."""
     number = None if isinstance(kernel, Unknown) else kernel.drivers.get(name)
     if number in PROVIDERS:
         return PROVIDERS[number]
@@ -221,6 +227,7 @@ def _last(path: str | Unknown) -> str | Unknown | None:
 
 
 def _read_erdma(root: Root) -> Erdma:
+    """Find the PCI functions of eRDMA cards, and the mode of their driver."""
     names = root.entries(PCI)
     if isinstance(names, Unknown):
         return Erdma(names, root.word(ERDMA_MODE))
@@ -231,7 +238,9 @@ def _read_erdma(root: Root) -> Erdma:
         and root.word(f"{PCI}/{name}/device") in ERDMA_DEVICES
     ]
     drivers = {name: _last(root.link(f"{PCI}/{name}/driver")) for name in cards}
-    known_drivers = ((name, one if isinstance(one, str) else "") for name, one in drivers.items())
+    known_drivers = (
+        (name, driver if isinstance(driver, str) else "") for name, driver in drivers.items()
+    )
     return Erdma(tuple(known_drivers), root.word(ERDMA_MODE))
 
 

@@ -17,9 +17,9 @@ ROOM_BYTES = 1024
 MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 
 
-def fields(kind: type[Any], names: str) -> list[tuple[str, type[Any]]]:
+def fields(field_type: type[Any], names: str) -> list[tuple[str, type[Any]]]:
     """Return consecutive fields of a structure that are of one kind."""
-    return [(name, kind) for name in names.split()]
+    return [(name, field_type) for name in names.split()]
 
 
 class DeviceAttributes(ctypes.Structure):
@@ -99,6 +99,7 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
 
 
 def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
+    """Open a device, and read its limits and ports."""
     ctypes.set_errno(0)
     context = library.ibv_open_device(device)
     if not context:
@@ -139,6 +140,7 @@ def _pages_on_demand(context: int) -> bool | None:
 
 
 def _ports(library: ctypes.CDLL, context: int) -> list[tuple[str, dict[str, Any]]]:
+    """Read the ports of an open device, each by its number."""
     ports = []
     for number in range(1, MOST_PORTS + 1):
         room = ctypes.create_string_buffer(ROOM_BYTES)

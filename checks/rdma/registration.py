@@ -85,10 +85,12 @@ def registration_of(
 
 
 def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 0) -> int:
-    """Return what the kernel counts of a region on one NIC, in base pages of ``page_bytes``.
+    """Return the host memory that the kernel counts as pinned for a region on one NIC.
 
-    A piece that ends inside a page counts that page, and the next piece counts it again; so does a
-    region that begins inside one (``offset_bytes``, as ``Region`` has it).
+    Counted in base pages of ``page_bytes``. A piece that ends inside a page counts that page, and
+    the
+    next piece counts it again; so does a region that begins inside a page (``offset_bytes``, as
+    ``Region`` has it).
     Source: drivers/infiniband/core/umem.c, ib_umem_num_pages.
     """
     if not registered.keys or not registered.bytes:
@@ -141,7 +143,7 @@ class Load(NamedTuple):
 def load_of(
     process: ProcessNeeds, largest_bytes: int | Unknown, release: MooncakeRelease | None
 ) -> Load | Unknown:
-    """Return what ``process`` registers with each NIC; Unknown if its memory is.
+    """Add up the registrations of ``process`` with each NIC; Unknown if its memory is unknown.
 
     A limit that is not known (``largest_bytes``) leaves every region whole.
     """
@@ -214,11 +216,11 @@ class NicLoad(NamedTuple):
         return sum(load.entries for _, load in self.loads)
 
 
-def nic_loads(rdma: RdmaFacts, found: Iterable[Use]) -> list[NicLoad]:
+def nic_loads(rdma: RdmaFacts, launch_uses: Iterable[Use]) -> list[NicLoad]:
     """Return each NIC in use, in the host's order, with all that the launch registers with it."""
     sums: dict[str, NicLoad] = {}
     elsewhere: Unknown | None = None
-    for use in found:
+    for use in launch_uses:
         if isinstance(use.devices.names, Unknown):
             reason = use.devices.names.reason
             elsewhere = Unknown(f"{use.who} may register with it too: {reason}")
@@ -226,15 +228,20 @@ def nic_loads(rdma: RdmaFacts, found: Iterable[Use]) -> list[NicLoad]:
         for process in use.processes:
             load = load_of(process, largest, use.release)
             for nic in use.nics:
-                own = sums.get(nic.name, NicLoad(nic))
+                load_of_nic = sums.get(nic.name, NicLoad(nic))
                 if isinstance(load, Unknown):
-                    own = own._replace(unknown=load)
+                    load_of_nic = load_of_nic._replace(unknown=load)
                 else:
-                    loads = (*own.loads, (process.name, load))
-                    own = own._replace(loads=loads, unknown=_first(own.unknown, load.more))
-                sums[nic.name] = own
+                    loads = (*load_of_nic.loads, (process.name, load))
+                    load_of_nic = load_of_nic._replace(
+                        loads=loads, unknown=_first(load_of_nic.unknown, load.more)
+                    )
+                sums[nic.name] = load_of_nic
     there = [sums[nic.name] for nic in rdma.present if nic.name in sums]
-    return [one._replace(unknown=_first(one.unknown, elsewhere)) for one in there]
+    return [
+        load_of_nic._replace(unknown=_first(load_of_nic.unknown, elsewhere))
+        for load_of_nic in there
+    ]
 
 
 def _first(*reasons: Unknown | None) -> Unknown | None:
@@ -266,9 +273,9 @@ class Objects(NamedTuple):
     queue_pairs: int
 
 
-def objects_of(nic: Nic, needs: LaunchNeeds, found: Iterable[Use]) -> Objects:
-    """Count what the launch's processes make of objects on ``nic``, those that would take it."""
-    mine = [(use, process) for use in found for process in takers(use, nic)]
+def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Objects:
+    """Count the RDMA objects on ``nic`` of the launch's processes that would take it."""
+    mine = [(use, process) for use in launch_uses for process in takers(use, nic)]
     everyone = len(needs.rdma_processes) * max(1, needs.hosts)
     regions: int | Unknown = 0
     others = queue_pairs = 0
