@@ -176,7 +176,7 @@ T = TypeVar("T", bound=Started)
 
 def running_with_last(started: Sequence[T]) -> list[T]:
     """Return the last of what is started in this order, with what still runs beside it."""
-    return [*(one for one in started[:-1] if not one.waited), *started[-1:]]
+    return [*(command for command in started[:-1] if not command.waited), *started[-1:]]
 
 
 def is_root(user: str) -> bool:
@@ -263,7 +263,10 @@ def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
 
     huge: those of its memory on huge pages, else on regular ones.
     """
-    sizes = ((one.program, one.hugetlb_bytes if huge else one.regular_bytes) for one in processes)
+    sizes = (
+        (process.program, process.hugetlb_bytes if huge else process.regular_bytes)
+        for process in processes
+    )
     taking = dict.fromkeys(program for program, size in sizes if size != 0)
     parts = [f"what {program} keeps there" for program in taking if program not in _SIZED]
     if any(program in _SIZED for program in taking):

@@ -60,7 +60,7 @@ class Usage(NamedTuple):
 
 
 def own_allocator(process: str) -> str:
-    """Return the name of the usage that a process' own allocator of SGLang has beside its own."""
+    """Name the usage of SGLang's second allocator in a process."""
     return f"{process}, own allocator"
 
 

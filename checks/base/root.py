@@ -101,7 +101,7 @@ class Root:
         return () if isinstance(names, Unknown) and names.absent else names
 
     def listed(self, name: str) -> tuple[str, ...]:
-        """Return the entries of a folder, sorted; none if it is not there or cannot be read."""
+        """Return the entries of a folder, sorted; () if the folder is missing or cannot be read."""
         names = self.names(name)
         return () if isinstance(names, Unknown) else names
 
@@ -124,7 +124,7 @@ class Root:
             return unreadable(name, error)
 
     def call(self, name: str, *arguments: str | int) -> Any | Unknown:
-        """Return what the call ``topic.function`` answers, as plain data."""
+        """Call ``topic.function`` on the machine, or return its recorded answer, as plain data."""
         if self.live:
             return live_call(name, *arguments)
         key = call_key(name, *arguments)
@@ -135,6 +135,7 @@ class Root:
         return answer_of(self._calls, key)
 
     def _load_calls(self) -> dict[str, Any] | Unknown:
+        """Read the recorded answers."""
         import json
 
         content = self.text(f"/{CALLS_FILE}")
@@ -193,9 +194,10 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
 
 
 def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
-    """Return what ``attempt`` returns (plain data) in a forked child, killed after a while.
+    """Run ``attempt`` in a forked child, killed after a while, and return its plain data.
 
-    For what a seccomp profile may kill, or a driver hold. Raises OSError with the reason when the
+    For what a seccomp profile may kill, or a driver hold. Raises OSError with the reason when
+    the
     child gives nothing: it was killed, failed, or took longer than ``limit_seconds``.
     """
     import json

@@ -11,12 +11,15 @@ from typing import Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 
 class Inside(NamedTuple):
-    """Where alone something is known that a text leaves open: no variable of the caller gives it.
+    """The only place that can give a value that a text leaves open: no variable of the caller
+    does.
 
-    kind: of a shell the ``run`` of a container, ``service`` of Compose, ``pod``, or ``remote``:
-    what ssh or ``docker exec`` runs; ``operator``: variables that the operator of a pod sets;
-    ``cluster``: those that Kubernetes gives a container when its pod starts, ``valueFrom``;
-    ``program``: a name that a program itself computes. what: which of them.
+    kind: ``run``: a container's shell; ``service`` of Compose; ``pod``; ``remote``: what ssh or
+    ``docker exec`` runs; ``operator``: variables that a pod's operator sets; ``cluster``: those
+    that
+    Kubernetes gives a container when its pod starts, ``valueFrom``; ``program``: a name that a
+    program
+    itself computes. what: which of them.
     """
 
     kind: Literal["run", "service", "pod", "remote", "operator", "cluster", "program"]
@@ -40,9 +43,9 @@ T = TypeVar("T")
 class Unknown:
     """Why a fact is missing; ``absent`` when the file does not exist, as opposed to unreadable.
 
-    cause: the reason alone, where ``reason`` begins with what it is that is not known for it.
-    advice: what makes it known, one sentence, "" for nothing that could be said. sets: the
-    variables that have to be set for it, where that is what the advice asks for.
+    cause: the reason alone, if ``reason`` begins with the name of the fact. advice: what makes
+    the fact
+    known, one sentence, or "". sets: the variables that the advice asks to set.
     """
 
     __slots__ = ("absent", "advice", "cause", "reason", "sets")
@@ -127,7 +130,9 @@ class UnreadTopic:
 
 
 def must_be_read(topic: object) -> None:
-    """Raise UnreadTopicError at once where a topic was not read, whatever is asked of it later."""
+    """Raise UnreadTopicError at once if a topic was not read, whichever field is asked for
+    later.
+    """
     why = unread(topic)
     if why is not None:
         raise UnreadTopicError(why)

@@ -37,7 +37,9 @@ class HugeTlbLimit(NamedTuple):
 
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
-    """Return the tightest limit over this process's cgroup and its ancestors; None for none."""
+    """Return the tightest limit over this process's cgroup and its ancestors; None if none
+    limits.
+    """
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount
@@ -121,6 +123,7 @@ def _pool_stock(
     limit: HugeTlbLimit | Unknown | None,
     memory_available_bytes: int | Unknown,
 ) -> Stock | Unknown:
+    """Return the stock of a whole pool, within the cgroup's limit."""
     pages = known(pool.available_pages(memory_available_bytes))
     stock = Stock(pages, pages)
     if len(usable) < len(pool.nodes):

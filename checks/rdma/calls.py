@@ -47,9 +47,8 @@ def interfaces() -> dict[str, list[list[Any]]]:
 
     by_interface: dict[str, list[list[Any]]] = {}
     for label, entries in psutil.net_if_addrs().items():
-        addresses = by_interface.setdefault(
-            label.partition(":")[0], []
-        )  # eth0:1 is a label of eth0
+        # eth0:1 is a label of eth0
+        addresses = by_interface.setdefault(label.partition(":")[0], [])
         for entry in entries:
             if entry.family in (socket.AF_INET, socket.AF_INET6) and entry.netmask:
                 mask = socket.inet_pton(entry.family, entry.netmask)
@@ -181,8 +180,8 @@ def state_folders() -> list[str]:
     base = os.environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.join(os.environ.get("HOME", ""), ".local/state")
-    user_folder = os.path.join(base, "mooncake-preflight")
-    folders = [SYSTEM_FOLDER] + ([user_folder] if user_folder.startswith("/") else [])
+    user = os.path.join(base, "mooncake-preflight")
+    folders = [SYSTEM_FOLDER] + ([user] if user.startswith("/") else [])
     return [os.path.join(folder, SUBFOLDER) for folder in folders]
 
 

@@ -99,9 +99,7 @@ def read_ports(
     names = known(root.names(folder))
     numbers = sorted(int(name) for name in names if name.isdecimal() and len(name) < 4)
     keys, entries = sorted(set(pkeys)), set(gids)
-    return tuple(
-        _read_port(root, f"{folder}/{number}", number, keys, entries) for number in numbers
-    )
+    return tuple(_read_port(root, f"{folder}/{at}", at, keys, entries) for at in numbers)
 
 
 def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: set[int]) -> Port:

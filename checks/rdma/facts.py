@@ -159,16 +159,12 @@ def _read_nic(
 ) -> Nic:
     """Read one device. uverbs: device name -> name of its uverbs node."""
     folder = f"{RDMA_DEVICES}/{name}"
-    uverbs_name = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
-    if uverbs_name is None:
-        uverbs_name = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
-    uverbs_node = (
-        uverbs_name
-        if isinstance(uverbs_name, Unknown)
-        else read_node(root, f"{NODES}/{uverbs_name}")
-    )
-    uverbs_name = None if isinstance(uverbs_name, Unknown) else uverbs_name
-    gone = uverbs_node.absent if isinstance(uverbs_node, Unknown) else not uverbs_node.opens
+    uverb = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
+    if uverb is None:
+        uverb = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
+    opened = uverb if isinstance(uverb, Unknown) else read_node(root, f"{NODES}/{uverb}")
+    uverb = None if isinstance(uverb, Unknown) else uverb
+    gone = opened.absent if isinstance(opened, Unknown) else not opened.opens
     driver = _last(root.link(f"{folder}/device/driver"))
     return Nic(
         name,
@@ -179,12 +175,12 @@ def _read_nic(
         root.word(f"{folder}/hca_type"),
         _last(root.link(f"{folder}/device")),
         device_node(root, name),
-        uverbs_name,
-        uverbs_node,
+        uverb,
+        opened,
         read_ports(root, name, pkeys, gids),
         read_verbs(root, name),
         function_of(root, name),
-        root.word(f"{CLASS}/{uverbs_name}/dev") if uverbs_name is not None and gone else None,
+        root.word(f"{CLASS}/{uverb}/dev") if uverb is not None and gone else None,
     )
 
 

@@ -189,9 +189,7 @@ def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
     def judge_use(use: Use) -> list[Finding]:
         choices = {nic.name: gid_choice(nic, use.environment, use.release) for nic in use.nics}
-        return [
-            _judge_subnets(use, {name: _subnet(rdma, choice) for name, choice in choices.items()})
-        ]
+        return [_judge_subnets(use, {name: _subnet(rdma, gid) for name, gid in choices.items()})]
 
     return judge_uses(rdma, needs, judge_use)
 
