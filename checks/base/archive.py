@@ -221,8 +221,8 @@ def archive_bytes(files: Mapping[str, bytes]) -> bytes:
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write a file completely, or not at all. Raises OSError.
 
-    mode: of a new file; a file that exists keeps its mode, and its owner if that is permitted.
-    A pipe or a device (``/dev/stdout``, ``/dev/null``) is written to and never replaced; a link
+    mode: of a new file; a file that exists keeps its mode, and its owner if that is permitted. A
+    pipe or a device (``/dev/stdout``, ``/dev/null``) is written to and never replaced; a link
     stays a link, and the file that it leads to is written.
     """
     import tempfile

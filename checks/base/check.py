@@ -191,8 +191,8 @@ class CheckSet:
         """Register a function that judges; its page is beside its module.
 
         The function's first parameter is the launch's needs after ``takes`` (no such parameter
-        if ``takes``
-        is None), the others are topics, by name. The findings that it yields have no id yet.
+        if ``takes`` is None), the others are topics, by name. The findings that it yields have
+        no id yet.
         """
 
         def add(function: JudgeByName) -> JudgeByName:

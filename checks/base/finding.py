@@ -72,11 +72,9 @@ class Setting(NamedTuple):
 
     described_by: docker, compose or kubernetes, if the launch describes the container. unit: the
     systemd unit whose limit is changed, "" for the launch's own limit. words, as_root: the
-    command of
-    ``Kind.COMMAND``, and whether root has to run it; of a device: the command that makes it.
-    file: of
-    ``Kind.BOOT_SYSCTL``, the file to add the line to; origin: the file to copy there first, or
-    "".
+    command of ``Kind.COMMAND``, and whether root has to run it; of a device: the command that
+    makes it. file: of ``Kind.BOOT_SYSCTL``, the file to add the line to; origin: the file to
+    copy there first, or "".
     """
 
     kind: Kind
@@ -129,15 +127,12 @@ class Finding(NamedTuple):
     """One subject judged.
 
     check: the id of its declaration. subject: what was looked at ("mlx5_0 port 1", "rank 3").
-    have,
-    need: what was seen and what the launch takes, with units. formula: how ``need`` is computed.
-    text: what follows on this host, one sentence; of a skip or unknown, why. advice: what to do,
-    one
-    sentence; settings: the same, as data. consequence: None for the first one of the check's
-    page.
-    cause: of an unknown, the reason alone, which other findings may share. asks: the command of
-    this
-    program that finds what would do. sets: the variables that the advice asks to set.
+    have, need: what was seen and what the launch takes, with units. formula: how ``need`` is
+    computed. text: what follows on this host, one sentence; of a skip or unknown, why. advice:
+    what to do, one sentence; settings: the same, as data. consequence: None for the first one of
+    the check's page. cause: of an unknown, the reason alone, which other findings may share.
+    asks: the command of this program that finds what would do. sets: the variables that the
+    advice asks to set.
     """
 
     check: str

@@ -197,8 +197,7 @@ def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
     """Run ``attempt`` in a forked child, killed after a while, and return its plain data.
 
     For what a seccomp profile may kill, or a driver hold. Raises OSError with the reason when
-    the
-    child gives nothing: it was killed, failed, or took longer than ``limit_seconds``.
+    the child gives nothing: it was killed, failed, or took longer than ``limit_seconds``.
     """
     import json
     import select

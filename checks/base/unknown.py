@@ -16,10 +16,8 @@ class Inside(NamedTuple):
 
     kind: ``run``: a container's shell; ``service`` of Compose; ``pod``; ``remote``: what ssh or
     ``docker exec`` runs; ``operator``: variables that a pod's operator sets; ``cluster``: those
-    that
-    Kubernetes gives a container when its pod starts, ``valueFrom``; ``program``: a name that a
-    program
-    itself computes. what: which of them.
+    that Kubernetes gives a container when its pod starts, ``valueFrom``; ``program``: a name
+    that a program itself computes. what: which of them.
     """
 
     kind: Literal["run", "service", "pod", "remote", "operator", "cluster", "program"]
@@ -44,8 +42,7 @@ class Unknown:
     """Why a fact is missing; ``absent`` when the file does not exist, as opposed to unreadable.
 
     cause: the reason alone, if ``reason`` begins with the name of the fact. advice: what makes
-    the fact
-    known, one sentence, or "". sets: the variables that the advice asks to set.
+    the fact known, one sentence, or "". sets: the variables that the advice asks to set.
     """
 
     __slots__ = ("absent", "advice", "cause", "reason", "sets")

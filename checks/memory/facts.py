@@ -33,12 +33,12 @@ def space(path: str) -> dict[str, int | bool]:
 
     full_of_files: its file system counts files, and has no room for another. Source: ``statvfs``.
     """
-    found = os.statvfs(path)
+    status = os.statvfs(path)
     return {
-        "size_bytes": found.f_blocks * found.f_frsize,
-        "available_bytes": found.f_bavail * found.f_frsize,
-        "read_only": bool(found.f_flag & os.ST_RDONLY),
-        "full_of_files": found.f_files > 0 and found.f_favail == 0,
+        "size_bytes": status.f_blocks * status.f_frsize,
+        "available_bytes": status.f_bavail * status.f_frsize,
+        "read_only": bool(status.f_flag & os.ST_RDONLY),
+        "full_of_files": status.f_files > 0 and status.f_favail == 0,
     }
 
 
@@ -101,9 +101,11 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
         for folder in mount.folders:
             files = _HIERARCHIES[mount.filesystem]
             files = files if throttles else files._replace(limits=files.limits[:1])
-            found = known(_tightest_of(root, folder, files))
-            if found is not None and (tightest is None or found.left_bytes < tightest.left_bytes):
-                tightest = found
+            headroom = known(_tightest_of(root, folder, files))
+            if headroom is not None and (
+                tightest is None or headroom.left_bytes < tightest.left_bytes
+            ):
+                tightest = headroom
     for filesystem, doubt in doubts.items():
         if filesystem not in resolved:  # no other mount shows it
             return doubt
@@ -123,9 +125,9 @@ def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMoun
             yield mount.filesystem, mount
         return
     for line in content.splitlines():
-        found = mount_of(line, paths, "memory")
-        if found is not None:
-            yield line.partition(" - ")[2].split()[0], found
+        shown = mount_of(line, paths, "memory")
+        if shown is not None:
+            yield line.partition(" - ")[2].split()[0], shown
 
 
 @or_unknown
@@ -234,6 +236,7 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
 
 
 def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
+    """Read the size and the room of /dev/shm, and why no file can be made in it."""
     answer = root.call("memory.space", SHM)
     if isinstance(answer, Unknown):
         return answer, answer, ""
@@ -242,8 +245,8 @@ def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
         value = answer.get(key) if isinstance(answer, dict) else None
         wrong = Unknown(f"memory.space {SHM}: has no {key}")
         numbers.append(value if isinstance(value, int) else wrong)
-    told = answer if isinstance(answer, dict) else {}
-    refuses = [why for key, why in SHM_REFUSALS.items() if told.get(key) is True]
+    space = answer if isinstance(answer, dict) else {}
+    refuses = [why for key, why in SHM_REFUSALS.items() if space.get(key) is True]
     return numbers[0], numbers[1], "".join(refuses[:1])
 
 

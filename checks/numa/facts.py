@@ -51,6 +51,7 @@ def memory_policy() -> dict[str, int]:
         return ctypes.get_errno() if answer == -1 else 0
 
     def attempt() -> dict[str, int]:
+        """Make the three calls; return the errno of each."""
         page = mmap.mmap(-1, mmap.PAGESIZE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         return {
@@ -142,6 +143,7 @@ def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
 
 
 def _node(root: Root, node: int, tables: Mapping[int, Meminfo | Unknown]) -> NumaNode:
+    """Read one NUMA node."""
     folder = f"{NODES}/node{node}"
     table = tables.get(node, Unknown(f"{folder}/meminfo: not read", absent=True))
     return NumaNode(
@@ -165,14 +167,15 @@ def _cpus(root: Root, folder: str) -> tuple[int, ...] | Unknown:
 @or_unknown
 def _distances(root: Root, name: str) -> tuple[int, ...] | Unknown:
     content = known(root.text(name))
-    words = content.split()
-    if not words or not all(word.isdecimal() and len(word) < 6 for word in words):
+    distances = content.split()
+    if not distances or not all(word.isdecimal() and len(word) < 6 for word in distances):
         return Unknown(f"{name}: not a row of distances: {content.strip()[:40]!r}")
-    return tuple(int(word) for word in words)
+    return tuple(int(word) for word in distances)
 
 
 @or_unknown
 def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
+    """Add up rows of a NUMA node's meminfo."""
     table = known(table)
     total = 0
     for key in keys:
@@ -183,6 +186,7 @@ def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
 
 @or_unknown
 def _policy(root: Root) -> MemoryPolicy | Unknown:
+    """Read which calls of memory policy this process may make."""
     answer = known(root.call("numa.memory_policy"))
     if not isinstance(answer, dict):
         return Unknown("numa.memory_policy: not a record of errnos")

@@ -86,10 +86,9 @@ def kernel() -> dict[str, Any]:
 def verbs(name: str) -> dict[str, Any]:
     """Ask libibverbs for one device: its limits, its ports, or why the device cannot be opened.
 
-    Any program that does RDMA opens libibverbs.so.1, Mooncake too, so ctypes needs nothing that is
-    not installed already, and sees what Mooncake will see: a device whose provider library is
-    missing
-    is not listed.
+    Any program that does RDMA opens libibverbs.so.1, Mooncake too, so ctypes needs nothing that
+    is not installed already, and sees what Mooncake will see: a device whose provider library is
+    missing is not listed.
     """
     from checks.rdma.libibverbs import SONAME, library, query
 

@@ -67,8 +67,8 @@ def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
 def bad_end(region: Region, forking: Forking) -> str | Unknown:
     """Say which end of ``region`` lies inside a huge page; "" if none does.
 
-    A Mooncake whose version is not known is taken for one whose registrations do not end on
-    huge pages.
+    A Mooncake whose version is not known is taken for one whose registrations do not end on huge
+    pages.
     """
     page, what = region.page_bytes, region.what
     if page <= BASE_PAGE_BYTES or region.dontfork:

@@ -87,10 +87,9 @@ def registration_of(
 def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 0) -> int:
     """Return the host memory that the kernel counts as pinned for a region on one NIC.
 
-    Counted in base pages of ``page_bytes``. A piece that ends inside a page counts that page, and
-    the
-    next piece counts it again; so does a region that begins inside a page (``offset_bytes``, as
-    ``Region`` has it).
+    Counted in base pages of ``page_bytes``. A piece that ends inside a page counts that page,
+    and the next piece counts it again; so does a region that begins inside a page
+    (``offset_bytes``, as ``Region`` has it).
     Source: drivers/infiniband/core/umem.c, ib_umem_num_pages.
     """
     if not registered.keys or not registered.bytes:

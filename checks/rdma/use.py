@@ -217,8 +217,8 @@ def devices_in_use(
 def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
     """Return why the engine TENT leaves its devices open; None if TENT is not built in.
 
-    Without TENT the classic engine runs; seen in the wheels 0.3.13.post1 and 0.3.14 (client_service
-    .cpp, isUsingTent).
+    Without TENT the classic engine runs; seen in the wheels 0.3.13.post1 and 0.3.14
+    (client_service .cpp, isUsingTent).
     """
     contained = process.container is not None
     parts = Unknown("its container has its own") if contained else rdma.parts

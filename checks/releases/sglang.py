@@ -205,7 +205,7 @@ class SglangRelease(NamedTuple):
 
 
 def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
-    """Return what a release changed; what it does not name holds as before."""
+    """Return the facts that a release changed; all others hold as before."""
     return version, facts
 
 
@@ -332,7 +332,7 @@ def parse_version(text: str) -> Numbers:
 
 
 def sglang_release(text: str) -> SglangRelease:
-    """Return what the version ``text`` does.
+    """Return the facts of the version ``text``.
 
     Raises ValueError as ``parse_version`` does, and for a version older than the table.
     """
@@ -347,8 +347,10 @@ def older_than_known(text: str) -> str:
         known = parse_version(text) >= RELEASES[0].first
     except ValueError:
         known = True  # which release it is cannot be told
-    said = f"SGLang {text.strip()} is older than {OLDEST_KNOWN}, the oldest whose sizing is known"
-    return "" if known else said
+    sentence = (
+        f"SGLang {text.strip()} is older than {OLDEST_KNOWN}, the oldest whose sizing is known"
+    )
+    return "" if known else sentence
 
 
 def newer_than_known(text: str) -> bool:
@@ -357,7 +359,7 @@ def newer_than_known(text: str) -> bool:
 
 
 def store_reader(version: str | None) -> StoreReader:
-    """Return what ``version`` reads, or the newest where none is said, the oldest for an older."""
+    """Return how ``version`` reads store settings; None: the newest; too old: the oldest known."""
     return (RELEASES[-1] if version is None else _row_of(version)).store
 
 
@@ -383,10 +385,10 @@ def _rows() -> Iterator[SglangRelease]:
     row = SglangRelease()
     yield row
     for text, facts in _CHANGES:
-        own = {name: fact for name, fact in facts.items() if name in row._fields}
-        of_store = {name: fact for name, fact in facts.items() if name not in own}
+        changed = {name: fact for name, fact in facts.items() if name in row._fields}
+        of_store = {name: fact for name, fact in facts.items() if name not in changed}
         store = row.store._replace(**of_store)
-        row = row._replace(first=parse_version(text), store=store, **own)
+        row = row._replace(first=parse_version(text), store=store, **changed)
         yield row
 
 

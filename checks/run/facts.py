@@ -98,9 +98,9 @@ def read_facts(
 ) -> Facts:
     """Read ``topics`` (all of them by default) below ``root``; never raises, never hangs.
 
-    ``needs`` says which addresses, ports and paths to look at. ``slow`` is told once which topics
-    are still being read after ``slow_seconds``. A reader that fails or takes longer than
-    ``limit_seconds`` leaves Unknown in its place; its thread is left to die with the process.
+    ``needs`` says which addresses, ports and paths to look at. ``slow`` is called once with the
+    topics that are still being read after ``slow_seconds``. A reader that fails or takes longer
+    than ``limit_seconds`` leaves Unknown as its topic; its thread dies with the process.
     """
     results: dict[str, Any] = {}
     threads: dict[str, threading.Thread] = {}
@@ -141,6 +141,7 @@ def _wait(threads: Mapping[str, threading.Thread], until: float) -> None:
 def _read(
     topic: str, root: Root, needs: LaunchNeeds | None, results: dict[str, Any], limit_seconds: float
 ) -> None:
+    """Read one topic into ``results``; whatever goes wrong makes this topic Unknown."""
     LIMIT_SECONDS.set(limit_seconds)
     module, function = READERS[topic]
     try:
