@@ -46,14 +46,20 @@ class Catalogue(NamedTuple):
 
     @property
     def ids(self) -> Sequence[str]:
-        own = [rule.id for rule in self.rules]
-        return [*self.checks, *own, *(one.check for one in self.advisories)]
+        rule_ids = [rule.id for rule in self.rules]
+        return [*self.checks, *rule_ids, *(record.check for record in self.advisories)]
 
     def about(self) -> dict[str, str]:
-        """Return by id what a reader of a finding wants to know of it, in paragraphs."""
-        texts = {id_: f"{one.page.asks}\n\n{one.page.why}" for id_, one in self.checks.items()}
+        """Return by id the question and the reason that a reader of a finding wants, in
+        paragraphs.
+        """
+        texts = {
+            id_: f"{entry.page.asks}\n\n{entry.page.why}" for id_, entry in self.checks.items()
+        }
         texts |= {rule.id: rule.finds for rule in self.rules}
-        return texts | {one.check: f"{one.summary}.\n\n{one.details}" for one in self.advisories}
+        return texts | {
+            entry.check: f"{entry.summary}.\n\n{entry.details}" for entry in self.advisories
+        }
 
 
 def catalogue() -> Catalogue:
@@ -107,25 +113,24 @@ def check_page(check: Check) -> PageText:
 
 
 def worst_status(page: Page) -> Status:
-    """Return the worst status that its findings can have.
-
-    Unknown counts only where there is nothing else.
+    """Return the worst status that findings of the page can have; Unknown only if no other is
+    left.
     """
-    given = {status for status, _ in page.outcomes}
+    statuses = {status for status, _ in page.outcomes}
     return next(
-        (status for status in (Status.FAIL, Status.WARN) if status in given), Status.UNKNOWN
+        (status for status in (Status.FAIL, Status.WARN) if status in statuses), Status.UNKNOWN
     )
 
 
 def consequence_text(page: Page) -> str:
-    """Return what follows when the check fails; "" for a check that can only pass or be unknown."""
+    """Name what follows when the check fails; "" for a check that can only pass or be unknown."""
     if worst_status(page) is Status.UNKNOWN:
         return ""
-    return ", or ".join(one.value for one in (page.consequence, *page.or_else))
+    return ", or ".join(consequence.value for consequence in (page.consequence, *page.or_else))
 
 
 def _worst_row(page: Page) -> tuple[str, str]:
-    """Return what comes of a finding, under the status that it really has."""
+    """Name what follows from a finding, under the status that the finding really has."""
     worst = worst_status(page)
     if worst is Status.FAIL:
         return "when it fails", consequence_text(page)
@@ -146,20 +151,22 @@ def rule_page(rule: Rule) -> PageText:
     return PageText(rule.id, _sentence(rule.finds), "", rows)
 
 
-def advisory_page(one: Advisory) -> PageText:
+def advisory_page(record: Advisory) -> PageText:
     """Return the page of a record."""
     rows = [
-        ("affected", "; ".join(map(range_text, one.affected))),
-        ("where", condition_text(one.when)),
-        ("and", one.arises),
-        ("what follows", one.severity),
-        ("what is seen", one.seen),
-        ("what to do", one.remedy),
-        ("judged by", ", ".join(one.covered_by)),
-        ("how it is known", "; ".join(filter(None, (", ".join(one.evidence), one.command)))),
-        ("read or seen in", ", ".join(url for _, url in one.references)),
+        ("affected", "; ".join(map(range_text, record.affected))),
+        ("where", condition_text(record.when)),
+        ("and", record.arises),
+        ("what follows", record.severity),
+        ("what is seen", record.seen),
+        ("what to do", record.remedy),
+        ("judged by", ", ".join(record.covered_by)),
+        ("how it is known", "; ".join(filter(None, (", ".join(record.evidence), record.command)))),
+        ("read or seen in", ", ".join(url for _, url in record.references)),
     ]
-    return PageText(one.id, one.summary + ".", one.details, tuple(row for row in rows if row[1]))
+    return PageText(
+        record.id, record.summary + ".", record.details, tuple(row for row in rows if row[1])
+    )
 
 
 def notice_page(id_: str) -> PageText:
