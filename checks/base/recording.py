@@ -106,6 +106,4 @@ def _once(known: dict[str, Answer], key: str, ask: Callable[[str], Answer]) -> A
 
     Two threads that ask at the same time both get the answer that came first.
     """
-    if key in known:
-        return known[key]
-    return known.setdefault(key, ask(key))
+    return known[key] if key in known else known.setdefault(key, ask(key))

@@ -64,8 +64,7 @@ class Unknown:
 
     def of(self, what: str) -> "Unknown":
         """Return another Unknown for the same reason, with ``what`` in front of it."""
-        whole = f"{what}{self.reason}"
-        return Unknown(whole, cause=self.cause, advice=self.advice, sets=self.sets)
+        return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice, sets=self.sets)
 
     def __repr__(self) -> str:
         return f"Unknown({self.reason!r}, absent={self.absent})"

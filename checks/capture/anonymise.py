@@ -63,8 +63,7 @@ class Ipv4Names:
                 network = (_PUBLIC >> _HOST_BITS) + public.index(address >> _HOST_BITS)
             else:
                 network = self._network(address, kept, prefixes, known)
-            last = address & ((1 << _HOST_BITS) - 1)
-            self._known[address] = network << _HOST_BITS | last
+            self._known[address] = network << _HOST_BITS | (address & ((1 << _HOST_BITS) - 1))
 
     @staticmethod
     def _network(address: int, kept: int, prefixes: set[int], known: list[int]) -> int:
@@ -74,8 +73,7 @@ class Ipv4Names:
         network = address >> (32 - kept)
         for shift in range(31 - kept, _HOST_BITS - 1, -1):
             prefix = address >> shift
-            both = prefix ^ 1 in prefixes
-            network = network << 1 | (prefix & 1 if both else 0)
+            network = network << 1 | (prefix & 1 if (prefix ^ 1 in prefixes) else 0)
         return network
 
     def replace(self, address: int) -> int:

@@ -83,8 +83,7 @@ class Capture(Root):
         """Return whether a folder above it was listed without it, or is known to be missing."""
         parts = name.strip("/").split("/")
         for depth, part in enumerate(parts):
-            above = "/" + "/".join(parts[:depth])
-            entries = self.answers.folders.get(above)
+            entries = self.answers.folders.get("/" + "/".join(parts[:depth]))
             if isinstance(entries, Unknown):
                 if entries.absent:
                     return True

@@ -60,8 +60,7 @@ def driver(gpus: GpuFacts) -> Iterable[Finding]:
         evidence.append(Evidence(DRIVER_VERSION, gpus.kernel_module_version))
     finding = finding._replace(have=text, evidence=tuple(evidence))
     if nvml.code not in NVML_ERRORS:
-        text = f"NVML gives no answer ({text}), so nothing is known of the GPUs"
-        return [finding.unknown(text)]
+        return [finding.unknown(f"NVML gives no answer ({text}), so nothing is known of the GPUs")]
     advice = {
         VERSION_MISMATCH: "reboot, or unload and load the nvidia modules, so that module and "
         "library are of one version",

@@ -121,8 +121,7 @@ def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Findin
     rack_scale = any(word in name for name in names for word in MULTI_NODE_NVLINK)
     silent = needs.rdma_processes and rack_scale and rdma.nics == ()
     if not forced and not silent:
-        text = "the launch moves nothing over NVLink between hosts"
-        return [skip(text, "launch")]
+        return [skip("the launch moves nothing over NVLink between hosts", "launch")]
     channels = gpus.imex_channels
     finding = passed("IMEX channels", need="1 channel")
     if isinstance(channels, Unknown):

@@ -149,8 +149,7 @@ def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
         saved = _grubenv(root, folder)
         entries = _bls(root, saved) if "blscfg" in menu else parse_menu(menu)
         return _chosen(entries, _default(menu, saved), path)
-    why = f"no menu of a boot loader is read here: {missing.reason}"
-    return Unknown(why, missing.absent)
+    return Unknown(f"no menu of a boot loader is read here: {missing.reason}", missing.absent)
 
 
 def parse_menu(text: str) -> list[BootEntry]:
@@ -215,8 +214,7 @@ def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
     """Read the entries that have a file each, the newest version first, as in GRUB's blscfg."""
     entries = []
     for name in root.listed(BLS_ENTRIES):
-        path = f"{BLS_ENTRIES}/{name}"
-        text = root.text(path)
+        text = root.text(f"{BLS_ENTRIES}/{name}")
         if isinstance(text, Unknown) or not name.endswith(".conf"):
             continue
         keys = dict(

@@ -115,7 +115,6 @@ def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
 
 @or_unknown
 def _chosen(root: Root, name: str) -> str | Unknown:
-    content = known(root.text(name))
-    _, opening, rest = content.partition("[")
+    _, opening, rest = known(root.text(name)).partition("[")
     word, closing, _ = rest.partition("]")
     return word if opening and closing else Unknown(f"{name}: no choice in brackets")

@@ -62,8 +62,7 @@ CHECKS = CheckSet()
 def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge each page size by this process's cgroup and what the launch's containers ask for."""
     for spot in wanted.spots(bound=False):
-        pages = wanted.taken.get(spot, 0)
-        need_bytes = pages * spot.page_size_bytes
+        need_bytes = wanted.taken.get(spot, 0) * spot.page_size_bytes
         subject = f"{format_page_size(spot.page_size_bytes)} pages"
         pool = hugetlb.hugetlb.pool(spot.page_size_bytes)
         unread = pool if isinstance(pool, Unknown) else None

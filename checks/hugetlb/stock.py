@@ -92,8 +92,7 @@ def stock_of(
         pool = hugetlb.pool(spot.page_size_bytes)
         if isinstance(pool, Unknown):
             # A size that the kernel was seen not to have is a pool of no pages.
-            none_there = pool.absent and hugetlb.page_sizes_complete
-            stock[spot] = Stock(0, 0) if none_there else pool
+            stock[spot] = Stock(0, 0) if (pool.absent and hugetlb.page_sizes_complete) else pool
             continue
         usable = hugetlb.usable_nodes(pool)
         if isinstance(usable, Unknown):

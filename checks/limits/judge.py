@@ -255,8 +255,7 @@ def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         return skip(text, process.name)
     if isinstance(euid, Unknown):
         return unknown(process.name, euid)
-    evidence = (Evidence(STATUS, f"Uid: {euid}"),)
-    finding = passed(process.name, f"user {euid}", evidence=evidence)
+    finding = passed(process.name, f"user {euid}", evidence=(Evidence(STATUS, f"Uid: {euid}"),))
     other = ""
     inner = None if container is None else container.user
     user = finding.known(process.run_as.user) or inner

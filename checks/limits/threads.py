@@ -58,8 +58,7 @@ def _kernel(root: Root) -> tuple[Ceiling, ...] | Unknown:
         return Unknown(f"{LOAD}: has no count of threads: {load.strip()[:40]!r}")
     ceilings = []
     for name in (THREADS_MAX, PID_MAX):
-        limit = known(root.count(name))
-        ceilings.append(Ceiling(name, limit, used))
+        ceilings.append(Ceiling(name, known(root.count(name)), used))
     return tuple(ceilings)
 
 

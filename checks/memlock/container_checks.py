@@ -80,8 +80,7 @@ def runtime_limit(
     contained = [process for process in needs.rdma_processes if process.container is not None]
     if not contained:
         none = "the launch's RDMA processes run in no container"
-        text = none if needs.rdma_processes else NO_RDMA
-        yield skip(text)
+        yield skip(none if needs.rdma_processes else NO_RDMA)
         return
     yield from fold(_of_process(system, limits, process) for process in contained)
 
@@ -121,8 +120,7 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         have = format_limit(Limit(size, size), ", the launch's own")
         return finding._replace(have=have, evidence=(Evidence(container.origin, have),))
     if system.container.inside:
-        text = "this is a container: its own limit is judged by memlock.limit"
-        return skip(text, process.name)
+        return skip("this is a container: its own limit is judged by memlock.limit", process.name)
     granted = grant(system, limits, process)
     if granted.void is True:
         return finding._replace(have=granted.have, evidence=granted.evidence)

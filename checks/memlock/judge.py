@@ -67,8 +67,7 @@ def _judge_limit(
             need, formula = "not known, and nothing limits it", ""
         else:
             need, formula = format_bytes(wanted.bytes), wanted.formula
-        finding = passed(process.name, granted.have, need, formula)
-        return finding._replace(evidence=granted.evidence)
+        return passed(process.name, granted.have, need, formula)._replace(evidence=granted.evidence)
     if isinstance(wanted, Unknown):
         return unknown(process.name, wanted, have=granted.have)
     if not wanted.bytes and wanted.more is None:

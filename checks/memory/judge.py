@@ -99,8 +99,7 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     formula = _formula(needs.processes, need_bytes - finding.known(regular_bytes(needs)))
     total = memory.value("MemTotal")
     if headroom is None or (isinstance(total, int) and headroom.left_bytes >= total > 0):
-        need = format_bytes(need_bytes)
-        yield passed("cgroup", "no limit below the host's", need, formula)
+        yield passed("cgroup", "no limit below the host's", format_bytes(need_bytes), formula)
     else:
         killing = passed("cgroup").known(memory.killing_headroom)
         slow = headroom.source.endswith("/memory.high")
@@ -165,15 +164,13 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
         if container is None or container.memory_bytes is None:
             continue
         if isinstance(process.regular_bytes, int):
-            key = (container.origin, container.memory_bytes)
-            inside.setdefault(key, []).append(process)
+            inside.setdefault((container.origin, container.memory_bytes), []).append(process)
     for (origin, limit_bytes), processes in inside.items():
         taken = (each.regular_bytes for each in processes)
         need_bytes = sum(size for size in taken if isinstance(size, int))
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
         sizes = sizes_taken(processes)
-        formula = _formula(processes)
-        yield _limited(origin, limit_bytes, need_bytes, formula, evidence, (), sizes)
+        yield _limited(origin, limit_bytes, need_bytes, _formula(processes), evidence, (), sizes)
 
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:

@@ -89,8 +89,7 @@ def http(host: str, port: int, path: str, most_bytes: int = _ANSWER_BYTES) -> di
     try:
         connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
-        body = answer.read(most_bytes).decode("utf-8", "replace")
-        return {"status": answer.status, "body": body}
+        return {"status": answer.status, "body": answer.read(most_bytes).decode("utf-8", "replace")}
     except TimeoutError:
         return {"timeout": _seconds(HTTP_SHARE)}
     except (OSError, HTTPException, ValueError) as error:
@@ -135,8 +134,7 @@ def master(host: str, port: int) -> dict[str, Any]:
         word, _, code = line.partition(" ")
         if word == "code" and code.lstrip("-").isdigit():
             return {"code": int(code)}
-    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    return {"error": last[:200]}
+    return {"error": (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]}
 
 
 # linux/rtnetlink.h
@@ -281,8 +279,7 @@ def _via(raw: bytes) -> str:
     """Read struct rtvia: a gateway of the other family."""
     family = struct.unpack_from("=H", raw)[0]
     size = {socket.AF_INET: 4, socket.AF_INET6: 16}.get(family)
-    whole = size is not None and len(raw) == 2 + size
-    return socket.inet_ntop(family, raw[2:]) if whole else ""
+    return socket.inet_ntop(family, raw[2:]) if (size is not None and len(raw) == 2 + size) else ""
 
 
 def _prefix(family: int, raw: bytes | None, length: int) -> str:

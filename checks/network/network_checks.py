@@ -235,8 +235,7 @@ def _advertised(service: Service, answer: ServiceAnswer | None, network: Network
     """Judge the address under which a store registers itself: it has to be this host's."""
     name = passed(Subject(service.owner, "process")).known(service.host)
     finding = passed(Subject(name, "address"), need="an address of this host")
-    evidence = (Evidence(service.origin, name),)
-    judged = finding._replace(evidence=evidence)
+    judged = finding._replace(evidence=(Evidence(service.origin, name),))
     resolved = Unknown("not resolved") if answer is None else answer.addresses
     if isinstance(resolved, Unknown) and has_no_address(resolved):
         advice = "advertise an address of this host, or have the name resolve to one"
@@ -310,8 +309,7 @@ def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Find
     hosts.
     """
     finding = passed(_subject(service))
-    host = finding.known(service.host)
-    judged = finding._replace(evidence=(Evidence(service.origin, host),))
+    judged = finding._replace(evidence=(Evidence(service.origin, finding.known(service.host)),))
     if service.port is None:
         return judged.failed("there is no port in the address", "write host:port")
     resolved = Unknown("not resolved") if answer is None else answer.addresses
@@ -356,8 +354,7 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
         return finding.unknown(text, have="open")
     if service.kind in ("metadata-http", "master-admin"):
         if finding._replace(have="open").known(answer.status) == NOT_HTTP:
-            text = f"it does not answer HTTP ({answer.body})"
-            return finding.failed(text, _CORRECT, have="open")
+            return finding.failed(f"it does not answer HTTP ({answer.body})", _CORRECT, have="open")
         finding = finding._replace(have=f"HTTP {answer.status}")
         return (_metadata if service.kind == "metadata-http" else _admin)(finding, answer)
     if service.kind == "master":

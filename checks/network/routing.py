@@ -166,8 +166,7 @@ def _asked(
     )
     if not rule.target:
         return open_ if meets is not rule.invert else []
-    target = ipaddress.ip_network(rule.target, strict=False)
-    inside = _within(open_, target) if meets else []
+    inside = _within(open_, ipaddress.ip_network(rule.target, strict=False)) if meets else []
     return _without(open_, inside) if rule.invert else inside
 
 

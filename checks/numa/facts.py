@@ -47,13 +47,11 @@ def memory_policy() -> dict[str, int]:
     def ask(number: int, *arguments: int | None) -> int:
         ctypes.set_errno(0)
         wide = [None if value is None else ctypes.c_ulong(value) for value in arguments]
-        answer = library.syscall(ctypes.c_long(number), *wide)
-        return ctypes.get_errno() if answer == -1 else 0
+        return ctypes.get_errno() if library.syscall(ctypes.c_long(number), *wide) == -1 else 0
 
     def attempt() -> dict[str, int]:
         """Make the three calls; return the errno of each."""
-        page = mmap.mmap(-1, mmap.PAGESIZE)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mmap.mmap(-1, mmap.PAGESIZE)))
         return {
             "get_mempolicy": ask(get_mempolicy, None, None, 0, None, 0),
             "set_mempolicy": ask(set_mempolicy, MPOL_PREFERRED, None, 0),

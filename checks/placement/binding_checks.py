@@ -76,8 +76,7 @@ def _policy_of(
         )
     probes = probes_numactl(needs.sglang_version)
     if finding.known(probes, "SGLang before 0.5.15 loses the rank here, newer ones do not: "):
-        text = "the rank binds its CPUs at most, and its memory may be on any node"
-        return finding.warned(text)
+        return finding.warned("the rank binds its CPUs at most, and its memory may be on any node")
     if permitted.get_mempolicy:
         # SGLang asks get_mempolicy first, and without it binds nothing unless --numa-node does.
         return finding.warned(

@@ -86,8 +86,7 @@ def _of_node(rdma: RdmaFacts, node: int, names: Sequence[str]) -> Location:
         near_node = nodes[name]
         if isinstance(near_node, Unknown):
             return Location(f"cpu:{node}", near_node)
-    near = tuple(name for name in names if nodes[name] == node)
-    return _location(f"cpu:{node}", near, names)
+    return _location(f"cpu:{node}", tuple(name for name in names if nodes[name] == node), names)
 
 
 def _of_gpu(

@@ -85,8 +85,7 @@ def _memory_of(
         evidence.append(Evidence(f"{NODES}/node{number}/meminfo cache and slab", str(cached)))
     fewer = f"bind fewer processes to {where}, or " if len(processes) > 1 else ""
     both = f"{format_bytes(free)} free + {format_bytes(cache)} page cache"
-    have = Quantity(both, free + cache, "bytes")
-    finding = finding._replace(have=have, evidence=tuple(evidence))
+    finding = finding._replace(have=Quantity(both, free + cache, "bytes"), evidence=tuple(evidence))
     if need <= free + cache:
         text = "it fits once the kernel has dropped page cache, which slows the start"
         advice = f"{fewer}shrink what is taken there by {format_bytes(need - free)}"
@@ -110,8 +109,7 @@ def gpu_nic_distance(
     """Judge whether each process has a NIC near its GPU."""
     placed = [process for process in needs.rdma_processes if process.gpu is not None]
     findings = [_nearest(process, numa, pci, gpus, rdma, needs) for process in placed]
-    text = "no process of the launch has both a GPU and RDMA"
-    return fold(findings) or [skip(text, "launch")]
+    return fold(findings) or [skip("no process of the launch has both a GPU and RDMA", "launch")]
 
 
 @or_unjudged

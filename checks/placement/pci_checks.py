@@ -106,8 +106,7 @@ def _link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
     have = f"x{width}"
     if len(speeds) == 2:
         have += f" at {speeds[0].split(' PCIe')[0]} of {speeds[1].split(' PCIe')[0]}"
-    source = f"{PCI_DEVICES}/{function.address}/current_link_width"
-    evidence = (Evidence(source, str(width)),)
+    evidence = (Evidence(f"{PCI_DEVICES}/{function.address}/current_link_width", str(width)),)
     finding = passed(subject, have, f"x{most}", formula, evidence=evidence)
     if width >= most:
         return finding

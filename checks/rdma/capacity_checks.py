@@ -149,8 +149,7 @@ def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether a device has memory regions and queue pairs left for the launch."""
 
     def judge(nic: Nic, launch_uses: Sequence[Use]) -> Finding:
-        nothing = Objects(0, 0, 0, 0)
-        need = nothing if needs is None else objects_of(nic, needs, launch_uses)
+        need = Objects(0, 0, 0, 0) if needs is None else objects_of(nic, needs, launch_uses)
         return _judge_resources(rdma, nic, need)
 
     return judge_nics(rdma, needs, judge)

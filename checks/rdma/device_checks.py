@@ -114,8 +114,7 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     if process.rdma.by_engine:
         text = f"{gone}: no such device here; SGLang's own engine uses TCP without a message"
         return finding.failed(text, advice, settings)
-    failed = finding.failed(f"{gone}: no such device here", advice, settings)
-    return ends_at_start(failed, use)
+    return ends_at_start(finding.failed(f"{gone}: no such device here", advice, settings), use)
 
 
 def _listing(rdma: RdmaFacts) -> Evidence:
@@ -177,8 +176,7 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
         functions = rdma.erdma.functions
         finding = finding._replace(evidence=(_listing(rdma),))
         if not isinstance(functions, Unknown) and functions:
-            text = "judged by rdma.erdma-driver: an eRDMA card without a device"
-            return finding.skipped(text)
+            return finding.skipped("judged by rdma.erdma-driver: an eRDMA card without a device")
         advice = "load the NIC's driver, give the container the host's devices, or set protocol tcp"
         if rdma.nodes_alone:
             advice = (

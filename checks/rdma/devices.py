@@ -167,8 +167,7 @@ def _kind(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
         return Unknown(f"not a GID type: {content[:40]!r}")
     if kinds[0] == kinds[1]:
         return kinds[0]
-    layer = known(layer)
-    return kinds[1] if layer == "Ethernet" else kinds[0]
+    return kinds[1] if known(layer) == "Ethernet" else kinds[0]
 
 
 @or_unknown

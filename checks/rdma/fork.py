@@ -128,8 +128,7 @@ def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) ->
     advised = advises(rdma, use.environment)
     if advised is False:
         return finding
-    largest = largest_region_bytes(use.nics, use.environment)
-    forking = Forking(rdma.cpus, largest, use.release)
+    forking = Forking(rdma.cpus, largest_region_bytes(use.nics, use.environment), use.release)
     ends_by_region = [(region.what, bad_end(region, forking)) for region in huge]
     ends = [end for _, end in ends_by_region if isinstance(end, str) and end]
     doubts = [end.reason for _, end in ends_by_region if isinstance(end, Unknown)]

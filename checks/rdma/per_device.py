@@ -94,8 +94,7 @@ def users(launch_uses: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
         if isinstance(names, Unknown):
             yield use, unknown(use.who, names.of("which devices it uses is not known: "))
         elif not names:
-            text = "no device is in use (see the other checks of rdma)"
-            yield use, skip(text, use.who)
+            yield use, skip("no device is in use (see the other checks of rdma)", use.who)
         else:
             yield use, None
 

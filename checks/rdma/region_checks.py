@@ -141,8 +141,7 @@ def _judge_bound(
         text = f"how much {what} can hold is unknown: only a measurement tells it"
         name = shlex.quote(load.nic.name)
         advice = f"run: mooncake-preflight measure --only registration --device {name}"
-        evidence = () if row is None else _evidence(row)
-        return finding.unknown(text, evidence=evidence, advice=advice)
+        return finding.unknown(text, evidence=() if row is None else _evidence(row), advice=advice)
     return _as_the_table_has_it(finding, load, row, nics)
 
 
@@ -187,8 +186,7 @@ def _as_measured(
     if fits:
         return finding
     text = "registration fails: this device was measured to hold less"
-    most = measured.holds_bytes // measured.page_bytes
-    return _over(finding.failed(text), load, most, nics)
+    return _over(finding.failed(text), load, measured.holds_bytes // measured.page_bytes, nics)
 
 
 def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:

@@ -56,8 +56,7 @@ def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) ->
     asked = leading_integer(environment.get("MC_MAX_MR_SIZE", ""))
     smallest = asked if asked is not None and asked > 0 else DEFAULT_LARGEST_REGION_BYTES
     for nic in nics:
-        limits = known(nic.verbs.limits)
-        smallest = min(smallest, limits.max_mr_size_bytes)
+        smallest = min(smallest, known(nic.verbs.limits).max_mr_size_bytes)
     return smallest
 
 
@@ -163,8 +162,7 @@ def load_of(
     if isinstance(gpu, Unknown):
         return Load(registrations, pinned, by_page, gpu)
     if gpu:
-        size = round_up(gpu, GPU_PAGE_BYTES)
-        by_page[GPU_PAGE_BYTES] = by_page.get(GPU_PAGE_BYTES, 0) + size
+        by_page[GPU_PAGE_BYTES] = by_page.get(GPU_PAGE_BYTES, 0) + round_up(gpu, GPU_PAGE_BYTES)
     return Load(registrations, pinned, by_page)
 
 

@@ -220,8 +220,7 @@ def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
     Without TENT the classic engine runs; seen in the wheels 0.3.13.post1 and 0.3.14
     (client_service .cpp, isUsingTent).
     """
-    contained = process.container is not None
-    parts = Unknown("its container has its own") if contained else rdma.parts
+    parts = Unknown("its container has its own") if (process.container is not None) else rdma.parts
     if isinstance(parts, Unknown):
         return parts.of(f"{TENT}: whether this Mooncake has that engine is not known: ")
     if "tent" not in parts:

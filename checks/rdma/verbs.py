@@ -130,8 +130,7 @@ def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | 
     """
     names = root.names(CLASS)
     if not isinstance(names, Unknown) or names.absent:
-        listed = () if isinstance(names, Unknown) else names
-        return {**known(_uverbs_in(root, CLASS, listed))}
+        return {**known(_uverbs_in(root, CLASS, () if isinstance(names, Unknown) else names))}
     by_device: dict[str, str | Unknown] = dict.fromkeys(devices, names)
     for device in devices:
         folder = f"{RDMA_DEVICES}/{device}/device/infiniband_verbs"

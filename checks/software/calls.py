@@ -230,8 +230,7 @@ class Loader:
         if "/" in name:
             candidates = [name]
         else:
-            before = () if elf.runpath else rpath
-            folders = [*before, *self._given, *_expand(elf.runpath, owner)]
+            folders = [*(() if elf.runpath else rpath), *self._given, *_expand(elf.runpath, owner)]
             candidates = [os.path.join(folder, name) for folder in folders]
             if self._cache is None:
                 self._cache = read_cache(CACHE)

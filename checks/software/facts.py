@@ -124,8 +124,7 @@ def installed_engine(root: Root) -> Installed | None:
 
     None if this program's own interpreter has SGLang or Mooncake, or none has.
     """
-    search = root.call("software.search")
-    environments = _environments(root, search)
+    environments = _environments(root, root.call("software.search"))
     engine = engine_of(environments)
     if isinstance(engine, Unknown) or engine is None or isinstance(environments, Unknown):
         return None
@@ -170,8 +169,7 @@ def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
         if process.transport == "efa":
             yield AskedPart("efa", process.name, "protocol efa", process)
         if TENT in process.environment:
-            setting = f"{TENT}={process.environment[TENT]}"
-            yield AskedPart("tent", process.name, setting, process)
+            yield AskedPart("tent", process.name, f"{TENT}={process.environment[TENT]}", process)
     for service in needs.services:
         if service.kind == "metadata-redis":
             yield AskedPart("redis", service.owner, f"redis at {service.origin}")

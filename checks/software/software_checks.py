@@ -326,8 +326,7 @@ def _judge_file(
     listed = ", ".join(library for library, _ in missing)
     seen = tuple(Evidence(source, f"{by} needs {name}: not found") for name, by in missing)
     error = f"{missing[0][0]}: cannot open shared object file: No such file or directory"
-    compiled = "mooncake_" in file.name
-    what = "error while loading shared libraries" if compiled else "ImportError"
+    what = "error while loading shared libraries" if ("mooncake_" in file.name) else "ImportError"
     remedies = [_remedy(system, engine, library) for library, _ in missing]
     return passed(subject, f"{listed} not found", f"what {file.name} needs", evidence=seen).failed(
         f'it ends with "{what}: {error}"',

@@ -22,8 +22,7 @@ def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether processes that offload to an SSD can make an io_uring."""
     users = [process for process in needs.processes if process.uses_uring is not False]
     if not users:
-        text = "no process of the launch uses io_uring"
-        yield skip(text)
+        yield skip("no process of the launch uses io_uring")
         return
     yield from fold(_judge_uring(system, process) for process in users)
 
@@ -80,8 +79,7 @@ def _allow(system: SystemFacts, refused_with: int, process: ProcessNeeds) -> tup
     if refused_with == ENOMEM:
         return (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=process.runtime),)
     if isinstance(system.uring_disabled, int) and system.uring_disabled:
-        now = str(system.uring_disabled)
-        return (Setting(Kind.SYSCTL, "kernel.io_uring_disabled", "0", now),)
+        return (Setting(Kind.SYSCTL, "kernel.io_uring_disabled", "0", str(system.uring_disabled)),)
     if system.seccomp == "filter":
         return (Setting(Kind.SECURITY, "seccomp", "unconfined", described_by=process.runtime),)
     now = process.environment.get("MOONCAKE_OFFLOAD_USE_URING", "")

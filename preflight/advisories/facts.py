@@ -63,9 +63,7 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
     try:
         if dot and prefix == "env":
             word = subject.process.command.environment.get(rest)
-            if word is None:
-                return None
-            return word_value(word)
+            return None if word is None else word_value(word)
         if dot and prefix == "flag":
             return _flag(subject, rest)
         return FACTS[name](subject)

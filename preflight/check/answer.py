@@ -73,8 +73,7 @@ def checked(
                 f"; neither HiCache nor Mooncake. {_checked_all_the_same(findings.findings)}"
             )
     answer = report(findings, selection.ignore, seen.needs, seen.host.name, understood)
-    answer = answer._replace(left_out=left_out)
-    return Checked(answer, seen, selection.waivers)
+    return Checked(answer._replace(left_out=left_out), seen, selection.waivers)
 
 
 def known_problems(seen: JudgedHost) -> list[Finding]:

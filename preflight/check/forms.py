@@ -182,8 +182,7 @@ def _case(row: Row) -> Element:
     elif outcome == "skipped":
         children = [_told(outcome, finding.text)]
     elif outcome:
-        message = finding.text or row.advice or finding.check
-        children = [_told(outcome, message, _details(row))]
+        children = [_told(outcome, finding.text or row.advice or finding.check, _details(row))]
     elif finding.status is Status.WARN:
         children = [_element("system-out", {}, text=_plain(f"warn: {_details(row)}"))]
     name = _line(f"{finding.check}: {finding.subject}")
@@ -211,8 +210,7 @@ def _details(row: Row) -> str:
 
 def _plain(text: str) -> str:
     # What XML 1.0 has no way to say, not even as a reference.
-    forbidden = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-    return re.sub(forbidden, "\ufffd", text)
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
 def _line(text: str) -> str:
@@ -281,8 +279,7 @@ def _plain_line(word: str, text: str, protocol: str) -> str | None:
 
 def shorten(text: str, most_bytes: int) -> str:
     """Return at most so many bytes of ASCII: what reads it may cut a character in two."""
-    text = text.encode("ascii", "replace").decode()
-    return shortened(text, most_bytes)
+    return shortened(text.encode("ascii", "replace").decode(), most_bytes)
 
 
 def _first(report: Report) -> str:

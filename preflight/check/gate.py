@@ -273,8 +273,7 @@ def _say(
 ) -> None:
     """Print the answer on standard error: standard output is the server's."""
     if as_json:
-        code = None if starts else exit_codes.REFUSED
-        say(_object_text(report, reason, code, locked), err=True)
+        say(_object_text(report, reason, None if starts else exit_codes.REFUSED, locked), err=True)
         return
     what = "started all the same" if starts else "not started"
     if locked is not None and not starts:

@@ -177,16 +177,14 @@ def _row(group: Sequence[Finding], answers: Findings, ignored: str | None) -> Ro
     )
     commands = () if quiet else (*answers.commands(first), *asked)
     consequence = first.consequence or answers.consequence_of(first.check)
-    takes = answers.takes(first)
-    return Row(shown, subjects, ignored, consequence, commands, takes, sentence)
+    return Row(shown, subjects, ignored, consequence, commands, answers.takes(first), sentence)
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Return groups of findings that are the same but for their subject and its evidence."""
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
-        key = finding._replace(subject="", evidence=())
-        groups.setdefault(key, []).append(finding)
+        groups.setdefault(finding._replace(subject="", evidence=()), []).append(finding)
     return list(groups.values())
 
 

@@ -278,8 +278,7 @@ def read_lmcache(
     try:
         values = lmcache_values(text, plain, warnings)
     except Exception as error:  # whatever LMCache's own conversions raise ends it there too
-        says = f"LMCache: {type(error).__name__}: {error}"
-        refused = RefusedBy(RELEASE, says, uncounted=_WHAT)
+        refused = RefusedBy(RELEASE, f"LMCache: {type(error).__name__}: {error}", uncounted=_WHAT)
         return Consumer(RELEASE, refused_by=(refused,), misread=tuple(warnings))
     for key, value in overrides.items():
         if key.startswith("lmcache."):
@@ -499,8 +498,7 @@ def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consu
         parts.settings["l1_size_gb"] = SettingValue(size.text, str(size.origin))
     for what, flag, default in _SERVER_PORTS:
         if http or flag != "http-port":
-            port = port_of(last.get(flag), default, f"--{flag}", "LMCache")
-            parts.ports.append((what, port))
+            parts.ports.append((what, port_of(last.get(flag), default, f"--{flag}", "LMCache")))
     return parts.consumer(RELEASE)
 
 

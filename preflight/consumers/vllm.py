@@ -254,8 +254,7 @@ class _Connectors(ConsumerParts):
 
     def _refuse(self, says: str, since: str = "", what: str = "", taken_by: str = "") -> None:
         """Add an error; what: what of a release that does not end with it is not counted."""
-        every = since == READ_FROM
-        self.refused_by.append(RefusedBy(RELEASE, says, since, every, taken_by, what))
+        self.refused_by.append(RefusedBy(RELEASE, says, since, since == READ_FROM, taken_by, what))
 
     def _config(self) -> dict[str, Any]:
         """Return the JSON of --kv-transfer-config; {} if it is missing, not known or refused."""

@@ -57,8 +57,7 @@ class VllmArguments(NamedTuple):
             if self.unread is not None:
                 return SettingValue(self.unread, self.unread.reason, given=False)
             return SettingValue(default, Default("default of vLLM"), given=False)
-        value = word_value(word)
-        return SettingValue(value, f"--{name} at {word.origin}", written_as=f"--{name}")
+        return SettingValue(word_value(word), f"--{name} at {word.origin}", written_as=f"--{name}")
 
     def port(self) -> SettingValue:
         setting = self.setting("port", HTTP_PORT)

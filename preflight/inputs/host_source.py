@@ -107,8 +107,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         from preflight.launches.shell_script import in_environment
         from preflight.sizing.chosen_releases import installed_there
 
-        words_of_host = host_words(host.root)
-        reading = in_environment(launch.reading, host.environment, words_of_host)
+        reading = in_environment(launch.reading, host.environment, host_words(host.root))
         launch = launch._replace(reading=reading)
         if host.capture is None:
             given_options = given_options._replace(installed=installed_there(reading, host.root))

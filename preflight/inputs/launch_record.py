@@ -195,8 +195,7 @@ def launch_from(
         return text if isinstance(text, str) else Unknown(f"{name}: not in this capture")
 
     options = LaunchOptions(**{name: _decode(v) for name, v in record["options"].items()})
-    read_file = reads_written(reading.files, read)
-    return WrittenLaunch(reading, str(record["name"]), read_file), options
+    return WrittenLaunch(reading, str(record["name"]), reads_written(reading.files, read)), options
 
 
 # What is understood ---------------------------------------------------------------------------

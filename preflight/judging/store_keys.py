@@ -265,8 +265,7 @@ def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
 
 
 def _given(server: SglangServer, name: str) -> Any:
-    known = name in server.arguments.settings
-    return server.value(name) if known else None
+    return server.value(name) if (name in server.arguments.settings) else None
 
 
 def _vllm(

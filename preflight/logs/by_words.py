@@ -90,8 +90,7 @@ def about(asked_text: str, asks: Mapping[str, str]) -> About:
 
 def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
     """Return a line as its example explains it, whose own numbers say nothing of this case."""
-    example = next(each.example for each in patterns if each.id == id_)
-    reading = read_log([example], alone=True)
+    reading = read_log([next(each.example for each in patterns if each.id == id_)], alone=True)
     explanations = [*reading.explanations, *reading.harmless]
     return [
         explanation._replace(sums="", names=(), decided="")

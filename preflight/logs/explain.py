@@ -426,8 +426,7 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
         count = len(reading.unknown)
         kinds = "1 kind of error line is" if count == 1 else f"{count} kinds of error lines are"
         return [f"{kinds} not known here (-v shows)."]
-    most = 20 if verbose else MOST_UNKNOWN_SHOWN
-    shown = list(reading.unknown[:most])
+    shown = list(reading.unknown[: (20 if verbose else MOST_UNKNOWN_SHOWN)])
     places = {each.place for each in shown}
     rows = []
     for place, line in shown:

@@ -228,8 +228,7 @@ def _of_record(record: Advisory) -> Pattern:
     ids = (record.check, *record.covered_by)
     ranges = "; ".join(map(range_text, record.affected))
     cause = f"{record.summary} ({ranges})"
-    product = record.affected[0].product
-    printer = _PRINTER_OF.get(program_of(product), "SGLang")
+    printer = _PRINTER_OF.get(program_of(record.affected[0].product), "SGLang")
     return Pattern(
         record.check,
         printer,

@@ -82,5 +82,4 @@ def _message(text: str, name: str) -> tuple[str, str]:
     if isinstance(message, list):  # bytes that are no UTF-8
         message = bytes(each for each in message if isinstance(each, int) and 0 <= each < 256)
         message = message.decode("utf-8", "replace")
-    named = next((str(row[key]) for key in _NAMES if row.get(key)), "")
-    return named, str(message).rstrip("\n")
+    return next((str(row[key]) for key in _NAMES if row.get(key)), ""), str(message).rstrip("\n")
