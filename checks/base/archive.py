@@ -110,18 +110,18 @@ class _Bounds:
     def __init__(self) -> None:
         self.entries = self.name_bytes = self.header_bytes = 0
 
-    def header(self, header: tarfile.TarInfo) -> None:
+    def header(self, member: tarfile.TarInfo) -> None:
         """Take a header. Raises ArchiveError for one that no recorded host has."""
-        if header.size < 0:
+        if member.size < 0:
             raise ArchiveError(
-                f"not a whole tar archive: {header.name} has a size of {header.size}"
+                f"not a whole tar archive: {member.name} has a size of {member.size}"
             )
-        if header.type == tarfile.GNUTYPE_SPARSE:
+        if member.type == tarfile.GNUTYPE_SPARSE:
             raise _RefusedError("a sparse file")
-        if header.type in _BESIDE:
+        if member.type in _BESIDE:
             # Those of the whole archive are copied for each member.
-            self.header_bytes += header.size * (64 if header.type == tarfile.XGLTYPE else 1)
-            if header.size > LONGEST_HEADER_BYTES or self.header_bytes > MOST_HEADER_BYTES:
+            self.header_bytes += member.size * (64 if member.type == tarfile.XGLTYPE else 1)
+            if member.size > LONGEST_HEADER_BYTES or self.header_bytes > MOST_HEADER_BYTES:
                 raise _RefusedError(f"a header of over {LONGEST_HEADER_BYTES >> 10} KiB, or many")
 
     def member(self, name: str) -> None:

@@ -201,16 +201,9 @@ class CheckSet:
 
             def run(facts: Topics, needs: LaunchNeeds | None) -> Iterable[Finding]:
                 part = () if takes is None else (takes(needs),)
+                read = (facts.topic(name) for name in topics)
                 return function(
-                    *part,
-                    *(
-                        (
-                            UnreadTopic(facts.topic(name))
-                            if isinstance(facts.topic(name), Unknown)
-                            else facts.topic(name)
-                        )
-                        for name in topics
-                    ),
+                    *part, *(UnreadTopic(t) if isinstance(t, Unknown) else t for t in read)
                 )
 
             def judge(facts: Topics, needs: LaunchNeeds | None) -> list[Finding]:
@@ -218,10 +211,7 @@ class CheckSet:
                     findings = _caught(lambda: run(facts, needs))
                 except (UnknownFactError, UnreadTopicError) as error:
                     findings = [unknown("host", error.fact)]
-                return [
-                    finding if finding.check else finding._replace(check=id_)
-                    for finding in findings
-                ]
+                return [each if each.check else each._replace(check=id_) for each in findings]
 
             folder = os.path.dirname(function.__globals__["__file__"])
             self.checks.append((Check(id_, topics, folder, _judges_hosts(takes)), judge))

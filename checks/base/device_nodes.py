@@ -65,12 +65,8 @@ def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
     driven = driver_gpus(root)
     for address in known(pci_addresses(root)):
         folder = f"{PCI_DEVICES}/{address}"
-        vendor, device_class = (
-            _if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class")
-        )
-        shown = (
-            vendor == NVIDIA and device_class is not None and device_class[:6] in DISPLAY_CLASSES
-        )
+        vendor, code = (_if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
+        shown = vendor == NVIDIA and code is not None and code[:6] in DISPLAY_CLASSES
         if shown or address in driven:
             node = _if_there(root.integer(f"{folder}/numa_node"))
             nodes.append(node if node is not None and node >= 0 else None)

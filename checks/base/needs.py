@@ -264,8 +264,7 @@ def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
     huge: those of its memory on huge pages, else on regular ones.
     """
     sizes = (
-        (process.program, process.hugetlb_bytes if huge else process.regular_bytes)
-        for process in processes
+        (each.program, each.hugetlb_bytes if huge else each.regular_bytes) for each in processes
     )
     taking = dict.fromkeys(program for program, size in sizes if size != 0)
     parts = [f"what {program} keeps there" for program in taking if program not in _SIZED]

@@ -145,7 +145,7 @@ def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
     rows = [] if isinstance(content, Unknown) else content.split("\n")
     loaded = {row.split(" ")[0] for row in rows}
     # A module shows in /sys/module when it is loaded or built in.
-    shown = [not isinstance(root.mode(f"/sys/module/{module}"), Unknown) for module in PEER_MODULES]
+    shown = [not isinstance(root.mode(f"/sys/module/{name}"), Unknown) for name in PEER_MODULES]
     modules = tuple(m for m, there in zip(PEER_MODULES, shown, strict=True) if there or m in loaded)
     return (
         content if isinstance(content, Unknown) and not content.absent and not modules else modules

@@ -196,22 +196,20 @@ def _of_turns(place: str, there: list[ProcessNeeds]) -> Finding | None:
 def _together(place: str, there: list[ProcessNeeds]) -> Finding | None:
     """Judge the programs that run on one GPU at the same time."""
     together = running_with_last(there)
-    shares = [process.gpu_share for process in together if process.gpu_share is not None]
+    shares = [each.gpu_share for each in together if each.gpu_share is not None]
     whole = sum(1.0 if share.fraction is None else share.fraction for share in shares)
-    if len({process.id.command for process in together}) < 2 or whole <= 1 + ROUNDING:
+    if len({each.id.command for each in together}) < 2 or whole <= 1 + ROUNDING:
         return None
-    each = tuple(
-        dict.fromkeys(process.name for process in together)
-    )  # of one line they have one name
+    each = tuple(dict.fromkeys(each.name for each in together))  # of one line they have one name
     names = " and ".join(each) if len(each) <= _MOST_NAMES else fold_alike(each, _MOST_NAMES)
     finding = passed(Subject(place, "gpu"), f"{len(together)} processes ({names})", "1")
     if any(share.of_total for share in shares):
         parts = (
-            f"{'its own' if share.fraction is None else f'{share.fraction:g}'} of {process.name}"
-            for process, share in zip(together, shares, strict=True)
+            f"{'its own' if share.fraction is None else f'{share.fraction:g}'} of {each.name}"
+            for each, share in zip(together, shares, strict=True)
         )
         finding = finding._replace(have=f"shares of {' and '.join(parts)}", need="1 in all")
-    if any(_refuses(process, other) for process, other in combinations(together, 2)):
+    if any(_refuses(each, other) for each, other in combinations(together, 2)):
         return finding.failed(
             "vLLM wants its share of the whole GPU free when it starts, and the later one ends: "
             "Free memory on device ... on startup is less than desired GPU memory utilization",

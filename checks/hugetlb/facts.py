@@ -54,8 +54,8 @@ class HugetlbFacts(NamedTuple):
         default = self.hugetlb.default_page_size_bytes
 
         def pages(writers: tuple[PoolWriter, ...]) -> int:
-            last_writer = pages_after_boot(writers, page_bytes, default)
-            return 0 if last_writer is None else last_writer[0]
+            last = pages_after_boot(writers, page_bytes, default)
+            return 0 if last is None else last[0]
 
         return min(
             (self.writers, self.writers if self.lasting is None else self.lasting), key=pages

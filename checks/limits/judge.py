@@ -72,11 +72,7 @@ def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> I
     findings = [(process, _judge_files(system, limits, process)) for process in needs.processes]
     # Others ask for no number: they are heard of where somebody gave them few.
     heard = (Status.FAIL, Status.WARN)
-    shown = [
-        finding
-        for process, finding in findings
-        if process.program == "sglang" or finding.status in heard
-    ]
+    shown = [f for process, f in findings if process.program == "sglang" or f.status in heard]
     yield from fold(shown)
     if not shown:
         yield skip("the launch has no SGLang on this host, and no limit below the usual one")
@@ -156,9 +152,7 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
     here = [
         process
         for process in needs.processes
-        if process.container is None
-        or inside
-        or any(limit.name in names for limit in process.limits)
+        if process.container is None or inside or any(each.name in names for each in process.limits)
     ]
     yield from fold(_judge_memory(limits, system, process) for process in here)
     if not here:
@@ -194,9 +188,7 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
     }
     judged = []
     for row, by, soft in bounded:
-        start = finding._replace(
-            evidence=(Evidence(by.origin if by else LIMITS, f"{row}: {soft}"),)
-        )
+        part = finding._replace(evidence=(Evidence(by.origin if by else LIMITS, f"{row}: {soft}"),))
         advice = _RAISE
         settings: tuple[Setting, ...] = ()
         if by is not None:
@@ -206,36 +198,33 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
         else:
             settings = (Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft)),)
         if row == CPU_SECONDS:
-            start = start._replace(have=f"{soft} s ({row})", need="no limit")
+            part = part._replace(have=f"{soft} s ({row})", need="no limit")
             text = f"SIGXCPU ends the process once it has computed for {soft} s"
-            judged.append(start.warned(text, advice, settings, consequence=Consequence.DIES_LATER))
+            judged.append(part.warned(text, advice, settings, consequence=Consequence.DIES_LATER))
             continue
-        start = start._replace(have=format_bytes(soft, f"{{}} ({row})"))
+        part = part._replace(have=format_bytes(soft, f"{{}} ({row})"))
         if row == STACK_SIZE:
-            most = start.known(limits.mappable_bytes)
-            start = start._replace(need=format_bytes(most, "at most {}, or unlimited"))
-            refused = soft > most
-            judged.append(start.failed(_NO_STACK, advice, settings) if refused else start)
+            most = part.known(limits.mappable_bytes)
+            part = part._replace(need=format_bytes(most, "at most {}, or unlimited"))
+            judged.append(part.failed(_NO_STACK, advice, settings) if soft > most else part)
             continue
         usual = mapped if row == FILE_SIZE else mapped - sum(files) * (row == DATA_SIZE)
         usual += 0 if row == FILE_SIZE else PROGRAM_BYTES
         refused = soft <= certain[row]
-        start = start._replace(
-            need=format_bytes(certain[row] if refused else usual, "more than {}")
-        )
+        part = part._replace(need=format_bytes(certain[row] if refused else usual, "more than {}"))
         if refused:
-            judged.append(start.failed(_REFUSED[row], advice, settings))
+            judged.append(part.failed(_REFUSED[row], advice, settings))
         elif row == ADDRESS_SPACE and process.gpu is not None:
             text = "CUDA maps far more than there is, and is refused"
-            judged.append(start.warned(text, advice, settings))
+            judged.append(part.warned(text, advice, settings))
         elif soft < usual:
             text = "its threads, libraries and files may reach the limit"
-            judged.append(start.warned(text, advice, settings))
+            judged.append(part.warned(text, advice, settings))
         else:
-            judged.append(start)
+            judged.append(part)
     worst = (Status.FAIL, Status.WARN, Status.PASS)
-    every = tuple(setting for start in judged for setting in start.settings)
-    return min(judged, key=lambda start: worst.index(start.status))._replace(settings=every)
+    every = tuple(setting for part in judged for setting in part.settings)
+    return min(judged, key=lambda part: worst.index(part.status))._replace(settings=every)
 
 
 @CHECKS.check("limits.run-as", the_launch)

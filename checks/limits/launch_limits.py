@@ -46,14 +46,14 @@ def start_limit(
     """Apply the limits that a launch sets, in order, upon ``limit`` of its host or container."""
     state = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
-    for setting in process.limits:
-        if setting.name != name or (elsewhere and setting.soft is Bound.LOGIN):
+    for asked in process.limits:
+        if asked.name != name or (elsewhere and asked.soft is Bound.LOGIN):
             continue  # the image's own files are not seen
-        raises = setting.raises or may(
-            setting.setter, "SYS_RESOURCE", process.container, limits, system
+        raises = asked.raises or may(
+            asked.setter, "SYS_RESOURCE", process.container, limits, system
         )
-        state = _after(state, setting, raises, limits)
-        if setting.must and state.refused is setting:
+        state = _after(state, asked, raises, limits)
+        if asked.must and state.refused is asked:
             break
     return state
 
@@ -119,42 +119,37 @@ def not_started(finding: Finding, refused: SetLimit) -> Finding:
 
 
 def _after(
-    before: StartLimit, setting: SetLimit, raises: bool | Unknown, limits: LimitFacts
+    before: StartLimit, asked: SetLimit, raises: bool | Unknown, limits: LimitFacts
 ) -> StartLimit:
     """Apply one setting of the launch to the limit before it. raises: may raise the hard limit."""
     now = before.limit
-    if setting.soft is Bound.SYSTEMD:
-        return StartLimit(limits.runtimes.systemd_default(setting.name), setting)
-    if setting.soft is Bound.LOGIN:
-        login_limit = limits.runtimes.of_login(setting.name, setting.setter.user, now)
-        return (
-            before
-            if isinstance(login_limit, Limit) and login_limit == now
-            else StartLimit(login_limit, setting)
-        )
-    soft, hard = _bound(setting.soft, now, 0), _bound(setting.hard, now, 1)
+    if asked.soft is Bound.SYSTEMD:
+        return StartLimit(limits.runtimes.systemd_default(asked.name), asked)
+    if asked.soft is Bound.LOGIN:
+        login_limit = limits.runtimes.of_login(asked.name, asked.setter.user, now)
+        kept = isinstance(login_limit, Limit) and login_limit == now
+        return before if kept else StartLimit(login_limit, asked)
+    soft, hard = _bound(asked.soft, now, 0), _bound(asked.hard, now, 1)
     if isinstance(soft, Unknown):
-        return StartLimit(soft, setting)
+        return StartLimit(soft, asked)
     if isinstance(hard, Unknown):
-        return StartLimit(hard, setting)
+        return StartLimit(hard, asked)
     if isinstance(now, Unknown):
-        why = now.of(f"{setting.origin} sets it, upon a limit that is not known: ")
-        return StartLimit(Limit(soft, hard) if raises is True else why, setting)
+        why = now.of(f"{asked.origin} sets it, upon a limit that is not known: ")
+        return StartLimit(Limit(soft, hard) if raises is True else why, asked)
     if _above(soft, hard):
-        return before._replace(refused=setting)
+        return before._replace(refused=asked)
     if _above(hard, now.hard):
-        files = setting.name == "nofile" and not setting.raises
+        files = asked.name == "nofile" and not asked.raises
         if raises is False or (files and hard is None):
-            return before._replace(refused=setting)
+            return before._replace(refused=asked)
         if isinstance(raises, Unknown):
-            return StartLimit(
-                raises.of(f"{setting.origin} raises it, which only root may: "), setting
-            )
+            return StartLimit(raises.of(f"{asked.origin} raises it, which only root may: "), asked)
         if files and _above(hard, DEFAULT_NR_OPEN):
             return StartLimit(
-                Unknown(f"{setting.origin} raises it: whether fs.nr_open allows that"), setting
+                Unknown(f"{asked.origin} raises it: whether fs.nr_open allows that"), asked
             )
-    return StartLimit(Limit(soft, hard), setting)
+    return StartLimit(Limit(soft, hard), asked)
 
 
 def _bound(

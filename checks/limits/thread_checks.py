@@ -100,10 +100,10 @@ def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
     """Add up the threads that processes start for certain (least), and usually have."""
     count = _USUAL_CPUS if isinstance(cpus, Unknown) else cpus
     rpc, blas = min(count, RPC_POOL_THREADS), min(count, BLAS_THREADS)
-    masters = [process for process in processes if process.program == "mooncake_master"]
-    clients = [process for process in processes if process.program == "mooncake_client"]
-    ranks = [process for process in processes if process.program == "sglang"]
-    stores = [process for process in processes if _has_store(process)]
+    masters = [each for each in processes if each.program == "mooncake_master"]
+    clients = [each for each in processes if each.program == "mooncake_client"]
+    ranks = [each for each in processes if each.program == "sglang"]
+    stores = [each for each in processes if _has_store(each)]
     rest = len(processes) - len(masters) - len(clients) - len(stores)
     least = (
         LEAST_MASTER_THREADS * len(masters)
@@ -112,9 +112,7 @@ def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
         + rest
     )
     servers = len(ranks) + SERVER_PROCESSES * bool(ranks)
-    keepers = (
-        len(clients) + len(ranks) + sum(process.program == "store_service" for process in processes)
-    )
+    keepers = len(clients) + len(ranks) + sum(each.program == "store_service" for each in processes)
     usual = (
         servers * (blas + OTHER_THREADS)
         + len(ranks) * min(count, COMPILE_PROCESSES)

@@ -101,11 +101,9 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
         for folder in mount.folders:
             files = _HIERARCHIES[mount.filesystem]
             files = files if throttles else files._replace(limits=files.limits[:1])
-            headroom = known(_tightest_of(root, folder, files))
-            if headroom is not None and (
-                tightest is None or headroom.left_bytes < tightest.left_bytes
-            ):
-                tightest = headroom
+            room = known(_tightest_of(root, folder, files))
+            if room is not None and (tightest is None or room.left_bytes < tightest.left_bytes):
+                tightest = room
     for filesystem, doubt in doubts.items():
         if filesystem not in resolved:  # no other mount shows it
             return doubt

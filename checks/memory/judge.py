@@ -175,12 +175,10 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge what a job's --mem leaves: not always a limit, ConstrainRAMSpace is no by default."""
-    places = [(process, process.container) for process in needs.processes]
-    inside = [process for process, at in places if at is None or at.runtime == "pyxis"]
-    need_bytes = sum(
-        process.regular_bytes for process in inside if isinstance(process.regular_bytes, int)
-    )
-    asked = {process.environment.get("SLURM_MEM_PER_NODE", "") for process in inside}
+    places = [(each, each.container) for each in needs.processes]
+    inside = [each for each, at in places if at is None or at.runtime == "pyxis"]
+    need_bytes = sum(each.regular_bytes for each in inside if isinstance(each.regular_bytes, int))
+    asked = {each.environment.get("SLURM_MEM_PER_NODE", "") for each in inside}
     for mib in sorted(each for each in asked if each.isdecimal()):
         given_bytes = int(mib) * MIB
         have, need = format_bytes(given_bytes, "{} asked for"), format_need(need_bytes, given_bytes)
@@ -206,12 +204,10 @@ def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge /dev/shm as it is here, and as each of the launch's containers would have its own."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
     groups: dict[str, list[ProcessNeeds]] = {}
-    sharing = [
-        process for process in needs.processes if process.gpu is not None or process.shm_bytes
-    ]
-    for process in sharing or needs.processes:
-        origin = "" if process.container is None else process.container.origin
-        groups.setdefault(origin, []).append(process)
+    sharing = [each for each in needs.processes if each.gpu is not None or each.shm_bytes]
+    for each in sharing or needs.processes:
+        origin = "" if each.container is None else each.container.origin
+        groups.setdefault(origin, []).append(each)
     for group in groups.values() or ((),):
         yield from _shm_of(memory, group)
 
@@ -231,9 +227,7 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
         origin = "unless told otherwise" if container.shm_bytes is None else "as asked for"
         have = format_bytes(size, f"{{}} {origin}")
         finding = _shm(subject, size, size, have, need_bytes, ranks, ())
-        described = (
-            setting._replace(described_by=container.runtime) for setting in finding.settings
-        )
+        described = (each._replace(described_by=container.runtime) for each in finding.settings)
         yield finding._replace(settings=tuple(described))
         return
     finding = passed(SHM)

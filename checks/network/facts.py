@@ -214,22 +214,14 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
         addresses = _resolved(root.call("services.resolve", host))
     if service.own or port is None or isinstance(addresses, Unknown):
         return ServiceAnswer(addresses, Unknown("not asked"))
-    connection = root.call("services.connect", host, port)
-    if isinstance(connection, Unknown) or not isinstance(connection, dict):
-        why = (
-            connection
-            if isinstance(connection, Unknown)
-            else Unknown("services.connect: no answer")
-        )
+    reply = root.call("services.connect", host, port)
+    if isinstance(reply, Unknown) or not isinstance(reply, dict):
+        why = reply if isinstance(reply, Unknown) else Unknown("services.connect: no answer")
         return ServiceAnswer(addresses, why)
-    if connection.get("open") is not True:
-        refusal = f"{connection.get('error', '')}: {connection.get('text', '')}"
-        tried = connection.get("timeout", 0.0)
-        if (
-            connection.get("error") == "timeout"
-            and isinstance(tried, int | float)
-            and tried < PATIENCE
-        ):
+    if reply.get("open") is not True:
+        refusal = f"{reply.get('error', '')}: {reply.get('text', '')}"
+        tried = reply.get("timeout", 0.0)
+        if reply.get("error") == "timeout" and isinstance(tried, int | float) and tried < PATIENCE:
             late = f"no connection within {tried:g} s: a firewall, or a slow or dead host"
             return ServiceAnswer(addresses, Unknown(f"{late} (a longer --timeout tells more)"))
         return ServiceAnswer(addresses, False, refusal)

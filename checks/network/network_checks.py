@@ -192,9 +192,7 @@ def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
     """Judge how many connections in TIME_WAIT the host has, if the launch moves data over TCP."""
     embedded = any(service.kind == "master" for service in needs.services)
     stores = ("store_service", "mooncake_client", *(["sglang"] if embedded else []))
-    if all(
-        process.program not in stores or process.rdma is not None for process in needs.processes
-    ):
+    if all(each.program not in stores or each.rdma is not None for each in needs.processes):
         yield skip("no process of the launch moves data over TCP")
         return
     span, resting = known(network.ephemeral), known(network.time_wait)
@@ -247,20 +245,18 @@ def _advertised(service: Service, answer: ServiceAnswer | None, network: Network
     if is_loopback(first):
         advice = "set MOONCAKE_LOCAL_HOSTNAME to an address that peers can reach"
         return judged.warned("peers on other hosts cannot connect", advice)
-    here_by_address = {entry.address: entry for entry in finding.known(network.addresses)}
-    if first not in here_by_address:
+    mine = {entry.address: entry for entry in finding.known(network.addresses)}
+    if first not in mine:
         here = ", ".join(
-            address
-            for address, entry in here_by_address.items()
-            if entry.up and not is_loopback(address)
+            name_ for name_, entry in mine.items() if entry.up and not is_loopback(name_)
         )
         foreign = judged.failed(
             "no interface here has this address: peers reach another host, or none",
             f"advertise an address of this host, on the network of its peers ({here})",
         )
         return _ends_where_it_binds(foreign, service)
-    if not here_by_address[first].up:
-        interface = here_by_address[first].interface
+    if not mine[first].up:
+        interface = mine[first].interface
         up = command("ip", "link", "set", "dev", interface, "up", now="down", as_root=True)
         advice = f"bring {interface} up (on the host)"
         return judged.failed(f"the interface {interface} is down", advice, (up,))

@@ -193,10 +193,8 @@ def read_accelerators(root: Root) -> tuple[PciFunction, ...] | Unknown:
 
 def _is_accelerator(root: Root, address: str) -> bool:
     """Tell whether a PCI function is a GPU or another accelerator of a known maker."""
-    device_class, vendor = (
-        root.word(f"{PCI_DEVICES}/{address}/{name}") for name in ("class", "vendor")
-    )
-    if isinstance(device_class, Unknown) or device_class[:6] not in ACCELERATOR_CLASSES:
+    code, vendor = (root.word(f"{PCI_DEVICES}/{address}/{name}") for name in ("class", "vendor"))
+    if isinstance(code, Unknown) or code[:6] not in ACCELERATOR_CLASSES:
         return False
     # Intel's graphics on bus 0 is part of the processor.
     inside = vendor == "0x8086" and address[-7:-5] == "00"

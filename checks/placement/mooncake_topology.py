@@ -131,9 +131,7 @@ def pci_steps(path: str, other: str) -> int:
 
 
 def _location(name: str, preferred: tuple[str, ...], names: Sequence[str]) -> Location:
-    return Location(
-        name, preferred, tuple(nic_name for nic_name in names if nic_name not in preferred)
-    )
+    return Location(name, preferred, tuple(nic for nic in names if nic not in preferred))
 
 
 def _only(place: Location, names: Sequence[str]) -> Location:
@@ -188,25 +186,23 @@ def measured(
     root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
 ) -> tuple[Location, ...] | Unknown:
     """Ask the installed Mooncake for the topology of ``process``; devices: () for its discovery."""
-    settings = [
+    given_words = [
         f"{key}={process.environment[key]}" for key in VARIABLES if key in process.environment
     ]
     names = ",".join(devices)
-    return parse_locations(root.call("mooncake.local_topology", interpreter, names, *settings))
+    return parse_locations(root.call("mooncake.local_topology", interpreter, names, *given_words))
 
 
 def differences(
     foretold: Sequence[Location], measured: Sequence[Location]
 ) -> tuple[tuple[str, str, str], ...]:
     """Return (location, foretold, found) where they differ; the order of names is chance."""
-    predicted_by_name, measured_by_name = (
-        {place.name: place for place in places} for places in (foretold, measured)
-    )
+    wanted, have = ({place.name: place for place in places} for places in (foretold, measured))
     rows = []
-    for name in sorted({*predicted_by_name, *measured_by_name}, key=_order):
-        pair = (_said(predicted_by_name.get(name)), _said(measured_by_name.get(name)))
+    for name in sorted({*wanted, *have}, key=_order):
+        pair = (_said(wanted.get(name)), _said(have.get(name)))
         if pair[0] != pair[1] and not (
-            name in predicted_by_name and isinstance(predicted_by_name[name].preferred, Unknown)
+            name in wanted and isinstance(wanted[name].preferred, Unknown)
         ):
             rows.append((name, *pair))
     return tuple(rows)

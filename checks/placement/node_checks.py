@@ -50,11 +50,7 @@ def _memory_of(
     where = node_list(numbers)
     finding = passed(where)
     bound = [{*(p.among or (() if p.node is None else (p.node,)))} for p in everything]
-    processes = [
-        p
-        for p, nodes_of in zip(everything, bound, strict=True)
-        if nodes_of and nodes_of <= {*numbers}
-    ]
+    processes = [p for p, to in zip(everything, bound, strict=True) if to and to <= {*numbers}]
     shares = [p.bound_bytes[n] for p in everything for n in numbers if n in p.bound_bytes]
     need = sum(shares)
     for process in processes:

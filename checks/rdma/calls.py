@@ -45,16 +45,16 @@ def interfaces() -> dict[str, list[list[Any]]]:
 
     import psutil
 
-    by_interface: dict[str, list[list[Any]]] = {}
+    result: dict[str, list[list[Any]]] = {}
     for label, entries in psutil.net_if_addrs().items():
         # eth0:1 is a label of eth0
-        addresses = by_interface.setdefault(label.partition(":")[0], [])
+        addresses = result.setdefault(label.partition(":")[0], [])
         for entry in entries:
             if entry.family in (socket.AF_INET, socket.AF_INET6) and entry.netmask:
                 mask = socket.inet_pton(entry.family, entry.netmask)
                 length = int.from_bytes(mask, "big").bit_count()
                 addresses.append([entry.address.partition("%")[0], length])
-    return by_interface
+    return result
 
 
 def kernel() -> dict[str, Any]:

@@ -235,7 +235,7 @@ def _read_erdma(root: Root) -> Erdma:
     ]
     drivers = {name: _last(root.link(f"{PCI}/{name}/driver")) for name in cards}
     known_drivers = (
-        (name, driver if isinstance(driver, str) else "") for name, driver in drivers.items()
+        (name, name_ if isinstance(name_, str) else "") for name, name_ in drivers.items()
     )
     return Erdma(tuple(known_drivers), root.word(ERDMA_MODE))
 

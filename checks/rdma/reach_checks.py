@@ -187,11 +187,11 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
     """Judge whether processes can open each device's file below /dev/infiniband."""
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
-        device = nic.uverbs_node
+        file = nic.uverbs_node
         path = f"/dev/infiniband/{nic.uverbs}" if nic.uverbs else "/dev/infiniband"
         finding = passed(nic.name, need=f"{path} opens for read and write")
-        if isinstance(device, DeviceNode):
-            seen = f"mode {device.permissions:04o}{'' if device.opens else ', ' + device.why_not}"
+        if isinstance(file, DeviceNode):
+            seen = f"mode {file.permissions:04o}{'' if file.opens else ', ' + file.why_not}"
             finding = finding._replace(have="it opens", evidence=(Evidence(path, seen),))
         if lost is None:
             return finding
@@ -287,33 +287,29 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
     """Return how to make the device file of ``nic`` open for this process."""
     if nic.uverbs is None:
         return "load the module ib_uverbs on the host", (Setting(Kind.MODULE, "ib_uverbs", ""),)
-    device_file, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"
-    device_setting = Setting(Kind.DEVICE, path, path)
-    stale = (
-        not isinstance(device_file, Unknown)
-        and not device_file.opens
-        and device_file.errno == ENXIO
-    )
-    if isinstance(device_file, Unknown) or stale:
+    file, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"
+    device = Setting(Kind.DEVICE, path, path)
+    stale = not isinstance(file, Unknown) and not file.opens and file.errno == ENXIO
+    if isinstance(file, Unknown) or stale:
         if not isinstance(nic.uverbs_number, str):
-            return f"give the container {path}", (device_setting,)
+            return f"give the container {path}", (device,)
         mknod = ("mknod", "-m", "666", path, "c", *nic.uverbs_number.split(":"))
         advice = f"make {path} again (the kernel has the device), or give it to the container"
         old = (command("rm", path, as_root=True),) * stale
-        return advice, (*old, device_setting._replace(words=mknod))
-    if device_file.opens:
+        return advice, (*old, device._replace(words=mknod))
+    if file.opens:
         return "read the kernel's log (dmesg): the device file opens, but the driver refuses", ()
-    if device_file.errno == EACCES and device_file.permissions & ANYBODY == ANYBODY:
+    if file.errno == EACCES and file.permissions & ANYBODY == ANYBODY:
         return (
             f"its mode lets everybody in: the file system that {path} is on is mounted nodev "
             f"(findmnt -T {path}), or a security module refuses; use the host's /dev, or --device"
         ), ()
-    if device_file.errno != EPERM:
+    if file.errno != EPERM:
         advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"
-        return advice, (device_setting._replace(now=f"mode {device_file.permissions:04o}"),)
+        return advice, (device._replace(now=f"mode {file.permissions:04o}"),)
     if exclusive:
         return _SHARE, (_shared_devices(),)
-    return f"give the container {path}", (device_setting,)
+    return f"give the container {path}", (device,)
 
 
 @CHECKS.check("rdma.provider-missing", any_launch)

@@ -126,13 +126,11 @@ def _judge_bound(
     bound = TableBound.UNTOLD if row is None else row.table.bound
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
     mine = [
-        result
-        for result in rdma.measured
-        if result.device == load.nic.name and result.page_bytes <= least
+        each for each in rdma.measured if each.device == load.nic.name and each.page_bytes <= least
     ]
     if mine:
         # Larger pages never take more of a table: the largest that is not larger says most.
-        best = max(mine, key=lambda result: (result.page_bytes, result.holds_bytes))
+        best = max(mine, key=lambda each: (each.page_bytes, each.holds_bytes))
         fits = _holds(load, best, bound)
         if fits is not None:
             return _as_measured(finding, load, best, fits, nics)
@@ -225,9 +223,7 @@ def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
     ways.append(f"register {less} less on this NIC")
     # Each process on one NIC alone: the largest first, each to the emptiest.
     full = [0] * max(1, nics)
-    for entries in sorted(
-        (load_of_process.entries for _, load_of_process in load.loads), reverse=True
-    ):
+    for entries in sorted((load_.entries for _, load_ in load.loads), reverse=True):
         full[full.index(min(full))] += entries
     if max(full) <= most:
         ways.append(

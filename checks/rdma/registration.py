@@ -225,20 +225,15 @@ def nic_loads(rdma: RdmaFacts, launch_uses: Iterable[Use]) -> list[NicLoad]:
         for process in use.processes:
             load = load_of(process, largest, use.release)
             for nic in use.nics:
-                load_of_nic = sums.get(nic.name, NicLoad(nic))
+                total = sums.get(nic.name, NicLoad(nic))
                 if isinstance(load, Unknown):
-                    load_of_nic = load_of_nic._replace(unknown=load)
+                    total = total._replace(unknown=load)
                 else:
-                    loads = (*load_of_nic.loads, (process.name, load))
-                    load_of_nic = load_of_nic._replace(
-                        loads=loads, unknown=_first(load_of_nic.unknown, load.more)
-                    )
-                sums[nic.name] = load_of_nic
+                    loads = (*total.loads, (process.name, load))
+                    total = total._replace(loads=loads, unknown=_first(total.unknown, load.more))
+                sums[nic.name] = total
     there = [sums[nic.name] for nic in rdma.present if nic.name in sums]
-    return [
-        load_of_nic._replace(unknown=_first(load_of_nic.unknown, elsewhere))
-        for load_of_nic in there
-    ]
+    return [total._replace(unknown=_first(total.unknown, elsewhere)) for total in there]
 
 
 def _first(*reasons: Unknown | None) -> Unknown | None:

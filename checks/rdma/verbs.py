@@ -111,14 +111,12 @@ def read_node(root: Root, path: str) -> DeviceNode | Unknown:
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
     mode = answer["mode"] & 0xFFFF  # type and permissions
-    device_node = DeviceNode(path, stat.S_ISCHR(mode), True, permissions=stat.S_IMODE(mode))
+    node_ = DeviceNode(path, stat.S_ISCHR(mode), True, permissions=stat.S_IMODE(mode))
     if answer.get("open") is True:
-        return device_node
+        return node_
     errno = answer.get("errno")
     why = f"{answer.get('error')} ({errno})"
-    return device_node._replace(
-        opens=False, why_not=why, errno=errno if isinstance(errno, int) else 0
-    )
+    return node_._replace(opens=False, why_not=why, errno=errno if isinstance(errno, int) else 0)
 
 
 @or_unknown
@@ -212,15 +210,13 @@ def read_libraries(root: Root) -> Libraries:
 @or_unknown
 def _providers(root: Root, folder: str) -> frozenset[str] | Unknown:
     """Name the providers that have both a configuration file and a library."""
-    names_by_place = []
+    names_in = []
     for place, pattern in ((PROVIDER_CONFIGURATION, _DRIVER), (f"{folder}/libibverbs", _LIBRARY)):
         names = root.names(place)
         if isinstance(names, Unknown) and names.absent:
             return frozenset()
-        names_by_place.append(
-            {match[1] for name in known(names) if (match := pattern.fullmatch(name))}
-        )
-    return frozenset(names_by_place[0] & names_by_place[1])
+        names_in.append({match[1] for name in known(names) if (match := pattern.fullmatch(name))})
+    return frozenset(names_in[0] & names_in[1])
 
 
 _DRIVER = regex(r"(.+)\.driver", re.DOTALL)

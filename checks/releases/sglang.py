@@ -347,10 +347,8 @@ def older_than_known(text: str) -> str:
         known = parse_version(text) >= RELEASES[0].first
     except ValueError:
         known = True  # which release it is cannot be told
-    sentence = (
-        f"SGLang {text.strip()} is older than {OLDEST_KNOWN}, the oldest whose sizing is known"
-    )
-    return "" if known else sentence
+    text_ = f"SGLang {text.strip()} is older than {OLDEST_KNOWN}, the oldest whose sizing is known"
+    return "" if known else text_
 
 
 def newer_than_known(text: str) -> bool:

@@ -250,9 +250,7 @@ class Loader:
 
 def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
     origin = os.path.dirname(os.path.realpath(path))
-    return tuple(
-        folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for folder in folders
-    )
+    return tuple(each.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for each in folders)
 
 
 def read_elf(path: str) -> Elf | None:
@@ -283,14 +281,12 @@ def _read_elf(descriptor: int) -> Elf | None:
     build_id = ""
     for index in range(entries):
         at = index * entry_bytes
-        segment_type, _, offset, address, _, size, _, align = struct.unpack_from(
-            "<IIQQQQQQ", table, at
-        )
-        if segment_type == _PT_LOAD:
+        type_, _, offset, address, _, size, _, align = struct.unpack_from("<IIQQQQQQ", table, at)
+        if type_ == _PT_LOAD:
             loads.append((address, offset, size))
-        elif segment_type == _PT_DYNAMIC:
+        elif type_ == _PT_DYNAMIC:
             dynamic = os.pread(descriptor, min(size, _DYNAMIC_LIMIT_BYTES), offset)
-        elif segment_type == _PT_NOTE and not build_id:
+        elif type_ == _PT_NOTE and not build_id:
             notes = os.pread(descriptor, min(size, _DYNAMIC_LIMIT_BYTES), offset)
             build_id = _build_id(notes, align)
     places = range(0, len(dynamic) // 16 * 16, 16)

@@ -108,14 +108,7 @@ class SoftwareFacts(NamedTuple):
 def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | Unknown | None:
     """Return the first environment with SGLang or Mooncake; None if none has them."""
     environments = known(environments)
-    return next(
-        (
-            environment
-            for environment in environments
-            if environment.sglang or environment.package or environment.mooncake
-        ),
-        None,
-    )
+    return next((e for e in environments if e.sglang or e.package or e.mooncake), None)
 
 
 def installed_engine(root: Root) -> Installed | None:

@@ -133,9 +133,7 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
         return
     files = software.files if isinstance(software.files, tuple) else ()
     records = software.records if isinstance(software.records, tuple) else ()
-    evidence = [
-        Evidence(wheel.folder, f"{wheel.name} {wheel.version}") for wheel in engine.mooncake
-    ]
+    evidence = [Evidence(each.folder, f"{each.name} {each.version}") for each in engine.mooncake]
     for file in files:
         if file.releases:
             seen = f"release {' or '.join(file.releases)}"
@@ -153,7 +151,7 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
     # What PYTHONPATH puts in front of one interpreter's wheel, a script of another takes too.
     same = master is not None and (master.package == engine.package or _shadowed(engine))
     if master is not None and engine.package is not None and not (master.package and same):
-        imported = tuple(wheel.version for wheel in engine.mooncake[:1])
+        imported = tuple(each.version for each in engine.mooncake[:1])
         finding = _judge_master(finding, master, _told(files) if _shadowed(engine) else imported)
     for fact in (software.records, software.master):
         if isinstance(fact, Unknown) and finding.status is Status.PASS:
@@ -179,7 +177,7 @@ def _judge_copies(
     records: tuple[Record, ...],
 ) -> Finding:
     """Judge the wheels and the files of one interpreter."""
-    folders = [item.folder for item in engine.mooncake]
+    folders = [each.folder for each in engine.mooncake]
     if folders and _shadowed(engine):
         programs = " or ".join(_told(files))
         release = (
@@ -190,14 +188,14 @@ def _judge_copies(
         return finding.warned(text, advice, need="one of them")
     if len(engine.mooncake) < 2:
         return _judge_files(finding, engine, files, records)
-    whole = {item.wheel for item in records if item.listed and not item.changed}
-    wheels = {f"{item.name} {item.version}" for item in whole}
+    whole = {each.wheel for each in records if each.listed and not each.changed}
+    wheels = {f"{each.name} {each.version}" for each in whole}
     wheels = wheels or {file.wheel for file in files if file.wheel}
     on_disk = f"; the files on disk are of {' and '.join(sorted(wheels))}" if wheels else ""
     text = f"they overwrite each other's files{on_disk}"
     if len(set(folders)) == len(folders):
         text = f"an import takes {engine.package or 'neither'}, which shadows the others"
-    names = dict.fromkeys(item.name for item in engine.mooncake)
+    names = dict.fromkeys(each.name for each in engine.mooncake)
     keep = engine.mooncake[0]
     return finding.warned(
         text,

@@ -149,11 +149,7 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
 
 def may_arise(seen: JudgedHost) -> list[Verdict]:
     """Return the verdicts on something that happens only while the launch runs."""
-    return [
-        verdict
-        for verdict in verdicts(seen)
-        if not verdict.advisory.covered_by and _is_later(verdict)
-    ]
+    return [v for v in verdicts(seen) if not v.advisory.covered_by and _is_later(v)]
 
 
 def _is_later(verdict: Verdict) -> bool:

@@ -235,9 +235,7 @@ def _holds(test: Comparison, value: Any) -> bool | Unknown:
     """Compare one value."""
     if test.op == "is":
         wanted = test.value if isinstance(test.value, list) else [test.value]
-        return any(
-            value == wanted_value and type(value) is type(wanted_value) for wanted_value in wanted
-        )
+        return any(value == each and type(value) is type(each) for each in wanted)
     if test.op == "matches":
         return re.search(test.value, str(value)) is not None
     if isinstance(value, str) and not isinstance(test.value, str):
@@ -263,16 +261,16 @@ def in_ranges(affected: Affected, version: str) -> bool | Unknown:
     return key if isinstance(key, Unknown) else any(_in(affected, r, key) for r in affected.ranges)
 
 
-def _in(affected: Affected, bounds: Range, key: Any) -> bool:
+def _in(affected: Affected, span: Range, key: Any) -> bool:
     """Tell whether a version lies in one range."""
 
     def of(text: str) -> Any:
         return version_key(affected.product, text)
 
     return bool(
-        (bounds.introduced == "0" or of(bounds.introduced) <= key)
-        and (not bounds.fixed or key < of(bounds.fixed))
-        and (not bounds.last or key <= of(bounds.last))
+        (span.introduced == "0" or of(span.introduced) <= key)
+        and (not span.fixed or key < of(span.fixed))
+        and (not span.last or key <= of(span.last))
     )
 
 
@@ -298,14 +296,12 @@ def version_key(product: str, text: str) -> Any:
 def range_text(affected: Affected) -> str:
     """Return ``mooncake 0.3.10 to before 0.3.13``."""
     texts = []
-    for bounds in affected.ranges:
-        first = "" if bounds.introduced == "0" else f"{bounds.introduced} "
-        if bounds.fixed:
-            texts.append(f"{first}{'to ' if first else ''}before {bounds.fixed}")
-        elif bounds.last:
-            texts.append(
-                bounds.last if bounds.last == bounds.introduced else f"{first}to {bounds.last}"
-            )
+    for span in affected.ranges:
+        first = "" if span.introduced == "0" else f"{span.introduced} "
+        if span.fixed:
+            texts.append(f"{first}{'to ' if first else ''}before {span.fixed}")
+        elif span.last:
+            texts.append(span.last if span.last == span.introduced else f"{first}to {span.last}")
         else:
             texts.append(f"{first}and newer" if first else "every release")
     return f"{affected.product} {', '.join(texts)}"
@@ -333,11 +329,11 @@ def condition_text(condition: Expression | None) -> str:
     return join.join(parts)
 
 
-def as_osv(record: Advisory) -> dict[str, Any]:
+def as_osv(known: Advisory) -> dict[str, Any]:
     """Return a record in OSV's own form. What OSV has no ecosystem for stands in
     ``database_specific`` alone."""
     affected = []
-    for each in record.affected:
+    for each in known.affected:
         ecosystem, names = PRODUCTS[each.product]
         events = [event for bounds in each.ranges for event in _events(bounds)]
         for name in names:
@@ -346,35 +342,31 @@ def as_osv(record: Advisory) -> dict[str, Any]:
             affected.append({"package": package, "ranges": ranges})
     return {
         "schema_version": OSV_VERSION,
-        "id": f"{OSV_PREFIX}{record.id}",
-        "modified": record.modified,
-        "summary": record.summary,
-        "details": f"{record.details}\n\nSeen: {record.seen}\n\nWhat to do: {record.remedy}",
+        "id": f"{OSV_PREFIX}{known.id}",
+        "modified": known.modified,
+        "summary": known.summary,
+        "details": f"{known.details}\n\nSeen: {known.seen}\n\nWhat to do: {known.remedy}",
         "affected": affected,
-        "references": [
-            {"type": reference_type, "url": url} for reference_type, url in record.references
-        ],
+        "references": [{"type": type_, "url": url} for type_, url in known.references],
         "database_specific": {
-            "severity": record.severity,
-            "evidence": list(record.evidence),
-            "condition": condition_text(record.when),
-            "arises": record.arises,
-            "affected": [range_text(each) for each in record.affected],
-            "judged_by": list(record.covered_by or (record.check,)),
+            "severity": known.severity,
+            "evidence": list(known.evidence),
+            "condition": condition_text(known.when),
+            "arises": known.arises,
+            "affected": [range_text(each) for each in known.affected],
+            "judged_by": list(known.covered_by or (known.check,)),
         },
     }
 
 
-def for_scanners(record: Advisory) -> bool:
+def for_scanners(known: Advisory) -> bool:
     """Tell whether a record holds of a package alone, which is all that a scanner knows.
 
     That is a wheel that is bad by itself, or a security advisory; never a record without an end,
     which would match every release to come.
     """
-    ends = all(bounds.fixed or bounds.last for each in record.affected for bounds in each.ranges)
-    by_itself = (
-        record.severity == "security" or record.affected[0].product in PRODUCTS["mooncake"][1]
-    )
+    ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
+    by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself
 
 

@@ -47,18 +47,14 @@ class Catalogue(NamedTuple):
     @property
     def ids(self) -> Sequence[str]:
         rule_ids = [rule.id for rule in self.rules]
-        return [*self.checks, *rule_ids, *(record.check for record in self.advisories)]
+        return [*self.checks, *rule_ids, *(each.check for each in self.advisories)]
 
     def about(self) -> dict[str, str]:
-        """Return by id the question and the reason that a reader of a finding wants, in
-        paragraphs.
-        """
-        texts = {
-            id_: f"{entry.page.asks}\n\n{entry.page.why}" for id_, entry in self.checks.items()
-        }
+        """Return by id the question and the reason that a reader of a finding asks for."""
+        texts = {id_: f"{each.page.asks}\n\n{each.page.why}" for id_, each in self.checks.items()}
         texts |= {rule.id: rule.finds for rule in self.rules}
         return texts | {
-            entry.check: f"{entry.summary}.\n\n{entry.details}" for entry in self.advisories
+            each.check: f"{each.summary}.\n\n{each.details}" for each in self.advisories
         }
 
 
@@ -151,21 +147,21 @@ def rule_page(rule: Rule) -> PageText:
     return PageText(rule.id, _sentence(rule.finds), "", rows)
 
 
-def advisory_page(record: Advisory) -> PageText:
+def advisory_page(known: Advisory) -> PageText:
     """Return the page of a record."""
     rows = [
-        ("affected", "; ".join(map(range_text, record.affected))),
-        ("where", condition_text(record.when)),
-        ("and", record.arises),
-        ("what follows", record.severity),
-        ("what is seen", record.seen),
-        ("what to do", record.remedy),
-        ("judged by", ", ".join(record.covered_by)),
-        ("how it is known", "; ".join(filter(None, (", ".join(record.evidence), record.command)))),
-        ("read or seen in", ", ".join(url for _, url in record.references)),
+        ("affected", "; ".join(map(range_text, known.affected))),
+        ("where", condition_text(known.when)),
+        ("and", known.arises),
+        ("what follows", known.severity),
+        ("what is seen", known.seen),
+        ("what to do", known.remedy),
+        ("judged by", ", ".join(known.covered_by)),
+        ("how it is known", "; ".join(filter(None, (", ".join(known.evidence), known.command)))),
+        ("read or seen in", ", ".join(url for _, url in known.references)),
     ]
     return PageText(
-        record.id, record.summary + ".", record.details, tuple(row for row in rows if row[1])
+        known.id, known.summary + ".", known.details, tuple(row for row in rows if row[1])
     )
 
 

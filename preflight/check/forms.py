@@ -163,10 +163,7 @@ def _document(root: Element) -> str:
 def _totals(rows: Sequence[Row]) -> dict[str, str]:
     kinds = [_kind(row) for row in rows]
     counts = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
-    return {
-        "tests": str(len(rows)),
-        **{name: str(kinds.count(outcome)) for name, outcome in counts},
-    }
+    return {"tests": str(len(rows)), **{name: str(kinds.count(kind_)) for name, kind_ in counts}}
 
 
 def _kind(row: Row) -> str:

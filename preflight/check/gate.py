@@ -258,14 +258,12 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
     return {**kept, **{name: value for name, value in changes.items() if value}}
 
 
-def _refused(report: Report | None, fail_on: str, locked_start: LockedStart | None) -> bool:
+def _refused(report: Report | None, fail_on: str, lock: LockedStart | None) -> bool:
     """Return whether the verdict is bad enough; no verdict counts as unknown."""
     from preflight.check.forms import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
-    return verdict in FAIL_ON[fail_on] or (
-        report is None and locked_start is not None and locked_start.strict
-    )
+    return verdict in FAIL_ON[fail_on] or (report is None and lock is not None and lock.strict)
 
 
 def _say(

@@ -183,11 +183,8 @@ def _hugetlb(hugetlb: Any) -> Pairs:
 def _numa(numa: Any) -> Pairs:
     yield "numa.nodes", len(numa.nodes) or 1
     cpus = [node.cpus for node in numa.nodes]
-    unread = next((cpu_list for cpu_list in cpus if isinstance(cpu_list, Unknown)), None)
-    yield (
-        "numa.cpus",
-        ", ".join(str(len(cpu_list)) for cpu_list in cpus) if unread is None else unread,
-    )
+    unread = next((each for each in cpus if isinstance(each, Unknown)), None)
+    yield ("numa.cpus", ", ".join(str(len(each)) for each in cpus) if unread is None else unread)
 
 
 def _pci(pci: Any) -> Pairs:
@@ -297,9 +294,7 @@ def _share(seen: JudgedHost) -> LaunchShare | None:
         protocol_of(sizing),
         stores if isinstance(stores, Unknown) else sum(stores),
         stores if isinstance(stores, Unknown) else len(stores),
-        min(
-            (mtu_limit_bytes(process.environment) for process in needs.rdma_processes), default=None
-        ),
+        min((mtu_limit_bytes(each.environment) for each in needs.rdma_processes), default=None),
         affinity_of(needs),
     )
 

@@ -133,9 +133,5 @@ def _active_mtu_bytes(nic: Nic, port: Port) -> int | Unknown:
     ports = nic.verbs.ports
     if isinstance(ports, Unknown):
         return ports
-    verbs_port = ports.get(port.number)
-    return (
-        Unknown("libibverbs says nothing of it")
-        if verbs_port is None
-        else verbs_port.active_mtu_bytes
-    )
+    seen = ports.get(port.number)
+    return Unknown("libibverbs says nothing of it") if seen is None else seen.active_mtu_bytes

@@ -215,9 +215,7 @@ def verdict_reason(report: Report) -> str:
         return report.reason
     if report.verdict is Status.FAIL:
         consequences = {row.consequence or _WORST[0] for row in report.of(Status.FAIL)}
-        worst = next(
-            (consequence for consequence in _WORST if consequence in consequences), _WORST[0]
-        )
+        worst = next((each for each in _WORST if each in consequences), _WORST[0])
         degraded = worst is Consequence.DEGRADED
         what = "starts and runs badly, without a message," if degraded else worst.value
         return f"{launch or 'a launch'} {what} on {where}"

@@ -178,10 +178,8 @@ class Consumer(NamedTuple):
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
         """Return the store clients of one worker; the scheduler's are counted with the first."""
         first = self.is_first(rank)
-        others = (client for client in self.clients if first or not client.in_scheduler)
-        return tuple(
-            client.store for client in others if first or not (mla and client.first_if_mla)
-        )
+        others = (each for each in self.clients if first or not each.in_scheduler)
+        return tuple(each.store for each in others if first or not (mla and each.first_if_mla))
 
 
 def _within(first: str, release: str, last: str) -> bool:
@@ -227,11 +225,9 @@ class ConsumerParts:
     @property
     def rdma(self) -> bool:
         """Whether one of its clients registers with NICs."""
-        clients = [client.store.client for client in self.clients]
+        clients = [each.store.client for each in self.clients]
         rdma = Protocol.RDMA
-        return any(
-            isinstance(client, StoreClient) and client.protocol is rdma for client in clients
-        )
+        return any(isinstance(each, StoreClient) and each.protocol is rdma for each in clients)
 
 
 _LISTS = (

@@ -169,10 +169,7 @@ def _nest(tree: dict[str, Any], path: str, text: str) -> None:
 def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
     """Return the engines on this host, the workers of each, and over how many hosts one runs."""
     names = "tensor-parallel pipeline-parallel prefill-context-parallel data-parallel".split()
-    sizes = [
-        arguments.number(name, 1)
-        for name in (*(f"{parallel}-size" for parallel in names), "nnodes")
-    ]
+    sizes = [arguments.number(name, 1) for name in (*(f"{size}-size" for size in names), "nnodes")]
     for value in sizes:
         if isinstance(value, Unknown):
             return value, value, 1

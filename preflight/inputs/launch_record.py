@@ -205,9 +205,7 @@ def _understood(reading: Reading) -> Reading:
     """Keep the commands of known programs, with all that is understood in them."""
     return reading._replace(
         commands=tuple(
-            understood
-            for command in reading.commands
-            if (understood := _command(command)) is not None
+            kept for command in reading.commands if (kept := _command(command)) is not None
         ),
         files=_files(reading.files),
     )
@@ -225,7 +223,7 @@ def _command(command: Command) -> Command | None:
             return None
         # That something was not read is kept, with the words that say so.
         kept_words = tuple(
-            item if tells_of_server(item.text) else _gone(item) for item in command.words
+            each if tells_of_server(each.text) else _gone(each) for each in command.words
         )
         return command._replace(words=kept_words, environment={}, wrappers=(), files={})
     texts = [word.text for word in command.words]
@@ -247,7 +245,7 @@ def _command(command: Command) -> Command | None:
         },
         wrappers=tuple(map(_wrapper, command.wrappers)),
         files=_files(command.files),
-        limits=tuple(item._replace(setter=_nameless(item.setter)) for item in command.limits),
+        limits=tuple(each._replace(setter=_nameless(each.setter)) for each in command.limits),
         run_as=_nameless(command.run_as),
     )
 

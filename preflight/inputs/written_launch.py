@@ -308,9 +308,7 @@ def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
     from checks.memory.judge import CHECKS
     from checks.placement.node_checks import CHECKS as OF_NODES
 
-    page = next(
-        check.page for check, _ in (*CHECKS.checks, *OF_NODES.checks) if check.id == judged_by
-    )
+    page = next(each.page for each, _ in (*CHECKS.checks, *OF_NODES.checks) if each.id == judged_by)
     consequence = page.consequence or sizing.consequence
     return sizing._replace(status="fails", reason=reason, consequence=consequence)
 
@@ -340,10 +338,8 @@ def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
     from checks.placement.node_checks import node_memory
 
     findings = list(node_memory(needs, read_numa(root, needs), read_memory(root, needs)))
-    for finding in findings:
-        if finding.status is Status.FAIL:
-            return (
-                f"memory on regular pages, {finding.subject}: {finding.have}, {finding.need} needed"
-            )
-    unknown = [finding for finding in findings if finding.status is Status.UNKNOWN]
+    for each in findings:
+        if each.status is Status.FAIL:
+            return f"memory on regular pages, {each.subject}: {each.have}, {each.need} needed"
+    unknown = [each for each in findings if each.status is Status.UNKNOWN]
     return Unknown(f"memory of {unknown[0].subject}: {unknown[0].text}") if unknown else None

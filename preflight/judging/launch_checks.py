@@ -296,11 +296,7 @@ def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | U
     server = process.server
     subject = str(process.command.origin)
     page = server.value("page_size") if server is not None else None
-    host_pool = (
-        next((host_pool for host_pool in memory.pools if host_pool.tokens), None)
-        if memory
-        else None
-    )
+    host_pool = next((p for p in memory.pools if p.tokens), None) if memory else None
     if isinstance(page, Unknown):
         return unknown(subject, page, check=KEYS.id)
     if server is not None and server.links:

@@ -44,19 +44,15 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
     """Return why the findings keep every pool from growing; empty if they do not."""
     findings = list(findings)
     impossible, undecided, ends = [], list(refused_sizes(findings)), []
-    for finding in findings:
-        if finding.check == RESERVATION and finding.status is Status.FAIL:
-            impossible.append(
-                f"{finding.subject}: have {finding.have}, need {finding.need}: {finding.text}"
-            )
-        elif finding.check == _GATE and finding.status is Status.FAIL:
-            ends.append(_correct(finding, f"{finding.check}: need {finding.need}"))
-        elif finding.check == _GPUS and finding.status is Status.FAIL and _has_any(finding):
-            ends.append(
-                _correct(finding, f"{finding.check}: have {finding.have}, need {finding.need}")
-            )
-        elif finding.check in _DECISIVE and finding.status is Status.UNKNOWN:
-            undecided.append(f"{finding.check}, {finding.subject}: {finding.text or 'not known'}")
+    for each in findings:
+        if each.check == RESERVATION and each.status is Status.FAIL:
+            impossible.append(f"{each.subject}: have {each.have}, need {each.need}: {each.text}")
+        elif each.check == _GATE and each.status is Status.FAIL:
+            ends.append(_correct(each, f"{each.check}: need {each.need}"))
+        elif each.check == _GPUS and each.status is Status.FAIL and _has_any(each):
+            ends.append(_correct(each, f"{each.check}: have {each.have}, need {each.need}"))
+        elif each.check in _DECISIVE and each.status is Status.UNKNOWN:
+            undecided.append(f"{each.check}, {each.subject}: {each.text or 'not known'}")
     ends = list(dict.fromkeys(ends))
     return PoolRefusal(
         tuple(dict.fromkeys((*ends, *impossible))), tuple(dict.fromkeys(undecided)), tuple(ends)

@@ -60,43 +60,37 @@ class About(NamedTuple):
     ids: list[tuple[str, str]]
 
 
-def about(asked_text: str, asks: Mapping[str, str]) -> About:
+def about(quoted: str, asks: Mapping[str, str]) -> About:
     """Return the known lines that ``words`` are or come from, and the ids whose question has them.
 
     words: the id of a line too. asks: by id of a check or rule, what it asks or finds.
     """
     patterns = read_patterns()
-    if any(each.id == asked_text and each.cause for each in patterns):
-        return About(asked_text, _of_example(patterns, asked_text), [])
-    reading = read_log([asked_text], alone=True)
+    if any(each.id == quoted and each.cause for each in patterns):
+        return About(quoted, _of_example(patterns, quoted), [])
+    reading = read_log([quoted], alone=True)
     lines = [*reading.explanations, *reading.harmless]
     # A line that is known needs no others that are like it.
-    like = [] if lines else ranked(asked_text, line_texts(patterns))
+    like = [] if lines else ranked(quoted, line_texts(patterns))
     # Of lines that have the words alike, what names its cause tells more than what has several.
     stages = {each.id: each.stage for each in patterns}
     like.sort(key=lambda row: (-round(row[1], 3), stages[row[0]] > Stage.CAUSE))
     if not lines and (not like or like[0][1] < QUOTED_SHARE):
         shares = dict(like)
-        for id_, share in meant(asked_text, patterns):
+        for id_, share in meant(quoted, patterns):
             shares[id_] = max(share, shares.get(id_, 0.0))
         like = sorted(shares.items(), key=lambda row: -round(row[1], 2))
     for id_, _ in like[:MOST_RANKED]:
         lines += [each._replace(stage=Stage.SIMILAR) for each in _of_example(patterns, id_)]
-    near = ranked(
-        asked_text, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False
-    )
-    return About(asked_text, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
+    near = ranked(quoted, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
+    return About(quoted, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
 
 
 def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
     """Return a line as its example explains it, whose own numbers say nothing of this case."""
     reading = read_log([next(each.example for each in patterns if each.id == id_)], alone=True)
-    explanations = [*reading.explanations, *reading.harmless]
-    return [
-        explanation._replace(sums="", names=(), decided="")
-        for explanation in explanations
-        if explanation.pattern == id_
-    ]
+    every = [*reading.explanations, *reading.harmless]
+    return [each._replace(sums="", names=(), decided="") for each in every if each.pattern == id_]
 
 
 def ranked(
@@ -157,7 +151,7 @@ def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
     weights = {
         word: math.log1p(
             len(ids_parts)
-            / (1 + sum(any(word in entry for entry in each) for each in ids_parts.values()))
+            / (1 + sum(any(word in each for each in each) for each in ids_parts.values()))
         )
         for word in asked
     }
@@ -165,7 +159,7 @@ def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
     for id_, parts in ids_parts.items():
         worth = 0.0
         for word in asked:
-            at = [entry for entry, part in zip(_WORTH, parts, strict=True) if word in part]
+            at = [each for each, part in zip(_WORTH, parts, strict=True) if word in part]
             worth += weights[word] * (at[0] + _WORTH_AGAIN * (len(at) - 1)) if at else 0.0
         shares[id_] = worth / (sum(weights.values()) or 1.0)
     least = max(LEAST_SHARE, 0.6 * max(shares.values(), default=0.0))

@@ -218,16 +218,12 @@ class LogReading(NamedTuple):
     @property
     def causes(self) -> list[Explanation]:
         """What explains a failure, and not one of hours before or of an earlier start."""
-        return [
-            explanation
-            for explanation in self.explanations
-            if explanation.stage in CAUSES and not explanation.earlier
-        ]
+        return [each for each in self.explanations if each.stage in CAUSES and not each.earlier]
 
     @property
     def exit_code(self) -> int:
         """2: the cause of a failure; 1: warnings, or errors that are not known; 0: neither."""
-        failed = [explanation for explanation in self.explanations if not explanation.earlier]
+        failed = [each for each in self.explanations if not each.earlier]
         if self.causes or (not self.unknown and any(o.stage is not Stage.WARNING for o in failed)):
             return 2
         return 1 if self.explanations or self.unknown else 0
@@ -258,41 +254,30 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
         every.update({id_: hit for id_, hit in of_process.items() if id_ in common})
     explanations: list[Explanation] = []
     harmless: list[Explanation] = []
-    for place, own_hits in hits.items():
-        of_place = _explained(place, {**every, **own_hits}, own_hits, alone)
-        harmless += [explanation for explanation in of_place if explanation.stage is Stage.HARMLESS]
-        of_place = [
-            explanation for explanation in of_place if explanation.stage is not Stage.HARMLESS
-        ]
-        explanations += of_place if alone else _timed(of_place, own_hits, searches[place].end[0])
+    for place, mine in hits.items():
+        of_place = _explained(place, {**every, **mine}, mine, alone)
+        harmless += [each for each in of_place if each.stage is Stage.HARMLESS]
+        of_place = [each for each in of_place if each.stage is not Stage.HARMLESS]
+        explanations += of_place if alone else _timed(of_place, mine, searches[place].end[0])
     files = list(dict.fromkeys(place.file for place in searches))
     # Of several processes what came first may have ended the others.
     first = len(searches) > 1
 
-    def order_of(explanation: Explanation) -> tuple[Any, ...]:
-        time = (explanation.first_time or "~") if first and explanation.stage in CAUSES else ""
-        stage = Stage.KERNEL if time else explanation.stage
-        return (
-            bool(explanation.earlier),
-            stage,
-            time,
-            explanation.stage,
-            files.index(explanation.file),
-            explanation.line,
-        )
+    def order_of(each: Explanation) -> tuple[Any, ...]:
+        time = (each.first_time or "~") if first and each.stage in CAUSES else ""
+        stage = Stage.KERNEL if time else each.stage
+        return (bool(each.earlier), stage, time, each.stage, files.index(each.file), each.line)
 
     explanations.sort(key=order_of)
     unknown = [
-        UnknownLine(place, explanation)
+        UnknownLine(place, each)
         for place, search in searches.items()
-        for explanation in search.unknown
-        if explanation.kind != "line" or _speaks_of_an_end(explanation, search, hits[place])
+        for each in search.unknown
+        if each.kind != "line" or _speaks_of_an_end(each, search, hits[place])
     ]
     # An exception tells more than an error, and the last of them more than those before.
     order = {"exception": 0, "error": 1, "line": 2}
-    unknown.sort(
-        key=lambda explanation: (order[explanation.unknown.kind], -explanation.unknown.last_line)
-    )
+    unknown.sort(key=lambda each: (order[each.unknown.kind], -each.unknown.last_line))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
     count = sum(search.lines for search in searches.values())
     return LogReading(count, explanations, unknown, ends, harmless)
@@ -327,26 +312,24 @@ def _timed(
     """
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
-    def earlier(explanation: Explanation) -> str:
-        if explanation.stage is Stage.WARNING:
+    def earlier(each: Explanation) -> str:
+        if each.stage is Stage.WARNING:
             return ""
-        if started is not None and explanation.last_line < started.last_line:
+        if started is not None and each.last_line < started.last_line:
             return "in an earlier start"
-        if ready is not None and explanation.last_line < ready.last_line:
+        if ready is not None and each.last_line < ready.last_line:
             return "before the server was ready"
-        seconds = hits[explanation.pattern].last_time[0]
+        seconds = hits[each.pattern].last_time[0]
         if end_seconds is None or seconds is None:
             return ""
         before = end_seconds - seconds
         return f"{before / 3600:.1f} h before the end" if before > BEFORE_THE_END_SECONDS else ""
 
-    timed = [explanation._replace(earlier=earlier(explanation)) for explanation in explanations]
+    timed = [each._replace(earlier=earlier(each)) for each in explanations]
     if (
         ready is None
         and started is None
-        and not any(
-            explanation.stage in CAUSES and not explanation.earlier for explanation in timed
-        )
+        and not any(each.stage in CAUSES and not each.earlier for each in timed)
     ):
         # Nothing later explains an end: a process may hang long after what went wrong.
         return explanations
@@ -429,17 +412,19 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     shown = list(reading.unknown[: (20 if verbose else MOST_UNKNOWN_SHOWN)])
     places = {each.place for each in shown}
     rows = []
-    for place, line in shown:
-        times = "" if line.times == 1 else f", {line.times} times, the last"
-        what = {"exception": "exception", "error": "error", "line": "line"}[line.kind]
-        at = f", {line.time[1]}" if line.time[1] else ""
-        rows.append(f"  {_at(place.file, place.process, line.last_line)} ({what}{times}{at})")
-        rows.append(f"    {line.text}")
+    for place, unknown_line in shown:
+        times = "" if unknown_line.times == 1 else f", {unknown_line.times} times, the last"
+        what = {"exception": "exception", "error": "error", "line": "line"}[unknown_line.kind]
+        at = f", {unknown_line.time[1]}" if unknown_line.time[1] else ""
+        rows.append(
+            f"  {_at(place.file, place.process, unknown_line.last_line)} ({what}{times}{at})"
+        )
+        rows.append(f"    {unknown_line.text}")
     for place, end in reading.ends:
         if (
             place in places
             and end.text
-            and not any(end.line == line.last_line for _, line in shown)
+            and not any(end.line == unknown_line.last_line for _, unknown_line in shown)
         ):
             rows.append(f"  {_at(place.file, place.process, end.line)} (the last line)")
             rows.append(f"    {end.text}")

@@ -222,23 +222,15 @@ def _line_regex(line: str, counts: Counter[str]) -> str:
     return ("^" if starts else "") + regex + (r"\s*$" if ends else "")
 
 
-def _of_record(record: Advisory) -> Pattern:
+def _of_record(known: Advisory) -> Pattern:
     """Return a pattern for the lines that a record of a known problem brings itself."""
-    regex = "|".join(map(re.escape, record.lines))
-    ids = (record.check, *record.covered_by)
-    ranges = "; ".join(map(range_text, record.affected))
-    cause = f"{record.summary} ({ranges})"
-    printer = _PRINTER_OF.get(program_of(record.affected[0].product), "SGLang")
+    regex = "|".join(map(re.escape, known.lines))
+    ids = (known.check, *known.covered_by)
+    ranges = "; ".join(map(range_text, known.affected))
+    cause, lines = f"{known.summary} ({ranges})", known.lines
+    printer = _PRINTER_OF.get(program_of(known.affected[0].product), "SGLang")
     return Pattern(
-        record.check,
-        printer,
-        Stage.SYMPTOM,
-        record.lines,
-        regex,
-        record.lines[0],
-        ids,
-        cause,
-        record.remedy,
+        known.check, printer, Stage.SYMPTOM, lines, regex, lines[0], ids, cause, known.remedy
     )
 
 

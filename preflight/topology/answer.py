@@ -92,11 +92,9 @@ def topology_answer(
 def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
     """Return the needs with each process called by its role alone, if asked and if unique."""
     processes = needs.processes
-    if not short or len({process.role for process in processes}) < len(processes):
+    if not short or len({each.role for each in processes}) < len(processes):
         return needs
-    return needs._replace(
-        processes=tuple(process._replace(name=process.role) for process in processes)
-    )
+    return needs._replace(processes=tuple(each._replace(name=each.role) for each in processes))
 
 
 def _checks() -> list[tuple[Check, Judge]]:

@@ -53,10 +53,7 @@ def natural(name: str) -> tuple[str, int]:
 
 def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> TopologyDevice:
     """Return one GPU as it is drawn."""
-    function = next(
-        (pci_function for pci_function in facts.gpus.on_pci if pci_function.address == address),
-        None,
-    )
+    function = next((each for each in facts.gpus.on_pci if each.address == address), None)
     seen = () if isinstance(facts.gpus.nvml, Unknown) else facts.gpus.nvml.gpus
     nvml = next((gpu for gpu in seen if gpu.address == address), None)
     hidden = Unknown(f"{address}: is not among the devices on PCI")
